@@ -82,6 +82,10 @@ DELAY = "DELAY"  # the delay level, from 1
 REAL_TOPIC = "REAL_TOPIC"  # topic and queue id of delivery, while a message waits in a system topic
 REAL_QID = "REAL_QID"
 TIMER_OUT_MS = "TIMER_OUT_MS"  # when the timer delivers the message
+TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"  # when the timer put it into the wheel
+TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"  # when the timer took it out
+TIMER_ROLL_TIMES = "TIMER_ROLL_TIMES"  # how often the timer stored it again before its time
+TIMER_DEL_UNIQKEY = "TIMER_DEL_UNIQKEY"  # of a message that recalls another: its UNIQ_KEY
 RETRY_TOPIC = "RETRY_TOPIC"  # the original topic of a message in a retry topic
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # the id of the first message, in retries and dead letters
 RECONSUME_TIME = "RECONSUME_TIME"  # of a failed message that a consumer sends as a new message
@@ -118,11 +122,11 @@ RESERVED_PROPERTIES = frozenset(
         "TIMER_DELAY_MS",
         "TIMER_DELIVER_MS",
         TIMER_OUT_MS,
-        "TIMER_ENQUEUE_MS",
-        "TIMER_DEQUEUE_MS",
-        "TIMER_ROLL_TIMES",
+        TIMER_ENQUEUE_MS,
+        TIMER_DEQUEUE_MS,
+        TIMER_ROLL_TIMES,
         "TIMER_ROLL_LABEL",
-        "TIMER_DEL_UNIQKEY",
+        TIMER_DEL_UNIQKEY,
         # transactions
         TRAN_MSG,
         PGROUP,

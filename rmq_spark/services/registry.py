@@ -15,8 +15,14 @@ def _schedule() -> Service:
     return Schedule()
 
 
+def _timer() -> Service:
+    from rmq_spark.services.timer import Timer
+
+    return Timer()
+
+
 # Each is made when a run begins: the modules are imported only if the service is chosen.
-_BY_NAME: dict[str, Callable[[], Service]] = {"schedule": _schedule}
+_BY_NAME: dict[str, Callable[[], Service]] = {"schedule": _schedule, "timer": _timer}
 NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
 
 

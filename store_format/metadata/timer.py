@@ -37,6 +37,7 @@ _UNIT = TIMER_LOG_UNIT.itemsize
 _SLOT = TIMER_WHEEL_SLOT.itemsize
 _UNITS_PER_READ = 1 << 15
 _SLOTS_PER_STEP = 1 << 16
+_SLOTS_PER_LOOK = 1 << 13
 _SNAPSHOT_NAME = re.compile(r"timerwheel\.([0-9]{1,20})\Z", re.ASCII)
 
 
@@ -181,10 +182,16 @@ def _unlike_unit(unit: np.void) -> tuple[str, str]:
     )
 
 
+def snapshot_of_wheel(root: str) -> StoreFile | None:
+    """The newest snapshot of the wheel (timerWheelSnapshotFlush); `start` is its position in the timerlog."""
+    snapshots = list_store_files(root, _SNAPSHOT_NAME)
+    return snapshots[-1] if snapshots else None
+
+
 def wheel_path(root: str) -> str:
     """The wheel's file: the newest snapshot (timerWheelSnapshotFlush), or `timerwheel`."""
-    snapshots = list_store_files(root, _SNAPSHOT_NAME)
-    return snapshots[-1].path if snapshots else os.path.join(root, "timerwheel")
+    snapshot = snapshot_of_wheel(root)
+    return os.path.join(root, "timerwheel") if snapshot is None else snapshot.path
 
 
 class TimerWheel:
@@ -216,6 +223,41 @@ class TimerWheel:
         """The slot of a time; None if it is empty or of another time (TimerWheel.getSlot)."""
         slot: np.void = self._slots[slot_index(time_ms, self.precision_ms)].copy()
         return slot if slot["slot_time"] == time_ms // self.precision_ms else None
+
+    def raw_slot(self, index: int) -> np.void:
+        """The slot at an index, whatever its time is (TimerWheel.getRawSlot)."""
+        slot: np.void = self._slots[index]
+        return slot
+
+    def between(self, low: int, high: int) -> NDArray[np.void]:
+        """The slots with messages whose times, in units of the precision, are in [low, high)."""
+        if high - low >= WHEEL_SLOTS:
+            found = self.slots()
+            return found[(found["slot_time"] >= low) & (found["slot_time"] < high)]
+        parts = []
+        while low < high:
+            index = low % WHEEL_SLOTS
+            part = self._slots[index : index + min(high - low, WHEEL_SLOTS - index)]
+            expected = np.arange(low, low + len(part))
+            parts.append(part[(part["slot_time"] == expected) & (part["last_pos"] >= 0)])
+            low += len(part)
+        return np.concatenate([np.empty(0, TIMER_WHEEL_SLOT), *parts])
+
+    def first_from(self, low: int, high: int | None = None) -> int | None:
+        """The first time in [low, high) whose slot has messages; None if there is none.
+
+        The default for `high` is half a wheel later: a broker fills no slots beyond (timerRollWindowSlot).
+        """
+        high = low + WHEEL_SLOTS // 2 if high is None else high
+        for start in range(low, high, _SLOTS_PER_LOOK):
+            found = self.between(start, min(start + _SLOTS_PER_LOOK, high))
+            if len(found):
+                return int(found["slot_time"][0])
+        return None
+
+    def copy(self) -> NDArray[np.void]:
+        """All slots, to be changed and written as a whole."""
+        return self._slots.copy()
 
     def slots(self) -> NDArray[np.void]:
         """All slots with messages, sorted by time, without slots at a wrong index, which no lookup finds."""

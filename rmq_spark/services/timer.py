@@ -1,0 +1,248 @@
+"""The service `timer`: delivers messages with a time of delivery (TimerMessageStore, spec 7.4, 8.3).
+
+A turn puts new messages of rmq_sys_wheel_timer into the timerlog and the wheel, stores copies of those whose
+slot's time has come, and writes timercheck. A broker that starts afterwards goes on from these files.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
+from rmq_spark.services.timer_slots import DueSlot, copies_of, parts_of
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.commit.session import WriteSession
+from store_format.consumequeue.slices import read_slice
+from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
+from store_format.java.hashes import java_hash_many
+from store_format.java.numbers import read_integers
+from store_format.message.unit_refs import Identity
+from store_format.metadata.read import config_path
+from store_format.metadata.timer import WHEEL_SLOTS, read_timer_check
+from store_format.metadata.timer_state import TimerState, recover_timer
+from store_format.metadata.timer_write import (
+    next_timer_check,
+    write_timer_check,
+    write_timer_log,
+    write_timer_wheel,
+)
+from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
+from store_format.read.store import Queue, Store
+from store_format.read.stored_messages import read_stored
+
+_log = logging.getLogger(__name__)
+
+_BEHIND_SLOTS_MAX = WHEEL_SLOTS // 2 - 60  # a broker that starts looks no further back
+_TURN, _SLOT_TURN = "timer", "timer/slot"  # keys of the ledger: slots that are read, parts of a slot
+
+_COLUMNS = (
+    ViewColumn("dueTimestamp", TIME, "The time of the slot in the wheel; the slot fires when it has passed."),
+    ViewColumn("topic", TEXT, "The destination topic: REAL_TOPIC, or rmq_sys_wheel_timer for a longer wait."),
+    ViewColumn("queueId", INT, "The destination queue."),
+    ViewColumn("msgId", TEXT, "The message id that the producer assigned (UNIQ_KEY)."),
+    ViewColumn("physicalOffset", LONG, "The physical offset of the waiting message."),
+)
+
+
+class Timer:
+    """Puts new timer messages into the wheel, and delivers those whose time has come."""
+
+    name = "timer"
+
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> TimerPlan:
+        """Raises UnsupportedFormatError for a timeline in RocksDB, CorruptStoreError for damaged files."""
+        conf = now.conf
+        plan = TimerPlan(store, now)
+        queue = next((each for each in store.queues(TIMER_TOPIC.__eq__) if each.queue_id == 0), None)
+        is_used = queue is not None or read_timer_check(config_path(store.path, "timercheck")) is not None
+        if not conf.timer_wheel_enable or not is_used:
+            return plan
+        plan.state = state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
+        plan.read_ms = ledger.resume(_TURN, state.check.last_read_time, store.log)
+        plan.queue_offset = state.check.last_timer_queue_offset
+        oldest = plan.clock_ms - _BEHIND_SLOTS_MAX * conf.timer_precision_ms
+        # The wheel turns in 14 days: slots that are far behind are read before new ones take their places.
+        is_far_behind = bool(state.slots_between(plan.read_ms, oldest))
+        plan.after_ms = plan.read_ms if is_far_behind else max(plan.read_ms, oldest)
+        if queue is not None and not conf.timer_stop_enqueue and not is_far_behind:
+            _enqueue(plan, state, queue)
+        if not conf.timer_stop_dequeue and not plan.has_more_new:
+            _choose_slots(plan, state, ledger)
+        return plan
+
+
+@dataclass(slots=True)
+class TimerPlan:
+    """What a turn puts into the wheel and takes out of it. `state` is None if the store has no timer.
+
+    `read_ms` is the time up to which slots were read before the turn, `after_ms` afterwards; `queue_offset`
+    is the next offset of the timer topic after the turn.
+    """
+
+    store: Store
+    now: Now
+    state: TimerState | None = None
+    read_ms: int = 0
+    after_ms: int = 0
+    queue_offset: int = 0
+    has_more_new: bool = False
+    has_more_due: bool = False
+    slots: list[DueSlot] = field(default_factory=list)
+
+    @property
+    def clock_ms(self) -> int:
+        """The clock in whole units of the precision: the slots before have fired."""
+        precision = self.now.conf.timer_precision_ms
+        return self.now.ms // precision * precision
+
+    @property
+    def due(self) -> int:
+        return sum(len(each.units) for each in self.slots)
+
+    @property
+    def changes(self) -> bool:
+        state = self.state
+        return state is not None and bool(
+            self.slots
+            or state.slots
+            or state.is_damaged
+            or self.queue_offset != state.check.last_timer_queue_offset
+            or self.read_ms != state.check.last_read_time
+        )
+
+    @property
+    def next_due(self) -> int | None:
+        if self.state is None:
+            return None
+        if self.has_more_new or self.has_more_due or any(each.rolls.any() for each in self.slots):
+            return self.now.ms
+        time = self.state.next_slot_ms(self.clock_ms)
+        return None if time is None else time + self.now.conf.timer_precision_ms
+
+    @property
+    def late_ms(self) -> int | None:
+        times = [each.time_ms for each in self.slots if len(each.units)]
+        return self.now.ms - times[0] - self.now.conf.timer_precision_ms if times else None
+
+    def table(self) -> pa.Table:
+        """One row for each message that is delivered, or stored again for a longer wait."""
+        return pa.Table.from_batches([batch_of(_COLUMNS, list(self._rows()))])
+
+    def _rows(self) -> Iterator[tuple[object, ...]]:
+        for part in parts_of(self.slots):
+            found = copies_of(self.store, part, self.now)
+            (keys,) = found.messages.properties(UNIQ_KEY)
+            yield from zip(
+                map(time_us, found.slot_ms.tolist()),
+                pa.array(found.copies.topic).to_pylist(),
+                np.asarray(found.copies.queue_id).tolist(),
+                keys.to_pylist(),
+                found.messages.physical_offsets.tolist(),
+                strict=True,
+            )
+
+    def apply(self, session: WriteSession) -> int:
+        """Writes the timerlog and the wheel, stores the copies, and writes timercheck last.
+
+        After a crash the units that are in the log already are found there, and the ledger knows which slots
+        were delivered.
+        """
+        state = self.state
+        if state is None:
+            return 0
+        began = state.check.last_read_time
+        write_timer_log(state, session.files)
+        write_timer_wheel(state, session.files)
+        done = 0
+        for part in parts_of(self.slots):
+            found = copies_of(self.store, part, self.now)
+            turn = ServiceTurn(_TURN, self.after_ms, began)
+            if part.stop is not None:
+                turn = ServiceTurn(_SLOT_TURN, part.stop, part.slots[0].time_ms)
+            if len(found.messages):
+                session.append(found.copies, turn=turn)
+            done += len(found.messages)
+        check = next_timer_check(
+            state.check,
+            read_time=self.after_ms,
+            queue_offset=self.queue_offset,
+            log_end=state.end,
+            now_ms=self.now.ms,
+        )
+        write_timer_check(
+            session.root, check, session.files, aside=f"{session.root}/{OWN_DIRECTORY}/timercheck.new"
+        )
+        return done
+
+
+def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
+    """Puts the next messages of the timer topic into the state (TimerMessageStore.enqueue).
+
+    Messages that a crashed turn has put into the log already are passed over.
+    """
+    conf, store = plan.now.conf, plan.store
+    start = min(max(plan.queue_offset, queue.min_offset), queue.max_offset)
+    offsets, entries = read_slice(queue.range.piece(start, min(start + TURN_MESSAGES_MAX, queue.max_offset)))
+    fits = int(np.searchsorted(np.cumsum(entries["size"].astype(np.int64)), TURN_BYTES_MAX, side="right"))
+    offsets, entries = offsets[: max(fits, 1)], entries[: max(fits, 1)]
+    plan.queue_offset = int(offsets[-1]) + 1 if len(offsets) else queue.max_offset
+    plan.has_more_new = plan.queue_offset < queue.max_offset
+    new = ~np.isin(entries["physical_offset"], state.unflushed)
+    offsets, entries = offsets[new], entries[new]
+    if not len(offsets):
+        return
+    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
+    identity = Identity((TIMER_TOPIC,), None, np.zeros(len(offsets), np.int32), offsets)
+    messages, rows, damaged = read_stored(store.log, places, sizes, identity)
+    for each in damaged:
+        _log.warning("%s: a timer message is passed over: %s", store.path, each.error)
+    outs, recalls, topics = messages.properties(TIMER_OUT_MS, TIMER_DEL_UNIQKEY, REAL_TOPIC)
+    out_ms, is_time = read_integers(outs)
+    for row in np.flatnonzero(~is_time).tolist():
+        _log.warning(
+            "%s: the timer message at physical offset %d is passed over: expected a time in the property %s, "
+            "found none", store.path, messages.physical_offsets[row], TIMER_OUT_MS,
+        )  # fmt: skip
+    waiting = wait_in_wheel(
+        out_ms[is_time],
+        pc.is_valid(recalls).to_numpy(zero_copy_only=False)[is_time],
+        write_ms=plan.clock_ms,
+        read_ms=plan.after_ms,
+        precision_ms=conf.timer_precision_ms,
+        window_slots=roll_window_slots(conf.timer_roll_window_slots),
+    )
+    rows = rows[is_time]
+    hashes = java_hash_many(topics)[is_time].astype(np.int64)
+    state.add(waiting.slot_ms, waiting.write_ms, waiting.magic, places[rows], sizes[rows], hashes)
+
+
+def _choose_slots(plan: TimerPlan, state: TimerState, ledger: Ledger) -> None:
+    """The slots of a turn: as many as fit into a commit, at least one.
+
+    A slot that is larger is stored in several commits of one turn. The ledger notes after each the position
+    in the timerlog, so that a crash repeats nothing.
+    """
+    messages = size = 0
+    precision = plan.now.conf.timer_precision_ms
+    for slot in state.slots_between(plan.after_ms, plan.clock_ms):
+        time_ms = slot.time * precision
+        done_until = 0
+        if not plan.slots:
+            resumed = ledger.resume(_SLOT_TURN, time_ms, plan.store.log)
+            done_until = 0 if resumed == time_ms else resumed
+        due = DueSlot.of(time_ms, *state.chain(slot.last), done_until)
+        messages, size = messages + len(due.units), size + due.bytes
+        if plan.slots and (messages > TURN_MESSAGES_MAX or size > TURN_BYTES_MAX):
+            plan.has_more_due, plan.after_ms = True, time_ms
+            return
+        plan.slots.append(due)
+    if plan.slots:
+        plan.after_ms = plan.clock_ms

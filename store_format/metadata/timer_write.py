@@ -1,0 +1,138 @@
+"""Writes the timer's files: units into the timerlog, slots into the wheel, and timercheck (spec 8.3).
+
+The order matters: a broker rebuilds slots from the log, and begins to read where timercheck says.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from store_format.files.read import offset_file_name
+from store_format.files.write import FileWrites
+from store_format.layouts import (
+    MAGIC_BLANK,
+    TIMER_CHECK,
+    TIMER_LOG_BLANK,
+    TIMER_LOG_UNIT,
+    TIMER_WHEEL_SLOT,
+    pack,
+)
+from store_format.metadata.read import config_path
+from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, units_per_file
+from store_format.metadata.timer_state import TimerState, slot_records
+
+_UNIT = TIMER_LOG_UNIT.itemsize
+_SLOT = TIMER_WHEEL_SLOT.itemsize
+_CHECK_SIZE = 4096  # DefaultMappedFile.OS_PAGE_SIZE
+
+
+def write_timer_log(state: TimerState, files: FileWrites) -> None:
+    """Appends the new units (TimerLog.append), and cuts what is damaged behind the last whole unit."""
+    if state.is_damaged:
+        _cut(state, files)
+    if not len(state.new_units):
+        return
+    directory = files.make_directories(state.root, "timerlog")
+    size, room = state.file_size, units_per_file(state.file_size)
+    numbers = state.new_positions // size
+    is_new_name = False
+    for number in range(int(numbers[0]), int(numbers[-1]) + 1):
+        here = numbers == number
+        first = int(state.new_positions[here][0]) % size
+        if first == 0 and number * size >= size:
+            _end_file(state, number - 1, files)
+        file, is_created = files.open_full(f"{directory}/{offset_file_name(number * size)}", size)
+        is_new_name |= is_created
+        with file:
+            file.write(first, state.new_units[here].tobytes())
+            files.sync(file)
+        assert first + int(here.sum()) * _UNIT <= room * _UNIT
+    if is_new_name:
+        files.sync_directory(directory)
+
+
+def _end_file(state: TimerState, number: int, files: FileWrites) -> None:
+    """Writes the blank after the last unit of a full file, if the file is still there."""
+    size = state.file_size
+    position = units_per_file(size) * _UNIT
+    path = f"{state.root}/timerlog/{offset_file_name(number * size)}"
+    if number * size < (state.log.files[0].start if state.log.files else 0):
+        return
+    blank = pack(TIMER_LOG_BLANK, {"size": size - position, "reserved": 0, "magic": MAGIC_BLANK})
+    file, _ = files.open_full(path, size)
+    with file:
+        file.write(position, blank.tobytes())
+        files.sync(file)
+
+
+def _cut(state: TimerState, files: FileWrites) -> None:
+    """Removes what is behind the end of the log (MappedFileQueue.truncateDirtyFiles)."""
+    end = int(state.new_positions[0]) if len(state.new_positions) else state.end
+    for each in state.log.files:
+        if each.start >= end and each.start > 0:
+            files.remove(each.path)
+        elif each.stop > end:
+            with files.open(each.path) as file:
+                file.zero(max(end - each.start, 0), each.size)
+                files.sync(file)
+
+
+def write_timer_wheel(state: TimerState, files: FileWrites) -> None:
+    """Writes the changed slots; a wheel that is missing is created with empty slots, as by a broker.
+
+    If the slots come from a snapshot (timerWheelSnapshotFlush), the whole wheel is written. The snapshots
+    stay: a broker that uses them reads the timerlog again from their position on.
+    """
+    if not state.slots and not state.rewrites_wheel:
+        return
+    indices = sorted(state.slots)
+    records = slot_records([state.slots[index] for index in indices])
+    file, is_new = files.open_full(f"{state.root}/timerwheel", WHEEL_SLOTS * _SLOT)
+    with file:
+        if state.rewrites_wheel and state.wheel is not None:
+            whole = state.wheel.copy()
+            whole[indices] = records
+            file.write(0, whole.tobytes())
+        else:
+            edges = np.flatnonzero(np.diff(indices) != 1) + 1
+            for rows in np.split(np.arange(len(indices)), edges):
+                file.write(indices[rows[0]] * _SLOT, records[rows[0] : rows[-1] + 1].tobytes())
+        files.sync(file)
+    if is_new:
+        files.sync_directory(state.root)
+
+
+def next_timer_check(
+    check: TimerCheck, *, read_time: int, queue_offset: int, log_end: int, now_ms: int
+) -> TimerCheck:
+    """The checkpoint after a turn (TimerMessageStore.prepareTimerCheckPoint).
+
+    The data version advances if the read time or the queue offset has changed.
+    """
+    changed = replace(
+        check,
+        last_read_time=read_time,
+        last_timer_log_flush_pos=log_end,
+        last_timer_queue_offset=queue_offset,
+        master_timer_queue_offset=queue_offset,
+    )
+    if (read_time, queue_offset) == (check.last_read_time, check.master_timer_queue_offset):
+        return changed
+    return replace(changed, timestamp=now_ms, counter=check.counter + 1)
+
+
+def timer_check_bytes(check: TimerCheck) -> bytes:
+    """The 4096 bytes of config/timercheck."""
+    values = {name: getattr(check, name) for name in TIMER_CHECK.names or ()}
+    return pack(TIMER_CHECK, values).tobytes().ljust(_CHECK_SIZE, b"\0")
+
+
+def write_timer_check(root: str, check: TimerCheck, files: FileWrites, aside: str | None = None) -> None:
+    """Replaces config/timercheck at once: a broker that found half of it would deliver a week again.
+
+    `aside` is the path of the new file before it takes its place.
+    """
+    files.make_directories(root, "config")
+    files.replace(config_path(root, "timercheck"), timer_check_bytes(check), aside)
