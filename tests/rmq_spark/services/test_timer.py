@@ -83,6 +83,6 @@ def test_delivers_the_bytes_that_a_broker_delivered(golden: Callable[[str], Path
     assert {m.properties["TIMER_DEQUEUE_MS"] for m in ours} == {str(LATER_MS)}
     assert {m.store_timestamp for m in ours} == {LATER_MS}
     check, theirs = _check(root), _check(golden(GOLDEN))
-    assert check == replace(theirs, timestamp=LATER_MS, counter=theirs.counter + 1)
+    assert check == replace(theirs, last_read_time=LATER_MS, timestamp=LATER_MS, counter=theirs.counter + 1)
     assert _turn(root, LATER_MS + 900)["done"] == 0
     assert _check(root) == check
