@@ -51,6 +51,8 @@ class WriteOptions:
     born_host: tuple[bytes, int] | None  # None: this machine's
     store_host: tuple[bytes, int] | None
     txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
+    send_back: str | None  # the group that sends messages back
+    max_reconsume_times: int | None
     disk_used_percent_max: int | None  # None: that of the broker's settings
     broker_conf: str | None  # path of a file; None: each store's own
     rebuild_lost_queues: bool | None
@@ -75,6 +77,7 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
             "INSERT INTO a temporary view that has OPTIONS (path '/data/store')"
         )
     read = {option.name: option.read(given, now_ms) for option in WRITE_OPTIONS}
+    _refuse_beside_send_back(given)
     combined = {
         "path": read["path"][0],
         "property_columns": _property_columns(read),
@@ -87,6 +90,27 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
         "effective": tuple((name, value_text(value)) for name, value in read.items() if value is not None),
     }
     return WriteOptions(**(plain_fields(WriteOptions, read) | combined))
+
+
+# What a row of new messages has, and a row that names a stored message does not.
+_NOT_BESIDE_SEND_BACK = (
+    "topic", "propertyColumns", "messageQueueSelector", "autoCreateTopicEnable", "defaultTopicQueueNums",
+    "compressType", "compressMsgBodyOverHowmuch", "compressLevel", "strictProperties", "bornHost",
+    "transaction", "producerGroup",
+)  # fmt: skip
+
+
+def _refuse_beside_send_back(given: Mapping[str, Given]) -> None:
+    if "sendBack" not in given:
+        if "maxReconsumeTimes" in given:
+            raise OptionError("maxReconsumeTimes is given without sendBack; it only applies with sendBack")
+        return
+    other = next((name for name in _NOT_BESIDE_SEND_BACK if name in given), None)
+    if other is not None:
+        raise OptionError(
+            f"sendBack and {other} are given together, but a message is sent back as it is stored; leave "
+            f"out {other}"
+        )
 
 
 def _compression(read: Mapping[str, Any]) -> Compression | None:

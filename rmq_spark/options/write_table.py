@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from rmq_spark.options import parse as values
+from rmq_spark.options.group_options import parse_group
 from rmq_spark.options.option import Option
 from rmq_spark.options.parse import Given
 from rmq_spark.options.paths import file_path, single_path
@@ -18,6 +19,7 @@ WRITE = "write"
 NO_COMPRESSION = "NONE"
 
 _LONG_MAX = (1 << 63) - 1
+_INT_MAX = (1 << 31) - 1
 _FILE_SIZE_MAX = (1 << 31) - 1  # a mapped file's size is a Java int
 _LEVEL_MAX = 22  # of ZSTD; ZLIB has 9
 
@@ -155,6 +157,22 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         values.number(0, _LONG_MAX),
         "With `txnAppId`: an increasing number. A batch whose number is not above the last one is skipped "
         "with a warning.",
+    ),
+    _row(
+        "sendBack",
+        "text",
+        parse_group,
+        "Send stored messages back for this consumer group, which failed to consume them: as retries, later "
+        "as dead letters. A row names a message by `brokerName`, `storedTopic` (else `topic`), `queueId` and "
+        "`queueOffset`; `delayTimeLevel` is its delay level, negative for a dead letter; other columns are "
+        "ignored. Inside foreachBatch `txnAppId` and `txnVersion` are required.",
+    ),
+    _row(
+        "maxReconsumeTimes",
+        "number",
+        values.number(0, _INT_MAX),
+        "With `sendBack`: the retries of a message before it becomes a dead letter.",
+        otherwise="the group's `retryMaxTimes`, 16 by default",
     ),
     _row(
         "diskSpaceWarningLevelRatio",

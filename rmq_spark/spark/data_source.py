@@ -27,6 +27,7 @@ from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.spark.view_reader import RmqLogViewReader
 from rmq_spark.spark.view_schema import view_from_options, view_from_schema
 from rmq_spark.spark.writers import RmqLogStreamWriter, RmqLogWriter
+from rmq_spark.write.send_back_rows import check_place_columns
 from rmq_spark.write.stage_and_commit import begin_write
 from rmq_spark.write.target import WriteTarget, open_target
 from store_format.errors import OptionError
@@ -74,12 +75,13 @@ class RmqLogDataSource(DataSource):
     def _target(self, schema: StructType) -> WriteTarget:
         """Raises OptionError for wrong columns: here on the driver, and not in a task after a shuffle."""
         options = parse_write_options(_option_dict(self.options))
-        check_columns(
-            [(field.name, field.dataType.simpleString()) for field in schema.fields],
-            options.topic,
-            options.property_columns,
-        )
-        return open_target(options)
+        columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
+        if options.send_back is None:
+            check_columns(columns, options.topic, options.property_columns)
+            return open_target(options)
+        target = open_target(options)
+        check_place_columns(columns, target)
+        return target
 
 
 def _option_dict(options: Any) -> dict[str, str]:  # Any: Spark's CaseInsensitiveDict, which is no public type

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from rmq_spark.write.send_back_rows import collect_places, commit_send_back
 from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, stage_rows
 from rmq_spark.write.target import WriteTarget
+from store_format.errors import OptionError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -24,7 +26,7 @@ class StagedMessage(WriterCommitMessage):
     """A task's message to the driver. It holds all that a commit needs: Spark commits with a new writer."""
 
     target: WriteTarget
-    staged: Staged
+    staged: Staged | pa.Table  # with sendBack: the places of the rows' messages
     query_id: str | None = None
 
 
@@ -40,14 +42,19 @@ class RmqLogWriter(DataSourceArrowWriter):
         self._target = target  # plain values only
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
+        options = self._target.options
+        if options.send_back is not None and options.txn is None and _query_id() is not None:
+            raise OptionError(
+                "sendBack inside foreachBatch: expected txnAppId and txnVersion, found neither. Spark may "
+                "repeat a batch, and would send its messages back twice: give the query a txnAppId, and the "
+                "batch id as txnVersion"
+            )
         return _staged_rows(self._target, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         found = _staged(messages)
         in_stream = any(message.query_id is not None for message in found)  # inside foreachBatch
-        commit_write(
-            self._target, [message.staged for message in found], self._target.options.txn, keeps_key=in_stream
-        )
+        _commit(self._target, found, self._target.options.txn, keeps_key=in_stream)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort_write(self._target)
@@ -71,9 +78,7 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
             return  # an empty batch: Spark runs no task, and a repetition is empty too
         query_id = found[0].query_id
         assert query_id is not None
-        commit_write(
-            found[0].target, [message.staged for message in found], (query_id, batchId), keeps_key=True
-        )
+        _commit(found[0].target, found, (query_id, batchId), keeps_key=True)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
@@ -81,12 +86,25 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedMessage:
-    """Runs in a task. The query id is that of the stream, also inside foreachBatch; None in a batch job."""
+    """Runs in a task."""
     task = TaskContext.get()
     assert task is not None
-    return StagedMessage(
-        target, stage_rows(target, rows, partition=task.partitionId()), task.getLocalProperty(_QUERY_ID)
-    )
+    stage = stage_rows if target.options.send_back is None else collect_places
+    return StagedMessage(target, stage(target, rows, partition=task.partitionId()), _query_id())
+
+
+def _query_id() -> str | None:
+    """The id of the stream, in a task; also inside foreachBatch. None in a batch job."""
+    task = TaskContext.get()
+    return None if task is None else task.getLocalProperty(_QUERY_ID)
+
+
+def _commit(
+    target: WriteTarget, messages: list[StagedMessage], key: tuple[str, int] | None, *, keeps_key: bool
+) -> None:
+    staged = [message.staged for message in messages]
+    commit = commit_write if target.options.send_back is None else commit_send_back
+    commit(target, staged, key, keeps_key=keeps_key)
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Host
 from rmq_spark.produce.send_back import send_back
@@ -47,7 +48,7 @@ class StagedBack:
 def stage_send_back(
     writer: StagingWriter,
     found: FoundPlaces,
-    delay_levels: Sequence[int] | int,
+    delay_levels: Sequence[int] | NDArray[np.int64] | int,
     settings: SendBackSettings,
     *,
     crc_property: bool,

@@ -130,7 +130,7 @@ class _Staging:
             self._writers[place] = StagingWriter(
                 store.root,
                 self._target.write,
-                sync=_is_sync(self._target),
+                sync=is_sync(self._target),
                 makes_directory=not self._target.is_begun,
             )
         return self._writers[place]
@@ -161,7 +161,7 @@ def begin_write(target: WriteTarget) -> WriteTarget:
     for store in target.open_stores:
         if store.is_new:
             make_root(store.root)
-        begin_staging(store.root, target.write, sync=_is_sync(target))
+        begin_staging(store.root, target.write, sync=is_sync(target))
     return replace(target, is_begun=True)
 
 
@@ -228,7 +228,7 @@ def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOpti
         for topic, queue_nums in each.new_topics:
             new_topics[topic] = max(new_topics.get(topic, 0), queue_nums)
     return CommitOptions(
-        sync=_is_sync(target),
+        sync=is_sync(target),
         message_index_enable=options.message_index_enable,
         new_topics=new_topics,
         lock_timeout=options.writer_lock_timeout_ms / 1000,
@@ -319,7 +319,7 @@ def _restore_places(stores: Iterable[TargetStore]) -> None:
             remove_place(store.root, was_missing=store.was_missing)
 
 
-def _is_sync(target: WriteTarget) -> bool:
+def is_sync(target: WriteTarget) -> bool:
     return target.options.flush_disk_type == "SYNC_FLUSH"
 
 
