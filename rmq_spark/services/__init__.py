@@ -6,8 +6,18 @@ use is refused. `run_once` is one turn, `Services` a loop beside queries, `rmqlo
 
 from __future__ import annotations
 
+from importlib import import_module
+from typing import Any
+
 from rmq_spark.services import retry
 from rmq_spark.services.loop import Services
 from rmq_spark.services.turn import run_once
 
-__all__ = ["Services", "retry", "run_once"]
+__all__ = ["Orderly", "Services", "retry", "run_once"]
+
+
+def __getattr__(name: str) -> Any:  # Any: a class that only mypy would need to know
+    """`Orderly` is in the room of Spark: importing the services does not import pyspark."""
+    if name == "Orderly":
+        return import_module("rmq_spark.spark.orderly").Orderly
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

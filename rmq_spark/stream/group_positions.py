@@ -11,6 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from rmq_spark.consume.group.membership import Assignment, Clocks
+from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
@@ -34,6 +35,9 @@ class GroupPositions(StreamPositions):
         self._options = options
         self._now = Assignment()
         self._compared = 0  # version of the stores that offsets were compared with
+        self._clocks = clocks or Clocks()
+        self._held: frozenset[MessageQueue] = frozenset()  # queues that wait after a failure
+        self._stops_before: Mapping[MessageQueue, Stop] | None = None  # of the first boundary
         self._has_left = False
         self._resumed = True
 
@@ -80,14 +84,28 @@ class GroupPositions(StreamPositions):
 
     def _at_boundary(self, previous: StreamOffset) -> None:
         now = self._group.settle(previous, is_bounded=self._bound is not None)
-        if now == self._now and self.stores.version == self._compared:
+        if self._stops_before is None:
+            self._stops_before = now.stops
+        held = frozenset(queue for queue, stop in now.stops.items() if self._waits(queue, stop))
+        is_same = now == self._now and held == self._held
+        if is_same and self.stores.version == self._compared:
             return
-        self._idle = self._idle if now == self._now else None
-        self._now, self._compared = now, self.stores.version
+        self._idle = self._idle if is_same else None
+        self._now, self._held, self._compared = now, held, self.stores.version
         if self._beyond(previous):
             self.stores.look(anew=True)  # another member may have read more since the last look
             self._compared = self.stores.version
             self._correct(self._beyond(previous), previous)
+
+    def _waits(self, queue: MessageQueue, stop: Stop) -> bool:
+        """Whether a queue in which an orderly handler failed is not read yet.
+
+        A bounded run does not read it again: the run would never end.
+        """
+        if self._bound is not None:
+            assert self._stops_before is not None
+            return stop != self._stops_before.get(queue)
+        return self._clocks.epoch_ms() < stop.until_ms
 
     def _beyond(self, previous: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
         """Own queues whose next offset is beyond their end: (that offset, the offset to continue at).
@@ -174,7 +192,7 @@ class GroupPositions(StreamPositions):
             begin = min(begin, queue.max_offset)
             if begin < queue.range.min_offset:
                 begin = self._losses.begin(key, begin, queue)
-            stop = self._stop(key, begin, queue)
+            stop = begin if key in self._held else self._stop(key, begin, queue)
         if before is None and begin == stop:
             step.waiting[key] = begin
             return

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events
-from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, write_state
+from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, Stop, write_state
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
@@ -114,6 +114,8 @@ class Change:
             if entry.reset <= reset and (entry.position is None or position > entry.position):
                 entry.position = position
                 self.is_changed = True
+                if entry.stop is not None and position >= entry.stop.offset:
+                    entry.stop = None
 
     def take(self, queue: MessageQueue, member: str, client: str, position: int) -> int:
         """Gives a free queue to a member; returns the new epoch. `position` is not below the recorded one."""
@@ -146,7 +148,26 @@ class Change:
         for queue, position in targets.items():
             entry = self.state.entry(queue)
             entry.position, entry.reset, entry.mirrored = position, self.state.reset, position
+            entry.stop = None
             self.note("reset", queue, entry, entry.owner or "", why)
+
+    def stop(self, stops: Mapping[MessageQueue, Stop], why: str = "") -> None:
+        """Notes where an orderly handler stopped; queues in which it failed continue there, as after a reset.
+
+        The offset file is left alone: no member has recorded more than the messages before a stop. A queue
+        that other members have read further meanwhile is left alone.
+        """
+        entries = {queue: self.state.entry(queue) for queue in stops}
+        failed = [queue for queue, stop in stops.items() if stop.times]
+        self.state.reset += bool(failed)
+        for queue, stop in stops.items():
+            entry = entries[queue]
+            if entry.position is not None and entry.position > stop.offset:
+                continue
+            entry.stop, self.is_changed = stop, True
+            if stop.times:
+                entry.position, entry.reset = stop.offset, self.state.reset
+                self.note("stop", queue, entry, entry.owner or "", why)
 
     def replay(self, member: str, queues: Iterable[MessageQueue]) -> None:
         """Notes a micro-batch that Spark repeats, whoever owns its queues now."""

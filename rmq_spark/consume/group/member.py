@@ -282,7 +282,8 @@ class Member:
             if position is None or position < recorded or entry.reset > reset:
                 starts[queue] = recorded
         lost = frozenset(before - owned.keys())
-        return Assignment(owned, starts, lost, target == owned.keys(), state.reset)
+        stops = {queue: stop for queue in owned if (stop := state.queues[queue].stop) and stop.times}
+        return Assignment(owned, starts, lost, target == owned.keys(), state.reset, stops)
 
     def _admit(self, change: Change) -> None:
         """Adds this query with a new id and a new lease. A refused query leaves no lease behind."""

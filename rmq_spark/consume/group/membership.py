@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
+from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 
 LEASE_SECONDS = 30.0
@@ -87,7 +88,7 @@ class Assignment:
     were gained and that others read further, and queues that were reset. They are repeated until positions
     arrive that include them. `lost` are the queues that went to others since the last boundary. `is_settled`:
     the query owns every queue that the strategy allocates to it. `reset` is the group's reset number, which
-    belongs into the query's offset.
+    belongs into the query's offset. `stops` are the owned queues in which an orderly handler failed.
     """
 
     owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
@@ -95,6 +96,7 @@ class Assignment:
     lost: frozenset[MessageQueue] = frozenset()
     is_settled: bool = False
     reset: int = 0
+    stops: Mapping[MessageQueue, Stop] = field(default_factory=dict)
 
     def next_offset(self, queue: MessageQueue, position: int | None) -> int:
         """The next offset to read of an owned queue. `position` is the one that `settle` was called with."""

@@ -92,6 +92,7 @@ class Mirror:
             position, mirrored = entry.position, entry.mirrored
             if not is_unattended or position is None or found in (position, mirrored):
                 continue
+            entry.stop = None
             if found >= 0:
                 entry.position = entry.mirrored = found
                 if found < position:

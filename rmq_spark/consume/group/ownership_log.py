@@ -20,7 +20,8 @@ _SIZE_MAX = 4 << 20
 
 @dataclass(frozen=True, slots=True)
 class OwnershipEvent:
-    """`event` is `gain`, `release`, `expire` (taken from a member whose lease is gone), `reset` or `replay`.
+    """`event` is `gain`, `release`, `expire` (taken from a member whose lease is gone), `reset`,
+    `stop` (a reset to a message at which an orderly handler failed) or `replay`.
 
     A replay is a micro-batch that Spark repeats after a restart, whoever owns its queues by then. `writer` is
     the member that made the change, `at` is in ms since the epoch.

@@ -43,13 +43,28 @@ class MemberEntry:
     brokers: list[str] = field(default_factory=list)
 
 
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where an orderly handler stopped in a queue (`rmq_spark.services.Orderly`).
+
+    The messages before `offset` are handled. The handler has failed `times` times at the message there, and
+    the queue waits until `until_ms`, in ms since the epoch. `times` 0: it has not failed; a micro-batch that
+    Spark repeats goes on at `offset`.
+    """
+
+    offset: int
+    times: int = 0
+    until_ms: int = 0
+
+
 @dataclass(slots=True)
 class QueueEntry:
     """One queue. `position` is the next offset to read, as its owners recorded it.
 
     `reset` is the number of the reset that last moved the queue. `mirrored` is the offset that members last
     wrote to the offset file or found there: `NOT_IN_FILE`, or None before the first look. `is_unattended`: no
-    member has run since the queue's last owner. The module `mirror` explains both.
+    member has run since the queue's last owner. The module `mirror` explains both. `stop` is where an orderly
+    handler stopped, until a recorded position is beyond it.
     """
 
     owner: str | None = None
@@ -59,6 +74,7 @@ class QueueEntry:
     reset: int = 0
     mirrored: int | None = None
     is_unattended: bool = False
+    stop: Stop | None = None
 
 
 @dataclass(slots=True)
@@ -154,6 +170,9 @@ def read_state(directory: str) -> GroupState:
             entry.mirrored = offset if offset is None or offset == NOT_IN_FILE else _from_zero(offset)
             entry.is_unattended = index in unattended
             state.queues[queue] = entry
+        entries = list(state.queues.values())
+        for index, *stop in value.get("stops", ()):
+            entries[_from_zero(index, len(entries))].stop = Stop(*map(_from_zero, stop))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "the state of a consumer group (JSON)", f"other content ({str(error)[:100]})"
@@ -240,4 +259,11 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
         "mirrored": [entry.mirrored for entry in state.queues.values()],
         "unattended": [index for index, entry in enumerate(state.queues.values()) if entry.is_unattended],
     }
+    stops = [
+        [index, entry.stop.offset, entry.stop.times, entry.stop.until_ms]
+        for index, entry in enumerate(state.queues.values())
+        if entry.stop is not None
+    ]
+    if stops:
+        value["stops"] = stops
     files.replace(_state_path(directory), json.dumps(value, separators=(",", ":")).encode())

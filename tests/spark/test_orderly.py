@@ -1,0 +1,192 @@
+"""`Orderly` with real streams: a queue stops at its first failure, others go on, a restart knows where."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from pyspark.errors import PySparkException
+
+from rmq_spark.consume.group.state import Stop, read_state
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offset_store import StoreOffsets
+from rmq_spark.services import Orderly
+from store_format import MessageStore
+from tests.support.staged import append, make_store, numbered, update_topic
+
+if TYPE_CHECKING:
+    from pyspark.sql import Row, SparkSession
+
+BROKER = "broker-a"
+_TIMEOUT_S = 120
+
+
+class Notes:
+    """A handler that notes in a file what it gets, and fails at the places that another file names."""
+
+    def __init__(self, directory: Path) -> None:
+        self.seen, self.bad = str(directory / "seen"), str(directory / "bad")
+
+    def __call__(self, row: Row) -> None:
+        line = f"{row.queueId} {row.queueOffset} {row.reconsumeTimes}\n".encode()
+        file = os.open(self.seen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        os.write(file, line)
+        os.close(file)
+        if f"{row.queueId} {row.queueOffset}" in Path(self.bad).read_text().splitlines():
+            raise RuntimeError("the business says no")
+
+    def fail_at(self, *places: str) -> None:
+        Path(self.bad).write_text("\n".join(places))
+
+    def take(self) -> dict[int, list[tuple[int, int]]]:
+        """What came since the last call: (offset, reconsumeTimes) by queue."""
+        found: dict[int, list[tuple[int, int]]] = {}
+        path = Path(self.seen)
+        for line in path.read_text().splitlines() if path.exists() else ():
+            queue, offset, times = map(int, line.split())
+            found.setdefault(queue, []).append((offset, times))
+        path.unlink(missing_ok=True)
+        return found
+
+
+class Bench:
+    """A store with topic T and three queues of 4 messages, a handler, and runs of one query over it."""
+
+    def __init__(self, spark: SparkSession, base: Path) -> None:
+        self.spark, self.base = spark, base
+        self.root = make_store(base / "store")
+        append(self.root, numbered("T", 0, 12, queues=3))
+        update_topic(self.root, "T", 3)
+        self.notes = Notes(base)
+        self.notes.fail_at()
+        self.options = {
+            "path": str(self.root),
+            "group": "g",
+            "splitBy": "wholeQueue",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "columns": "storedTopic,brokerName,queueId,queueOffset,reconsumeTimes,body",
+        }
+
+    def start(self, handler: Callable[[Any, int], None], **trigger: Any) -> Any:
+        stream = self.spark.readStream.format("rmqlog").options(**self.options).load()
+        writer = stream.writeStream.foreachBatch(handler).trigger(**trigger)
+        return writer.option("checkpointLocation", str(self.base / "checkpoint")).start()
+
+    def run(self, **orderly: Any) -> dict[int, list[tuple[int, int]]]:
+        query = self.start(Orderly(self.notes, self.options, **orderly), availableNow=True)
+        try:
+            assert query.awaitTermination(_TIMEOUT_S)
+        finally:
+            query.stop()
+        return self.notes.take()
+
+    def committed(self) -> dict[int, int]:
+        found = StoreOffsets("g", {BROKER: str(self.root)}).read()
+        return {queue.queue_id: offset for queue, offset in found.items() if queue.topic == "T"}
+
+    def stop_of(self, queue: int) -> Stop | None:
+        state = read_state(f"{self.root}/.rmqlog/groups/g")
+        return state.queues[MessageQueue("T", BROKER, queue)].stop
+
+
+@pytest.fixture
+def bench(spark: SparkSession, tmp_path: Path) -> Bench:
+    return Bench(spark, tmp_path)
+
+
+def all_of(*ranges: tuple[int, int], times: int = 0) -> list[tuple[int, int]]:
+    return [(offset, times) for low, high in ranges for offset in range(low, high)]
+
+
+@pytest.mark.slow
+def test_a_failed_queue_stops_and_the_others_go_on(bench: Bench) -> None:
+    bench.notes.fail_at("1 2")
+    found = bench.run(max_reconsume_times=2)
+    assert found == {0: all_of((0, 4)), 1: all_of((0, 3)), 2: all_of((0, 4))}
+    assert bench.committed() == {0: 4, 1: 2, 2: 4}
+    stop = bench.stop_of(1)
+    assert stop is not None
+    assert (stop.offset, stop.times) == (2, 1)
+    append(bench.root, numbered("T", 12, 3, queues=3))
+    assert bench.run(max_reconsume_times=2) == {0: [(4, 0)], 1: [(2, 1)], 2: [(4, 0)]}
+    assert bench.committed() == {0: 5, 1: 2, 2: 5}
+    # The third failure is the last: the message becomes a dead letter and the queue goes on.
+    assert bench.run(max_reconsume_times=2) == {1: [(2, 2), (3, 0), (4, 0)]}
+    assert bench.committed() == {0: 5, 1: 5, 2: 5}
+    assert bench.stop_of(1) is None
+    (batch,) = MessageStore.open(str(bench.root)).queue("%DLQ%g", 0).read()
+    assert batch["body"].to_pylist()[0].startswith(b"message 7 of T")
+    assert bench.run(max_reconsume_times=2) == {}
+
+
+def test_a_repeated_batch_handles_only_what_is_not_done(bench: Bench) -> None:
+    bench.notes.fail_at("1 2")
+    orderly = Orderly(bench.notes, bench.options)
+
+    def breaks_off(frame: Any, batch_id: int) -> None:
+        orderly(frame, batch_id)
+        raise RuntimeError("the query ends before Spark commits")
+
+    with pytest.raises(PySparkException, match="before Spark commits"):
+        bench.start(breaks_off, availableNow=True).awaitTermination(_TIMEOUT_S)
+    assert bench.notes.take()[1] == all_of((0, 3))
+    bench.notes.fail_at()
+    # Spark repeats the batch; then the group goes back to the stop, and no message is handled again.
+    assert bench.run() == {0: all_of((0, 4)), 1: [(2, 1), (3, 0)], 2: all_of((0, 4))}
+    assert bench.committed() == dict.fromkeys(range(3), 4)
+    assert bench.stop_of(1) is None
+
+
+@pytest.mark.slow
+def test_a_running_query_tries_the_queue_again_after_the_pause(bench: Bench) -> None:
+    bench.notes.fail_at("1 0")
+    orderly = Orderly(bench.notes, bench.options, suspend_current_queue_time_millis=300)
+    query = bench.start(orderly, processingTime="0 seconds")
+    seen: dict[int, list[tuple[int, int]]] = {}
+
+    def until(is_done: Callable[[], bool]) -> None:
+        end = time.monotonic() + _TIMEOUT_S
+        while not is_done():
+            assert time.monotonic() < end, seen
+            assert query.exception() is None
+            time.sleep(0.02)
+            for queue, places in bench.notes.take().items():
+                seen.setdefault(queue, []).extend(places)
+
+    try:
+        until(lambda: (0, 2) in seen.get(1, ()))
+        append(bench.root, numbered("T", 12, 3, queues=3))
+        until(lambda: (4, 0) in seen[0] and (4, 0) in seen[2])
+        bench.notes.fail_at()
+        until(lambda: (4, 0) in seen[1])
+    finally:
+        query.stop()
+    tries = len(seen[1]) - 4
+    assert seen == {
+        0: all_of((0, 5)),
+        1: [*((0, times) for times in range(tries)), *all_of((1, 5))],
+        2: all_of((0, 5)),
+    }
+    assert tries >= 3
+
+
+@pytest.mark.slow
+def test_a_frame_that_orderly_cannot_use_is_refused(bench: Bench) -> None:
+    orderly = Orderly(bench.notes, bench.options)
+    with pytest.raises(PySparkException, match="found none of the name brokerName"):
+        bench.start(
+            lambda frame, batch: orderly(frame.drop("brokerName"), batch), availableNow=True
+        ).awaitTermination()
+    with pytest.raises(PySparkException, match="of the queue in order, found offset 2 after 3"):
+        bench.start(
+            lambda frame, batch: orderly(frame.coalesce(1).sort("queueOffset", ascending=False), batch),
+            availableNow=True,
+        ).awaitTermination()
+    with pytest.raises(PySparkException, match="in one partition, found them in two"):
+        bench.start(
+            lambda frame, batch: orderly(frame.union(frame), batch), availableNow=True
+        ).awaitTermination()
