@@ -84,7 +84,7 @@ def send_back(
     refuse_lost_log(root, store.log, store.commit_log_paths)
     conf = broker_conf_of(root, broker_conf)
     settings = SendBackSettings(
-        group, max_reconsume_times, len(conf.message_delay_levels_ms), store_host=store_host
+        group, max_reconsume_times, conf.message_delay_levels_ms, store_host=store_host
     )
     staged, files = _staged(store, _found(store, places), delay_level, settings)
     options = CommitOptions(

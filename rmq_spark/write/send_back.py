@@ -28,11 +28,14 @@ _MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)
 
 @dataclass(frozen=True, slots=True)
 class SendBackSettings:
-    """How messages are sent back; the fields are the arguments of `produce.send_back.send_back`."""
+    """How messages are sent back, as the arguments of `produce.send_back.send_back`.
+
+    `delay_levels_ms` is the broker's messageDelayLevel.
+    """
 
     group: str
     max_reconsume_times: int | None = None
-    level_max: int = len(DELAY_LEVELS_MS)
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS
     store_host: Host | None = None
 
 
@@ -67,10 +70,16 @@ def stage_send_back(
             group,
             delay_levels=levels if levels.ndim == 0 else levels[first],
             max_reconsume_times=settings.max_reconsume_times,
-            level_max=settings.level_max,
+            level_max=len(settings.delay_levels_ms),
             store_host=settings.store_host,
         )
-        stage_columns(writer, made.messages, crc_property=crc_property, message_size_max=_MESSAGE_SIZE_MAX)
+        stage_columns(
+            writer,
+            made.messages,
+            crc_property=crc_property,
+            message_size_max=_MESSAGE_SIZE_MAX,
+            delay_levels_ms=settings.delay_levels_ms,
+        )
         staged.retried += made.retried
         staged.dead_letters += made.dead_letters
         staged.new_topics |= made.new_topics

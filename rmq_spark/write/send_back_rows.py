@@ -257,7 +257,7 @@ def _stage_store(
     settings = SendBackSettings(
         group,
         target.options.max_reconsume_times,
-        len(store.conf.message_delay_levels_ms),
+        store.conf.message_delay_levels_ms,
         target.options.store_host,
     )
     return stage_send_back(

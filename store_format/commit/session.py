@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.appended_crc import ends_with_crc_property
@@ -39,7 +40,13 @@ def stage_messages(root: str, messages: MessageColumns, options: CommitOptions) 
     writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
     try:
         crc_property = ends_with_crc_property(log, read_ledger(root))
-        stage_columns(writer, messages, crc_property=crc_property, tag_keys=options.tag_keys)
+        stage_columns(
+            writer,
+            messages,
+            crc_property=crc_property,
+            tag_keys=options.tag_keys,
+            delay_levels_ms=broker_conf_of(root, options.conf).message_delay_levels_ms,
+        )
         return writer.close()
     except BaseException:
         writer.discard()

@@ -33,7 +33,7 @@ from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, MessageC
 from store_format.message.encode_parts import Integers
 from store_format.message.parts import head_offset
 from store_format.message.property_table import PropertyTable
-from store_format.message.tags_code import tags_codes
+from store_format.message.tags_code import DELAY_LEVELS_MS, tags_codes
 from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
 
 TIMES_SUFFIX = ".times"  # store times of a write, one for each message
@@ -259,12 +259,13 @@ def stage_columns(
     crc_property: bool = False,
     tag_keys: bool = True,
     message_size_max: int = MESSAGE_SIZE_MAX,
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
 ) -> None:
     """Encodes messages and appends them to the staged file, each for the queue of its topic and queue id.
 
     Tags code and index keys come from the properties as stored; `tag_keys` indexes tags too, as brokers
-    do from 5.4 on. The commit assigns queue offset, physical offset and store time. Raises
-    IllegalMessageError as `encode` does, and for a null body.
+    do from 5.4 on. `delay_levels_ms` is the broker's messageDelayLevel. The commit assigns queue offset,
+    physical offset and store time. Raises IllegalMessageError as `encode` does, and for a null body.
     """
     if messages.body.null_count:
         row = messages.body.is_null().index(pa.scalar(True)).as_py()
@@ -280,7 +281,7 @@ def stage_columns(
     table = PropertyTable(pc.fill_null(messages.properties.cast(pa.binary()), b""))
     scheduled = np.isin(codes, [code for code, name in enumerate(names) if name == SCHEDULE_TOPIC])
     # With a store time of 0 the time of delivery is the delay, which is what a staged file holds.
-    tags = tags_codes(table, scheduled, np.zeros(count, np.int64))
+    tags = tags_codes(table, scheduled, np.zeros(count, np.int64), delay_levels_ms)
     delays = table.values(DELAY).to_pylist() if scheduled.any() else []
     timed = (
         np.array([bool(flag) and _is_level(delays[i]) for i, flag in enumerate(scheduled.tolist())], bool)

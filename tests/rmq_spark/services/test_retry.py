@@ -12,6 +12,7 @@ from rmq_spark.services import retry
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, IllegalMessageError, OffsetOutOfRangeError, OptionError
 from store_format.files.lock import StoreLock
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import read_topics
 from tests.support import goldens
 
@@ -58,6 +59,16 @@ def test_a_failed_message_waits_for_its_retry(root: str) -> None:
     assert "%DLQ%CG_new" not in topics
     waiting = MessageStore.open(root).view("delayed", now_ms=0).to_pylist()
     assert [row["topic"] for row in waiting[-2:]] == ["%RETRY%CG_new"] * 2
+
+
+def test_the_delays_of_the_broker(root: str) -> None:
+    """messageDelayLevel has two levels: level 3 becomes level 2, and the message is due after 7 s."""
+    conf = BrokerConf.of({"messageDelayLevel": "1s 7s"}, "broker.conf")
+    retry.send_back(root, "CG_new", [("Jobs", 1, 3)], now_ms=10**13, broker_conf=conf)
+    (waiting,) = [row for row in rows(root, "SCHEDULE_TOPIC_XXXX") if row["queueId"] == 1]
+    assert dict(waiting["properties"])["DELAY"] == "2"
+    (row,) = [row for row in MessageStore.open(root).view("delayed").to_pylist() if row["delayLevel"] == 2]
+    assert (row["topic"], row["dueTimestamp"].timestamp()) == ("%RETRY%CG_new", 10**10 + 7)
 
 
 def test_the_last_retry_becomes_a_dead_letter(root: str) -> None:
