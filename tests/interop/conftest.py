@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 
 from tests.interop.harness import RocketMQ
 from tests.interop.maven import class_path
+from tests.interop.services_runs import Runs, made_once
 
 _HERE = Path(__file__).parent
 
@@ -34,6 +36,15 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Rocket
         return made[name]
 
     return version
+
+
+@pytest.fixture(scope="session")
+def runs(rocketmq: Callable[[str], RocketMQ], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    """The workload of the services on all copies, made by one of the processes that run tests."""
+    base = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        base = base.parent
+    return made_once(base / "services", rocketmq)
 
 
 @pytest.fixture(scope="session")

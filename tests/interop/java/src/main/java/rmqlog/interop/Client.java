@@ -35,12 +35,15 @@ public final class Client {
     private final String namesrv;
     private final DefaultMQPullConsumer consumer = new DefaultMQPullConsumer(GROUP);
     private final Sender sender;
+    private final FailingConsumers consumers;
+    private Transactions transactions;
 
     private Client(String namesrv) throws MQClientException {
         this.namesrv = namesrv;
         configure(consumer, namesrv);
         consumer.start();
         sender = new Sender(namesrv);
+        consumers = new FailingConsumers(namesrv);
     }
 
     static void configure(ClientConfig client, String namesrv) {
@@ -64,6 +67,14 @@ public final class Client {
             case "commit-offset" -> commitOffset(rest.get(0), queue(rest.get(1), Integer.parseInt(rest.get(2))), Long.parseLong(rest.get(3)));
             case "local-offsets" -> localOffsets(Path.of(rest.get(0)));
             case "push-consume" -> PushConsumer.run(namesrv, rest.get(0), rest.get(1), Long.parseLong(rest.get(2)), Long.parseLong(rest.get(3)));
+            case "consumer-start" -> consumers.start(rest.get(0), rest.get(1), Boolean.parseBoolean(rest.get(2)), Integer.parseInt(rest.get(3)));
+            case "consumer-seen" -> consumers.seen(rest.get(0));
+            case "consumer-stop" -> consumers.stop(rest.get(0));
+            case "tx-open" -> transactions = new Transactions(namesrv, rest.get(0), rest.size() > 1 ? rest.get(1) : null);
+            case "tx-send" -> transactions.send(rest.get(0), Integer.parseInt(rest.get(1)), rest.get(2), rest.get(3));
+            case "tx-checks" -> transactions.checks();
+            case "tx-close" -> transactions.shutdown();
+            case "recall" -> sender.recall(rest.get(0), rest.get(1));
             case "send" -> sender.send(rest.get(0), Integer.parseInt(rest.get(1)), rest.subList(2, rest.size()));
             default -> throw new IllegalArgumentException("no such command: " + words.get(0));
         }
@@ -233,6 +244,7 @@ public final class Client {
 
     public static void main(String[] args) throws Exception {
         Lines.takeStandardOutput();
+        System.setProperty("rocketmq.client.rebalance.waitInterval", "1000"); // else a topic made later waits 20 seconds
         Client client = new Client(args[0]);
         for (List<String> words = Lines.next(); !words.isEmpty(); words = Lines.next()) {
             try {

@@ -12,9 +12,13 @@ import org.apache.rocketmq.client.producer.selector.SelectMessageQueueByHash;
 import org.apache.rocketmq.common.message.Message;
 import org.apache.rocketmq.common.message.MessageAccessor;
 
-/** `send topic n [seed=…] [shards=…] [delay=…] [pause=…]`: messages of every kind that a producer sends one by one. */
+/**
+ * `send topic n [seed=…] [shards=…] [delay=…] [pause=…] [put.NAME=…]`: messages of every kind that a producer sends one by one.
+ * `put.NAME` sets a property, RocketMQ's own too.
+ */
 final class Sender {
     private static final String SHARDING_KEY = "__SHARDINGKEY"; // MessageConst has a name for it from 5.x on
+    private static final String PUT = "put.";
     private static final int LARGE_EVERY = 10;
     private static final int LARGE_REPEATS = 600; // above compressMsgBodyOverHowmuch, 4096 bytes
 
@@ -53,6 +57,11 @@ final class Sender {
             if (!chosen.get("delay").equals("0")) {
                 message.setDelayTimeLevel(Integer.parseInt(chosen.get("delay")));
             }
+            chosen.forEach((name, value) -> {
+                if (name.startsWith(PUT)) {
+                    MessageAccessor.putProperty(message, name.substring(PUT.length()), value);
+                }
+            });
             String shard = shards > 0 ? "shard-" + i % shards : null;
             if (shard != null) {
                 MessageAccessor.putProperty(message, SHARDING_KEY, shard);
@@ -62,6 +71,20 @@ final class Sender {
             Lines.put(line(message, body, result));
             Lines.flush();
             Thread.sleep(Long.parseLong(chosen.get("pause")));
+        }
+    }
+
+    /** Cancels a timer message of `topic` by the handle that its sending answered; 4.9 has none. */
+    void recall(String topic, String handle) throws Exception {
+        Object id = DefaultMQProducer.class.getMethod("recallMessage", String.class, String.class).invoke(producer(), topic, handle);
+        Lines.put(Map.of("uniqKey", id));
+    }
+
+    private static String recallHandle(SendResult result) {
+        try {
+            return (String) SendResult.class.getMethod("getRecallHandle").invoke(result);
+        } catch (ReflectiveOperationException old) {
+            return null;
         }
     }
 
@@ -82,6 +105,7 @@ final class Sender {
         line.put("queueOffset", result.getQueueOffset());
         line.put("uniqKey", result.getMsgId());
         line.put("msgId", result.getOffsetMsgId());
+        line.put("recallHandle", recallHandle(result));
         line.put("flag", message.getFlag());
         line.put("body", Messages.base64(body));
         line.put("properties", new HashMap<>(message.getProperties()));

@@ -1,0 +1,94 @@
+"""The scripted workload, made once for all tests of the services: a broker's store, and copies that went on.
+
+`broker` went on under a broker, `ours` under our services with the clock driven through the same moments,
+`handed` under ours for some seconds and then under a broker.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.interop import workload
+from tests.interop.harness import RocketMQ
+from tests.interop.our_broker import OurBroker
+from tests.interop.programs import Line
+from tests.interop.same import Copy
+from tests.interop.workload import Left, now_ms
+from tests.support.staged import messages_of
+
+COPIES = ("broker", "ours", "handed")
+
+
+@dataclass(frozen=True)
+class Runs:
+    """The stores in `directory`, what the first broker left, and what the groups of each copy have seen."""
+
+    directory: Path
+    left: Left
+    seen: dict[str, list[Line]]
+
+    def copy(self, name: str) -> Copy:
+        """A copy with what it has above the end of the store that the first broker left."""
+        last = messages_of(self.directory / "left")[-1]
+        return Copy(self.directory / name, last.physical_offset + last.total_size)
+
+
+def made_once(directory: Path, rocketmq: Callable[[str], RocketMQ]) -> Runs:
+    """Makes the runs in `directory`, or waits for the process that makes them and reads its notes."""
+    directory.mkdir(exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        notes = directory / "notes.json"
+        if not notes.exists():
+            left, seen = make(directory, rocketmq("5.5.0"))
+            notes.write_text(json.dumps([left.as_json(), seen]))
+        left_data, seen = json.loads(notes.read_text())
+    return Runs(directory, Left.of_json(left_data), seen)
+
+
+def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
+    store = directory / "left"
+    store.mkdir()
+    with java.broker(store, workload.LONG) as broker:
+        left = workload.leave_work(broker)
+    left.stopped_ms = now_ms()
+    for name in COPIES:
+        # holes stay holes: the timer wheel is a file of 38 MB
+        subprocess.run(["cp", "-a", "--sparse=always", store, directory / name], check=True)
+    started, seen = threading.Event(), {}
+    conf = java.config_file(directory / "left", workload.SHORT)
+
+    def under_broker(name: str) -> None:
+        with java.broker(directory / name, workload.SHORT) as broker:
+            started.set()
+            seen[name] = workload.go_on(broker, left, workload.delivered_in_the_end())
+
+    def under_ours() -> None:
+        started.wait(workload.START_SECONDS_MAX)
+        ours = OurBroker(directory / "ours", conf)
+        ours.turns(now_ms(), left.last_due_ms + 2000)
+        seen["ours"] = ours.seen
+
+    def handed() -> None:
+        ours = OurBroker(directory / "handed", conf)
+        near = min(left.timers.values())
+        while now_ms() < near + 1500:
+            ours.turn(now_ms())
+        under_broker("handed")
+        seen["handed"] = [*ours.seen, *seen["handed"]]
+
+    with ThreadPoolExecutor(3) as threads:
+        for each in [
+            threads.submit(under_broker, "broker"),
+            threads.submit(under_ours),
+            threads.submit(handed),
+        ]:
+            each.result()
+    return left, seen

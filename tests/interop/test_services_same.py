@@ -1,0 +1,83 @@
+"""The same store goes on under a broker and under our services: both write the same messages.
+
+A broker of 5.5.0 leaves a store in the middle of its work (`workload.leave_work`). One copy goes on under a
+broker with real consumers and producers, the other under our services. Compared is every message written
+since, byte for byte. These are left out:
+
+- storeTimestamp, physicalOffset and queueOffset: threads of a broker are not in step, so the messages of
+  several topics mix; the offsets of each queue have no gap, and `in_order` compares the order of delivery;
+- storeHost: each start of the tests' broker has another port;
+- preparedTransactionOffset: the half at that place is compared instead;
+- the values of TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: when the broker handled the message;
+- op records: how many halves one names depends on a batch of 100 ms; the halves named are compared.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+
+from tests.interop.same import SCHEDULED, TIMER, Copy, Written, differences
+from tests.interop.services_runs import Runs
+from tests.interop.workload import FAILS, LEVELS, LIMITED, RETRIED, TIMES_MAX
+
+
+def _compared(runs: Runs, topics: Callable[[str], bool]) -> list[Written]:
+    """What both copies have written to these topics; fails if they differ."""
+    broker, ours = (
+        [each for each in runs.copy(name).written if topics(each.topic)] for name in ("broker", "ours")
+    )
+    assert differences(broker, ours) == []
+    return ours
+
+
+def test_delay_levels(runs: Runs) -> None:
+    """Each level delivers its messages in the order of sending."""
+    written = _compared(runs, "Delayed".__eq__)
+    assert {each.uniq_key for each in written} == set(runs.left.levels)
+    assert len(written) == 2 * len(LEVELS)
+    assert _delivered(runs.copy("broker"), runs) == _delivered(runs.copy("ours"), runs)
+
+
+def _delivered(copy: Copy, runs: Runs) -> dict[tuple[int, int], list[str]]:
+    """UNIQ_KEYs by level and queue, in the order of the queue."""
+    levels = runs.left.levels
+    found: dict[tuple[int, int], list[str]] = {}
+    for (topic, queue_id), keys in copy.in_order.items():
+        for key in keys if topic == "Delayed" else ():
+            found.setdefault((levels[key], queue_id), []).append(key)
+    return found
+
+
+def test_retries_and_dead_letters(runs: Runs) -> None:
+    """1 to 16 retries and the dead letter after them; two retries where the group's maximum is 2."""
+    topics = [f"%{kind}%{group}" for kind in ("RETRY", "DLQ") for group in (RETRIED, LIMITED)]
+    written = _compared(runs, lambda topic: topic in topics or topic == SCHEDULED)
+    for group in (RETRIED, LIMITED):
+        fails, most = FAILS[group], TIMES_MAX[group]
+        retries = [each.reconsume_times for each in written if each.topic == f"%RETRY%{group}"]
+        assert sorted(retries) == sorted(times for n in fails for times in range(1, min(n, most) + 1))
+        dead = [each.reconsume_times for each in written if each.topic == f"%DLQ%{group}"]
+        assert dead == [most + 1] * sum(n > most for n in fails)
+
+
+def test_timers(runs: Runs) -> None:
+    """Near ones, far ones that are put again, and recalled ones of both kinds."""
+    _compared(runs, ("Timed", TIMER).__contains__)
+    ours, left = runs.copy("ours"), runs.left
+    delivered = [key for (topic, _), keys in ours.in_order.items() if topic == "Timed" for key in keys]
+    assert sorted(delivered) == sorted(left.timers.keys() - set(left.recalled))
+    rolled = Counter(
+        each.properties["UNIQ_KEY"]
+        for each in ours.messages
+        if each.topic == TIMER and "TIMER_ROLL_TIMES" in each.properties
+    )
+    far, far_recalled = list(left.timers)[-1], left.recalled[-1]
+    assert rolled == {far: 1, far_recalled: 2}  # the recall is a timer message too
+
+
+def test_progress_files(runs: Runs) -> None:
+    """delayOffset.json and timercheck."""
+    broker, ours = runs.copy("broker"), runs.copy("ours")
+    assert broker.delay_offsets == ours.delay_offsets
+    assert broker.timer_check == ours.timer_check

@@ -1,0 +1,190 @@
+"""A scripted workload for the services: the store that a broker leaves in the middle of retries, delays,
+timers and transactions, and what clients do while a broker goes on with it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from typing import Any, Self, TypeVar
+
+from tests.interop.harness import Broker, Client
+from tests.interop.programs import Line
+
+T = TypeVar("T")
+
+RETRIED, LIMITED, ORDERLY = "g_retried", "g_limited", "g_orderly"
+TOPICS = {RETRIED: "Retried", LIMITED: "Limited", ORDERLY: "Orderly"}
+TIMES_MAX = {RETRIED: 16, LIMITED: 2, ORDERLY: 2}  # maxReconsumeTimes; 16 is the default
+PRODUCERS = "p_transactions"
+# How often the messages of each group fail.
+FAILS = {RETRIED: tuple(range(18)), LIMITED: (0, 1, 2, 3, 4), ORDERLY: (0, 1, 2, 3, 0)}
+CHECKS_MAX = 4  # a half with as many checks is discarded before its producer is asked again
+# Local transaction, answer from which check on, messages. A broker makes one check when it stops.
+TRANSACTIONS = (
+    ("commit", "never", 4),
+    ("rollback", "never", 3),
+    ("unknown", "commit@2", 2),
+    ("unknown", "rollback@2", 2),
+    ("unknown", "commit@3", 2),
+    ("unknown", "never", 2),
+)
+LEVELS = range(1, 19)
+START_SECONDS_MAX = 90.0
+NEAR_MS, FAR_MS = 13_000, 25_000  # from the sending on; the first broker has stopped by then
+# When they are due after NEAR_MS; the first may be due before the first broker has stopped.
+TIMERS = (-3000, 0, 300, 1000, 2500, FAR_MS - NEAR_MS, FAR_MS - NEAR_MS + 500)
+RECALLED = (1, 5)  # which of them
+
+_FILES = {
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "6000",
+    "mappedFileSizeTimerLog": str(52 * 100),
+    "timerRollWindowSlot": "18",  # seconds: the far timers are put again
+    "recallMessageEnable": "true",
+    "transactionOpBatchInterval": "100",
+    "transactionTimeOut": "2000",
+    "transactionCheckMax": str(CHECKS_MAX),
+    "reviveQueueNum": "1",  # a stop waits for as many threads
+}
+# Delayed messages wait while the store is made, and are due at once when the levels become shorter
+# (ScheduleMessageService.correctDeliverTimestamp). Level 1 stays: its messages wait for their time.
+LONG = _FILES | {
+    "messageDelayLevel": "15s " + " ".join(["1h"] * 17),
+    "transactionCheckInterval": "3600000",
+}
+CHECK_MS = 4000
+SHORT = _FILES | {
+    "messageDelayLevel": "15s 1s 0s " + " ".join(["1s", "0s", "0s"] * 5),
+    "transactionCheckInterval": str(CHECK_MS),
+}
+
+
+@dataclass
+class Left:
+    """What the first broker has acknowledged, by UNIQ_KEY, and what its groups have seen."""
+
+    levels: dict[str, int] = field(default_factory=dict)  # the delay level
+    timers: dict[str, int] = field(default_factory=dict)  # when it is due
+    recalled: list[str] = field(default_factory=list)
+    fails: dict[str, int] = field(default_factory=dict)
+    halves: dict[str, list[str]] = field(default_factory=dict)  # local transaction, answer
+    seen: list[Line] = field(default_factory=list)
+    stopped_ms: int = 0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def of_json(cls, data: dict[str, Any]) -> Self:
+        return cls(**data)
+
+    @property
+    def last_due_ms(self) -> int:
+        return max(self.timers.values())
+
+
+def until(ask: Callable[[], T], enough: Callable[[T], bool], what: str, seconds_max: float = 60) -> T:
+    """The first answer that is enough. Raises AssertionError, with the last answer, after `seconds_max`."""
+    end = time.monotonic() + seconds_max
+    while not enough(answer := ask()):
+        assert time.monotonic() < end, f"{what}: not within {seconds_max} s: {str(answer)[:2000]}"
+        time.sleep(0.1)
+    return answer
+
+
+def now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+def leave_work(broker: Broker) -> Left:
+    """Sends, fails and recalls; the broker is to be stopped next. The clients have ended."""
+    client, left = broker.client(), Left()
+    _send_failing(client, left)
+    for level in LEVELS:
+        for line in client.send("Delayed", 2, delay=level, seed=f"level{level}"):
+            left.levels[line["uniqKey"]] = level
+    client.ask("tx-open", PRODUCERS)
+    for tx, answer, count in TRANSACTIONS:
+        for line in client.ask("tx-send", "Transactions", count, tx, answer):
+            left.halves[line["uniqKey"]] = [tx, answer]
+    client.ask("tx-close")
+    for group in (RETRIED, LIMITED):
+        count = len(FAILS[group])
+        left.seen += _seen_by(client, group, count)
+        client.ask("consumer-stop", group)
+    _send_timers(client, left)
+    client.program.kill()  # all is acknowledged, and an orderly end takes seconds
+    return left
+
+
+def _send_failing(client: Client, left: Left) -> None:
+    for group, topic in TOPICS.items():
+        for number, times in enumerate(FAILS[group]):
+            (line,) = client.send(topic, 1, seed=f"{topic}{number}", **{"put.fail": times})
+            left.fails[line["uniqKey"]] = times
+    for group in (RETRIED, LIMITED):
+        start_consumer(client, group)
+
+
+def _send_timers(client: Client, left: Left) -> None:
+    near = now_ms() + NEAR_MS
+    for number, after in enumerate(TIMERS):
+        (line,) = client.send("Timed", 1, seed=f"timer{number}", **{"put.TIMER_DELIVER_MS": near + after})
+        left.timers[line["uniqKey"]] = near + after
+        if number in RECALLED:
+            client.ask("recall", "Timed", line["recallHandle"])
+            left.recalled.append(line["uniqKey"])
+
+
+def start_consumer(client: Client, group: str) -> None:
+    client.ask("consumer-start", group, TOPICS[group], str(group == ORDERLY), TIMES_MAX[group])
+
+
+def _seen_by(client: Client, group: str, count: int) -> list[Line]:
+    """Every call of the group's listener, when there were so many."""
+    seen = until(
+        lambda: client.ask("consumer-seen", group), lambda lines: len(lines) >= count, f"{group} sees {count}"
+    )
+    return [line | {"group": group} for line in seen]
+
+
+def go_on(broker: Broker, left: Left, expected: dict[str, int]) -> list[Line]:
+    """All groups and producers at work until the topics have the expected number of messages, and all timers
+    were due; then the calls of the listeners, and the offsets are at the broker.
+    """
+    client = broker.client()
+    client.ask("tx-open", PRODUCERS, "Transactions")
+    for group in TOPICS:
+        start_consumer(client, group)
+    until(lambda: _counts(client, expected), expected.__eq__, f"{expected}")
+    time.sleep(max(0.0, left.last_due_ms / 1000 + 2 - time.time()))
+    assert _counts(client, expected) == expected
+    seen: list[Line] = []
+    for group in TOPICS:
+        client.ask("consumer-stop", group)
+        seen += [line | {"group": group} for line in client.ask("consumer-seen", group)]
+    client.program.kill()
+    return seen
+
+
+def _counts(client: Client, topics: dict[str, int]) -> dict[str, int]:
+    known = set(client.topics())
+    counts = dict.fromkeys(topics, 0)
+    for (topic, _), (_, stop) in client.ends([each for each in topics if each in known]).items():
+        counts[topic] += stop
+    return counts
+
+
+def delivered_in_the_end() -> dict[str, int]:
+    """Messages of each topic when everything has been done once, by the rules alone."""
+    found = {"Delayed": 2 * len(LEVELS), "Timed": len(TIMERS) - len(RECALLED)}
+    for group, fails in FAILS.items():
+        if group != ORDERLY:
+            found[f"%RETRY%{group}"] = sum(min(each, TIMES_MAX[group]) for each in fails)
+        found[f"%DLQ%{group}"] = sum(each > TIMES_MAX[group] for each in fails)
+    decided = [(tx if tx != "unknown" else answer.split("@")[0], n) for tx, answer, n in TRANSACTIONS]
+    found["Transactions"] = sum(n for how, n in decided if how == "commit")
+    found["TRANS_CHECK_MAX_TIME_TOPIC"] = sum(n for how, n in decided if how == "never")
+    return found
