@@ -6,6 +6,7 @@ to rmq_sys_wheel_timer. Properties keep its real topic and queue (HookUtils, spe
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Rows
-from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 
 TIMER_DELAY_MAX_MS = 3 * 24 * 3_600_000  # MessageStoreConfig.timerMaxDelaySec
@@ -35,8 +36,17 @@ class Parked:
     by_broker: dict[str, pa.LargeBinaryArray]
 
 
-def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
+def park(
+    rows: Rows,
+    queue_id: NDArray[np.int64],
+    now_ms: int,
+    store: NDArray[np.int64] | None = None,
+    confs: Sequence[BrokerConf] = (BrokerConf(),),
+) -> Parked:
     """The topic and queue in which each row is stored: `queue_id` of its topic, or that of delayed messages.
+
+    `confs` are the settings of the stores, `store` the place of each row's store among them (None: the
+    first). A level above the highest of messageDelayLevel is lowered to the highest.
 
     Raises IllegalMessageError for a row with a level and a time, and for a time more than 3 days from now.
     """
@@ -44,7 +54,9 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
     times = rows.times_ms("deliverTimestamp")
     if times is None and (level is None or not level.any()):
         return Parked(rows.topics, rows.codes, queue_id, np.zeros(rows.count, np.int64), {}, {})
-    level = np.zeros(rows.count, np.int64) if level is None else np.minimum(level, len(DELAY_LEVELS_MS))
+    delays, level_max = _delay_table(confs)
+    store = np.zeros(rows.count, np.int64) if store is None else store
+    level = np.zeros(rows.count, np.int64) if level is None else np.minimum(level, level_max[store])
     deliver, timed = (
         (np.zeros(rows.count, np.int64), np.zeros(rows.count, np.bool_)) if times is None else times
     )
@@ -65,10 +77,19 @@ def park(rows: Rows, queue_id: NDArray[np.int64], now_ms: int) -> Parked:
         (*rows.topics, SCHEDULE_TOPIC, TIMER_TOPIC),
         topic,
         np.where(scheduled, level - 1, np.where(parked, 0, queue_id)),
-        np.array((0, *DELAY_LEVELS_MS), np.int64)[level],
+        delays[store, level],
         _without_empty(by_client),
         _without_empty(by_broker),
     )
+
+
+def _delay_table(confs: Sequence[BrokerConf]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(delays in ms, by place in `confs` and level; the highest level, by place)."""
+    levels = [(0, *conf.message_delay_levels_ms) for conf in confs]
+    table = np.zeros((len(levels), max(map(len, levels))), np.int64)
+    for i, each in enumerate(levels):
+        table[i, : len(each)] = each
+    return table, np.array([len(each) - 1 for each in levels], np.int64)
 
 
 def _refuse_bad_delays(

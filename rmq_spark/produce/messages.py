@@ -30,6 +30,7 @@ from store_format.message.crc import body_crcs
 from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, MessageColumns
 from store_format.message.encode_parts import Integers
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
+from store_format.metadata.broker_conf import BrokerConf
 
 _log = logging.getLogger(__name__)
 
@@ -52,6 +53,7 @@ class ProducerSettings:
     store_host_v6: bool = False
     crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
     transaction_group: str | None = None  # producer group: all rows become half messages of transactions
+    confs: tuple[BrokerConf, ...] = (BrokerConf(),)  # of the broker of each store, in the order of the routes
 
     @property
     def properties_size_max(self) -> int:
@@ -199,7 +201,7 @@ class Producer:
         uniq_key = properties.uniq_keys(self._ids, now_ms)
         group = settings.transaction_group
         if group is None:
-            place = park(rows, choice.queue_id, now_ms)
+            place = park(rows, choice.queue_id, now_ms, choice.store, settings.confs)
         else:
             place = park_half(rows, choice.queue_id, uniq_key, group)
         strings = properties.strings(uniq_key, place, settings.properties_size_max)

@@ -88,7 +88,10 @@ def send_back(
     )
     staged, files = _staged(store, _found(store, places), delay_level, settings)
     options = CommitOptions(
-        new_topics=staged.new_topics, lock_timeout=lock_timeout, log_directories=store.commit_log_paths
+        new_topics=staged.new_topics,
+        lock_timeout=lock_timeout,
+        log_directories=store.commit_log_paths,
+        conf=conf,
     )
     if now_ms is not None:
         options = replace(options, clock=lambda: now_ms)

@@ -67,6 +67,7 @@ def stage_rows(
             store_host_v6=options.store_host is not None and len(options.store_host[0]) == 16,
             crc_property=any(store.crc_property for store in target.stores),
             file_sizes=tuple(store.settings.mapped_file_size_commit_log for store in target.stores),
+            confs=tuple(store.conf for store in target.stores),
         ),
         QueueSelector(target.routes, options.message_queue_selector),
         UniqueIds.of_this_process(),

@@ -29,7 +29,6 @@ from store_format.files.read import entry_names, list_store_files, read_bytes
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
-from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_topics
@@ -167,6 +166,7 @@ def _rebuilt(
             file_size=file_size,
             is_crashed=False,
             deleted_from=end,
+            delay_levels_ms=rebuilding.conf.message_delay_levels_ms,
             floors=floors,
         )
 
@@ -310,7 +310,7 @@ def _is_queued(
     root: str, log: CommitLog, end: LastUnit, bounds: Mapping[QueueKey, QueueBounds | None]
 ) -> bool:
     """Whether the last message of the log has its queue entry, or needs none."""
-    dispatch = Dispatch({}, {}, frozenset(), tuple(DELAY_LEVELS_MS))
+    dispatch = Dispatch({}, {}, frozenset(), ())  # only the offsets count here
     if end.offset >= log.min_offset:
         for run in log.walk(end.offset, end.offset + 1):
             if not isinstance(run, Damage):

@@ -24,7 +24,6 @@ from store_format.errors import CorruptStoreError, OptionError, UnsupportedForma
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
-from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 
@@ -103,6 +102,7 @@ def find_lacking(
     file_size: int | None,
     is_crashed: bool,
     deleted_from: int,
+    delay_levels_ms: tuple[int, ...],
     floors: Mapping[QueueKey, int] | None = None,
 ) -> Lacking:
     """Scans the log from `start`, where a unit begins, to `stop`. Nothing is changed.
@@ -110,11 +110,12 @@ def find_lacking(
     A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from
     the physical offset `deleted_from` on. Messages of a queue in `floors` count only behind that physical
     offset. If the store has no queue or no topics.json, deleted topics are unknown, and all messages count.
+    `delay_levels_ms` is messageDelayLevel: an entry of a delayed message has the delivery time.
 
     Raises UnsupportedFormatError if a batch consume queue lacks entries, and OptionError if a queue has to be
     created and its file size is not known (`file_size` None): a broker loads files of one size only.
     """
-    make = _dispatches(root, states, deleted_from, floors or {})
+    make = _dispatches(root, states, deleted_from, floors or {}, delay_levels_ms)
     dispatch = make()
     first: dict[QueueKey, MissingEntries] | None = None
     firsts: dict[QueueKey, int] = {}
@@ -142,7 +143,11 @@ def find_lacking(
 
 
 def _dispatches(
-    root: str, states: Mapping[QueueKey, QueueState], deleted_from: int, floors: Mapping[QueueKey, int]
+    root: str,
+    states: Mapping[QueueKey, QueueState],
+    deleted_from: int,
+    floors: Mapping[QueueKey, int],
+    delay_levels_ms: tuple[int, ...],
 ) -> Callable[[], Dispatch]:
     topics = read_topics(root)
     # A batch topic need not have queues yet.
@@ -161,7 +166,7 @@ def _dispatches(
             {key: state.max_offset for key, state in states.items() if state.max_offset is not None},
             {key: state.last_offset for key, state in states.items() if state.last_offset is not None},
             frozenset(batch_topics),
-            tuple(DELAY_LEVELS_MS),
+            delay_levels_ms,
             floor,
         )
 

@@ -56,7 +56,8 @@ def repair(
         end.scan_start,
     )
     states = queue_states(root, log, end.offset)
-    lacking = _lacking(root, log, end, states, queue_file_size)
+    delays = (conf or BrokerConf()).message_delay_levels_ms
+    lacking = _lacking(root, log, end, states, queue_file_size, delays)
     if not cut_after_damage:
         refuse_cut(root, log, end, staged=staged)
     if lacking.start < end.scan_start:
@@ -79,7 +80,12 @@ def repair(
 
 
 def _lacking(
-    root: str, log: CommitLog, end: LogEnd, states: Mapping[QueueKey, QueueState], file_size: int | None
+    root: str,
+    log: CommitLog,
+    end: LogEnd,
+    states: Mapping[QueueKey, QueueState],
+    file_size: int | None,
+    delay_levels_ms: tuple[int, ...],
 ) -> Lacking:
     """The missing queue entries, from the checkpoint's place on.
 
@@ -96,6 +102,7 @@ def _lacking(
             file_size=file_size,
             is_crashed=True,
             deleted_from=end.scan_start,
+            delay_levels_ms=delay_levels_ms,
         )
 
     if (

@@ -12,7 +12,7 @@ from store_format.consumequeue.listing import can_be_queue
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.metadata.values import TopicConfig
-from store_format.names import SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
 
 # every broker that starts puts it into topics.json (TopicConfigManager.init)
 _QUEUE_ID_MAX = 2**31 - 1
@@ -96,10 +96,13 @@ def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfi
 
 
 def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:
-    """Raises IllegalMessageError for a queue id that consumers do not read, or producers do not write."""
+    """Raises IllegalMessageError for a queue id that consumers do not read, or producers do not write.
+
+    The topic of delay levels has 18 queues in topics.json, however many levels messageDelayLevel has.
+    """
     for topic, queue_id in queues:
         config = topics.get(topic)
-        if config is not None and queue_id not in config.written_queue_ids:
+        if topic != SCHEDULE_TOPIC and config is not None and queue_id not in config.written_queue_ids:
             raise IllegalMessageError(
                 f"{root}: topic {topic} has readQueueNums={config.read_queue_nums} and "
                 f"writeQueueNums={config.write_queue_nums} in topics.json; expected queue ids below both, "

@@ -20,7 +20,6 @@ from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue
 from store_format.diagnose.problems import Findings, Severity
 from store_format.diagnose.queue_entries import CheckedQueue, check_entries
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
-from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 _PENDING_MAX = 1 << 18  # messages between two comparisons: a comparison of few entries of each queue is slow
@@ -88,7 +87,7 @@ class QueueCheck:
         return self._absent if self._has_queues else {}
 
     def _begin(self) -> None:
-        self._dispatch = Dispatch({}, {}, self._batch_topics, DELAY_LEVELS_MS)
+        self._dispatch = Dispatch({}, {}, self._batch_topics, ())  # delivery times are not compared
         self._pending = 0
 
     # ---- from the log to the queues ------------------------------------------------------------------------

@@ -33,17 +33,19 @@ def recovered_queues(
     end: LogEnd,
     readable: ReadableEnd,
     select: Callable[[str], bool],
+    delay_levels_ms: tuple[int, ...],
 ) -> tuple[_Queues, dict[QueueKey, StoreError]]:
     """The queues after recovery, and those that cannot be used.
 
-    `queues` and `damaged` are what the consume queue files say up to the end of the log.
+    `queues` and `damaged` are what the consume queue files say up to the end of the log. `delay_levels_ms` is
+    the broker's messageDelayLevel, for missing entries of delayed messages.
     """
     queues, doubtful = without_overwritten(log, queues, end.scan_start, readable.offset)
     filled = {
         key for key, queue in queues.items() if queue.max_offset > queue.min_offset and not queue.is_batch
     }
     damaged = dict(damaged)
-    for key, found in _missing_on_disk(log, queues, filled, doubtful, end, readable).items():
+    for key, found in _missing_on_disk(log, queues, filled, doubtful, end, readable, delay_levels_ms).items():
         if not select(key[0]) or key in damaged:
             continue
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
@@ -64,6 +66,7 @@ def _missing_on_disk(
     doubtful: set[QueueKey],
     end: LogEnd,
     readable: ReadableEnd,
+    delay_levels_ms: tuple[int, ...],
 ) -> dict[QueueKey, MissingEntries]:
     """Entries of all messages that recovery scans, also of those that have an entry on disk: that one may be
     of a message that an earlier recovery has cut.
@@ -79,6 +82,7 @@ def _missing_on_disk(
             if queue.bounds is not None
         },
         batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
+        delay_levels_ms=delay_levels_ms,
         known_damage_bytes=readable.damage_bytes,
         hidden=readable.hidden,
     )

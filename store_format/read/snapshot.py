@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
@@ -292,7 +293,8 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     )
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, readable.offset)
-    queues, damaged = recovered_queues(log, queues, damaged, end, readable, select)
+    levels = broker_conf_of(root).message_delay_levels_ms
+    queues, damaged = recovered_queues(log, queues, damaged, end, readable, select, levels)
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 

@@ -37,8 +37,7 @@ DELAYED_COLUMNS = (
         "dueTimestamp",
         TIME,
         "The delivery time, as the broker wrote it to the consume queue. If a message of kind `level` has no "
-        "consume queue entry, the default delays are assumed, since no file of the store has "
-        "messageDelayLevel.",
+        "consume queue entry, messageDelayLevel of `.rmqlog/broker.conf` counts, else its default.",
     ),
     ViewColumn("dueInMs", LONG, "Time until `dueTimestamp`; negative if it has passed."),
     ViewColumn("topic", TEXT, "The destination topic (REAL_TOPIC)."),
@@ -70,17 +69,18 @@ _COLUMNS = (
 
 def delayed(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
     """One row for each message that is not delivered yet: delay levels first, each queue in its order."""
-    rows = (row for found in (_level_rows(store, now_ms), _timer_rows(store, now_ms)) for row in found)
+    rows = (row for found in (_level_rows(store, now_ms, conf), _timer_rows(store, now_ms)) for row in found)
     return batches_of(DELAYED_COLUMNS, rows)
 
 
-def _level_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
+def _level_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[object, ...]]:
     """The messages after the offsets in delayOffset.json, which a running broker writes every 10 s.
 
     A level that is not in the file begins at 0 (ScheduleMessageService).
     """
     done = read_delay_offsets(store.path)
     queues = store.queues(SCHEDULE_TOPIC.__eq__)
+    scanned = {queue.queue_id for queue in queues if queue.scanned is not None}
     starts = (
         {}
         if done is None
@@ -89,9 +89,20 @@ def _level_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
     for batch in read_queues(queues, _COLUMNS, starts):
         for row in batch.to_pylist():
             # ScheduleMessageService.computeDeliverTimestamp; the consume queue has it as the tags code
-            due = row["tagsCode"]
-            state = "unknown" if done is None else "waiting" if due > now_ms else "due"
+            due, delay = row["tagsCode"], _delay(row["queueId"] + 1, conf)
+            if row["queueId"] in scanned and delay is not None:
+                due = row["storeTimestampMs"] + delay
+            # correctDeliverTimestamp: a time that is later than the level allows has come
+            is_too_late = "messageDelayLevel" in conf.given and delay is not None and due > now_ms + delay
+            state = "waiting" if due > now_ms and not is_too_late else "due"
+            state = "unknown" if done is None else state
             yield _delayed_row(store, row, "level", state, due, now_ms)
+
+
+def _delay(level: int, conf: BrokerConf) -> int | None:
+    """The delay in ms of a level; None for a level that the broker does not deliver."""
+    delays = conf.message_delay_levels_ms
+    return delays[level - 1] if 0 < level <= len(delays) else None
 
 
 def _timer_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:

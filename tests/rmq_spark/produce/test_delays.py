@@ -11,6 +11,7 @@ from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS
 from store_format.errors import IllegalMessageError
 from store_format.java.hashes import java_hash
 from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support.oracle import Message
@@ -40,6 +41,17 @@ def test_a_level_parks_in_its_queue(level: int, stored: int) -> None:
     }
     assert (messages.timed.tolist(), messages.tags_code.tolist()) == ([True], [DELAY_LEVELS_MS[stored - 1]])
     assert messages.real_topics == ("TopicTest",)
+
+
+@pytest.mark.parametrize(("level", "stored"), [(1, 1), (2, 2), (3, 3), (4, 3), (18, 3)])
+def test_levels_of_the_setting(level: int, stored: int) -> None:
+    conf = BrokerConf.of({"messageDelayLevel": "2s 1m 3d"}, "broker.conf")
+    messages = produce(
+        batch_of(topic=["TopicTest"], body=[b"x"], delayTimeLevel=[level]), routes_of(TOPIC), confs=(conf,)
+    )
+    (message,) = decoded(messages)
+    assert (message.queue_id, message.properties["DELAY"]) == (stored - 1, str(stored))
+    assert messages.tags_code.tolist() == [(2000, 60_000, 3 * 24 * 3_600_000)[stored - 1]]
 
 
 @pytest.mark.parametrize(
