@@ -22,6 +22,7 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
+from store_format.errors import CorruptStoreError
 from store_format.java.hashes import java_hash_many
 from store_format.java.numbers import read_integers
 from store_format.message.unit_refs import Identity
@@ -35,6 +36,7 @@ from store_format.metadata.timer_write import (
     write_timer_wheel,
 )
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
+from store_format.read.snapshot import take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
 
@@ -61,12 +63,15 @@ class Timer:
         """Raises UnsupportedFormatError for a timeline in RocksDB, CorruptStoreError for damaged files."""
         conf = now.conf
         plan = TimerPlan(store, now)
-        queue = next((each for each in store.queues(TIMER_TOPIC.__eq__) if each.queue_id == 0), None)
-        is_used = queue is not None or read_timer_check(config_path(store.path, "timercheck")) is not None
-        if not conf.timer_wheel_enable or not is_used:
+        queue = _timer_queue(store)
+        check = read_timer_check(config_path(store.path, "timercheck"))
+        if not conf.timer_wheel_enable or (queue is None and check is None):
             return plan
+        if queue is None and check is not None and check.last_timer_queue_offset > 0:
+            raise _lost(f"{store.path}/consumequeue/{TIMER_TOPIC}/0")
         plan.state = state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
         plan.read_ms = ledger.resume(_TURN, state.check.last_read_time, store.log)
+        _refuse_future(plan)
         plan.queue_offset = state.check.last_timer_queue_offset
         oldest = plan.clock_ms - _BEHIND_SLOTS_MAX * conf.timer_precision_ms
         # The wheel turns in 14 days: slots that are far behind are read before new ones take their places.
@@ -99,9 +104,12 @@ class TimerPlan:
 
     @property
     def clock_ms(self) -> int:
-        """The clock in whole units of the precision: the slots before have fired."""
+        """The clock in whole units of the precision: the slots before have fired.
+
+        If the clock was set back, time goes on where slots were read last.
+        """
         precision = self.now.conf.timer_precision_ms
-        return self.now.ms // precision * precision
+        return max(self.now.ms // precision * precision, self.read_ms)
 
     @property
     def due(self) -> int:
@@ -181,6 +189,33 @@ class TimerPlan:
             session.root, check, session.files, aside=f"{session.root}/{OWN_DIRECTORY}/timercheck.new"
         )
         return done
+
+
+def _refuse_future(plan: TimerPlan) -> None:
+    """A broker with such a timercheck would deliver nothing until then."""
+    latest = plan.now.ms + _BEHIND_SLOTS_MAX * plan.now.conf.timer_precision_ms
+    if plan.read_ms > latest:
+        raise CorruptStoreError(
+            config_path(plan.store.path, "timercheck"), 0, f"a time up to {plan.now.ms} (ms), the clock",
+            f"{plan.read_ms}; set the clock, or the first 8 bytes of the file",
+        )  # fmt: skip
+
+
+def _timer_queue(store: Store) -> Queue | None:
+    """The queue of the timer topic; None if no timer message was ever stored."""
+    if not store.has_consume_queues:
+        raise _lost(f"{store.path}/consumequeue")
+    taken = take_snapshot(store.path, store.log.relisted(), store.state, TIMER_TOPIC.__eq__)
+    damage = taken.damaged.get((TIMER_TOPIC, 0))
+    if damage is not None:
+        raise damage
+    return next((each for each in store.queues_of(taken) if each.queue_id == 0), None)
+
+
+def _lost(path: str) -> CorruptStoreError:
+    return CorruptStoreError(
+        path, 0, "consume queue files", "none, but the store had messages; run rmqlog recover"
+    )
 
 
 def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue) -> None:

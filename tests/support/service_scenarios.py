@@ -10,8 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.staged import make_store
-from tests.support.waiting import BEGIN_MS, append, delayed
+from store_format.metadata.timer import TimerLog, TimerWheel
+from tests.support.staged import make_store, messages_of
+from tests.support.waiting import BEGIN_MS, append, delayed, recall_of, timed
 
 
 def _nothing(root: str) -> object:
@@ -59,6 +60,53 @@ def _run_delayed(root: str) -> None:
         _run_schedule(root, BEGIN_MS + seconds * 1_000)
 
 
+# ---- timer -------------------------------------------------------------------------------------------------
+
+_SECOND, _HOUR = 1_000, 3_600_000
+
+
+def _make_timers(root: Path) -> None:
+    """Slots of one commit, a slot of several, recalls, late messages, one that is stored again."""
+    make_store(root)
+    append(root, timed("T", BEGIN_MS + 2 * _SECOND, 0, 3))
+    _run_timer(str(root), BEGIN_MS)
+    soon = timed("T", BEGIN_MS + 4 * _SECOND, 3, 30) + timed("T", BEGIN_MS + 2 * _SECOND, 33, 4)
+    far = timed("T", BEGIN_MS + 52 * _HOUR, 37, 3)
+    append(root, [*soon, *far, recall_of(soon[2]), recall_of(soon[31]), recall_of(far[0])], BEGIN_MS + 1)
+
+
+def _run_timer(root: str, now_ms: int) -> None:
+    """A turn with small limits and timerlog files. A clock never goes back behind what it has written."""
+    from rmq_spark.services import run_once, timer, timer_slots
+    from store_format.metadata.broker_conf import BrokerConf
+
+    timer.TURN_MESSAGES_MAX = timer_slots.TURN_MESSAGES_MAX = 12
+    written = max(m.store_timestamp for m in messages_of(Path(root)))
+    conf = BrokerConf(timer_log_file_size=1024)
+    while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf)["due"].to_pylist() != [0]:
+        pass
+
+
+def _run_timers(root: str) -> None:
+    for now_ms in (
+        BEGIN_MS + 3 * _SECOND,
+        BEGIN_MS + 8 * _SECOND,
+        BEGIN_MS + 25 * _HOUR,
+        BEGIN_MS + 53 * _HOUR,
+    ):
+        for _ in range(5):
+            _run_timer(root, now_ms)
+
+
+def _timer_files(root: str) -> object:
+    """The units of the log, and the slots of the wheel."""
+    log = TimerLog.open(f"{root}/timerlog")
+    wheel = TimerWheel.open(f"{root}/timerwheel")
+    units = [unit for _, units in log.scan() for unit in units.tolist()]
+    return units, None if wheel is None else wheel.slots().tolist()
+
+
 SCENARIOS: dict[str, Scenario] = {
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
+    "timer": Scenario(_make_timers, _run_timers, _timer_files, every=29),
 }

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
-from store_format.names import SCHEDULE_TOPIC
+from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import columns_of
@@ -34,10 +34,41 @@ def delayed(topic: str, level: int, first: int, count: int, *, queues: int = 4) 
     return made
 
 
+def timed(
+    topic: str, out_ms: int, first: int, count: int, *, queues: int = 4, **properties: str
+) -> list[Message]:
+    """`count` messages that wait for a time, numbered from `first`; `properties` are added to each."""
+    made = []
+    for i in range(first, first + count):
+        own = {
+            "UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i}", "TAGS": f"T{i % 3}",
+            "TIMER_DELIVER_MS": str(out_ms + 1), "TIMER_OUT_MS": str(out_ms),
+            "REAL_TOPIC": topic, "REAL_QID": str(i % queues), **properties,
+        }  # fmt: skip
+        body = f"message {i} of {topic}".encode()
+        made.append(
+            Message(
+                TIMER_TOPIC.encode(), body, oracle.encode_properties(own), born_timestamp=BEGIN_MS - 7 + i
+            )
+        )
+    return made
+
+
+def recall_of(message: Message, *, has_topic: bool = False) -> Message:
+    """The message that a broker stores when a producer recalls a timer message (RecallMessageProcessor)."""
+    victim = message.properties
+    key = f"{victim['REAL_TOPIC']}+{victim['UNIQ_KEY']}" if has_topic else victim["UNIQ_KEY"]
+    (mark,) = timed(victim["REAL_TOPIC"], int(victim["TIMER_OUT_MS"]), 0, 1)
+    properties = {**mark.properties, "UNIQ_KEY": victim["UNIQ_KEY"], "TIMER_DEL_UNIQKEY": key}
+    return Message(TIMER_TOPIC.encode(), b"0", oracle.encode_properties(properties))
+
+
 def append(root: Path, messages: list[Message], at_ms: int = BEGIN_MS, *, sync: bool = False) -> None:
     """Appends the messages at this time, and creates their topics: 4 queues, 18 for delay levels."""
     topics = {name: 4 for m in messages if _can_be(name := m.properties.get("REAL_TOPIC", m.topic))}
-    options = CommitOptions(sync=sync, clock=lambda: at_ms, new_topics={**topics, SCHEDULE_TOPIC: 18})
+    options = CommitOptions(
+        sync=sync, clock=lambda: at_ms, new_topics={**topics, SCHEDULE_TOPIC: 18, TIMER_TOPIC: 1}
+    )
     MessageStore.open(str(root)).append(columns_of(messages), store_timestamps=at_ms, options=options)
 
 

@@ -8,23 +8,33 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rmq_spark.services import run_once
-from store_format.metadata.timer import TimerCheck, read_timer_check
+import pytest
+
+from rmq_spark.services import run_once, timer, timer_slots
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import CorruptStoreError
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
 from tests.support import oracle
 from tests.support.oracle import Message
-from tests.support.staged import messages_of
+from tests.support.staged import make_store, messages_of
+from tests.support.waiting import BEGIN_MS, append, bodies, recall_of, timed
 
 GOLDEN = "delay-tx-5.5.0"
 ENQUEUED_MS = 1_795_244_063_000  # when the golden's broker put all its timer messages into the wheel
 LATER_MS = 1_795_244_099_000
 
 # In a message unit: queue offset, physical offset; store time; the store's host (IPv4).
+BLANK = bytes.fromhex("000000240000000000000000cbd43194").ljust(36, b"\0")  # of tests/vectors
 _PLACES = ((20, 36), (56, 64), (64, 72))
 
 
-def _turn(root: Path, now_ms: int, **options: Any) -> dict[str, Any]:
-    return run_once(str(root), ["timer"], now_ms, apply=True, **options).to_pylist()[0]
+CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
+
+
+def _turn(root: Path, now_ms: int, conf: BrokerConf = CONF) -> dict[str, Any]:
+    return run_once(str(root), ["timer"], now_ms, apply=True, broker_conf=conf).to_pylist()[0]
 
 
 def _check(root: Path) -> TimerCheck:
@@ -59,7 +69,7 @@ def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Callable[[str], Pat
     shutil.rmtree(root / "timerlog")
     (root / "timerwheel").unlink()
     _set_check(root, last_read_time=0, last_timer_log_flush_pos=0, last_timer_queue_offset=0)
-    report = _turn(root, ENQUEUED_MS + 421)
+    report = _turn(root, ENQUEUED_MS + 421, BrokerConf())
     assert (report["due"], report["done"]) == (0, 0)
     assert report["nextDue"].timestamp() * 1000 == ENQUEUED_MS + 2000
     for name in ("timerwheel", "timerlog/00000000000000000000"):
@@ -86,3 +96,280 @@ def test_delivers_the_bytes_that_a_broker_delivered(golden: Callable[[str], Path
     assert check == replace(theirs, last_read_time=LATER_MS, timestamp=LATER_MS, counter=theirs.counter + 1)
     assert _turn(root, LATER_MS + 900)["done"] == 0
     assert _check(root) == check
+
+
+# ---- stores without a broker -------------------------------------------------------------------------------
+
+HOUR_MS = 3_600_000
+DAY_MS = 24 * HOUR_MS
+
+
+def _delivered(root: Path, topic: str = "T") -> list[Message]:
+    return [m for m in messages_of(root) if m.topic == topic]
+
+
+def test_a_message_is_delivered_when_its_second_has_passed_and_not_before(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    out_ms = BEGIN_MS + 5_000
+    append(root, timed("T", out_ms, 0, 2) + timed("T", out_ms + 60_000, 2, 1))
+    first = _turn(root, BEGIN_MS)
+    assert (first["due"], first["nextDue"].timestamp() * 1000) == (0, out_ms + 1_000)
+    assert _turn(root, out_ms + 999)["done"] == 0
+    due = _turn(root, out_ms + 1_250)
+    assert (due["done"], due["lateMs"]) == (2, 250)
+    assert due["nextDue"].timestamp() * 1000 == out_ms + 61_000
+    for message in _delivered(root):
+        assert message.properties["TIMER_ENQUEUE_MS"] == str(BEGIN_MS)
+        assert message.properties["TIMER_DEQUEUE_MS"] == str(out_ms + 1_250)
+        assert message.queue_id == int(message.properties["REAL_QID"])
+    assert _turn(root, out_ms + 61_000)["done"] == 1
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(3)}
+
+
+def test_a_turn_that_comes_late_delivers_what_it_finds(tmp_path: Path) -> None:
+    """Messages that are read and delivered in one turn; one of them long before the wheel's first slot."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 5_000, 0, 2) + timed("T", BEGIN_MS - 9 * DAY_MS, 2, 1))
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 3
+    # A writer that took long: the slot was read already, so the message waits for the next one.
+    append(root, timed("T", BEGIN_MS + 58_000, 3, 1), BEGIN_MS + 60_500)
+    assert _turn(root, BEGIN_MS + 60_900)["done"] == 0
+    assert _turn(root, BEGIN_MS + 61_000)["done"] == 1
+    assert bodies(root, "T").total() == 4
+
+
+@pytest.mark.parametrize(
+    ("days", "waits"),
+    [(1.99, []), (2, [1]), (2.6, [1]), (2.7, [2]), (5, [2, 2])],
+)
+def test_a_far_message_is_stored_again_until_its_time_is_near(
+    tmp_path: Path, days: float, waits: list[int]
+) -> None:
+    """TimerMessageStore.doEnqueue: half a window if less than a third of a window is left after it."""
+    root = make_store(tmp_path / "store")
+    out_ms = BEGIN_MS + int(days * DAY_MS)
+    append(root, timed("T", out_ms, 0, 1))
+    now = BEGIN_MS
+    for times, wait in enumerate(waits, 1):
+        report = _turn(root, now)
+        assert report["nextDue"].timestamp() * 1000 == now + wait * DAY_MS + 1_000
+        now += wait * DAY_MS + 1_000
+        rolled = _turn(root, now)
+        assert (rolled["done"], rolled["nextDue"].timestamp() * 1000) == (1, now)
+        assert messages_of(root)[-1].properties["TIMER_ROLL_TIMES"] == str(times)
+        assert messages_of(root)[-1].topic == "rmq_sys_wheel_timer"
+    assert _turn(root, now)["nextDue"].timestamp() * 1000 == out_ms + 1_000
+    assert _turn(root, out_ms + 1_000)["done"] == 1
+    (message,) = _delivered(root)
+    assert message.properties.get("TIMER_ROLL_TIMES", "0") == str(len(waits))
+
+
+@pytest.mark.parametrize("turn_before", [True, False])
+@pytest.mark.parametrize("has_topic", [False, True])
+def test_a_recalled_message_is_not_delivered(tmp_path: Path, has_topic: bool, turn_before: bool) -> None:
+    """Also if the services run only after the time: a recall that was stored before counts."""
+    root = make_store(tmp_path / "store")
+    out_ms = BEGIN_MS + 5_000
+    messages = timed("T", out_ms, 0, 3)
+    append(root, messages)
+    append(root, [recall_of(messages[1], has_topic=has_topic)])
+    conf = BrokerConf(timer_delete_key_has_topic=has_topic, timer_log_file_size=1 << 14)
+    if turn_before:
+        _turn(root, BEGIN_MS, conf)
+    report = _turn(root, out_ms + 1_000, conf)
+    assert (report["due"], report["done"]) == (3, 2)
+    assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
+    assert _turn(root, out_ms + 9_000, conf)["done"] == 0
+
+
+def test_a_recall_of_another_time_recalls_nothing(tmp_path: Path) -> None:
+    """The slots of recall and message must be the same one, as with a broker."""
+    root = make_store(tmp_path / "store")
+    (message,) = timed("T", BEGIN_MS + 5_000, 0, 1)
+    (other,) = timed("T", BEGIN_MS + 4_000, 0, 1)
+    append(root, [message, recall_of(other)])
+    assert _turn(root, BEGIN_MS + 9_000)["done"] == 1
+
+
+def test_a_slot_larger_than_a_turn_is_delivered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 10)
+    monkeypatch.setattr(timer_slots, "TURN_MESSAGES_MAX", 10)
+    root = make_store(tmp_path / "store")
+    messages = timed("T", BEGIN_MS, 0, 25) + timed("T", BEGIN_MS + 1_000, 25, 4)
+    append(root, [*messages, recall_of(messages[3])])
+    now = BEGIN_MS + 5_000
+    reports = [_turn(root, now) for _ in range(6)]
+    # three turns fill the wheel; the third takes the first slot in three commits, the next the second slot
+    assert [each["done"] for each in reports] == [0, 0, 24, 4, 0, 0]
+    assert [each["nextDue"] is None for each in reports] == [False, False, False, True, True, True]
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(29) if i != 3}
+
+
+def test_the_log_goes_on_in_a_new_file(tmp_path: Path) -> None:
+    """Files of 1024 bytes hold 19 units and a blank."""
+    root = make_store(tmp_path / "store")
+    conf = BrokerConf(timer_log_file_size=1024)
+    for i in range(0, 60, 12):
+        append(root, timed("T", BEGIN_MS + 5_000 + i % 24 * 1_000, i, 12))
+        _turn(root, BEGIN_MS + i, conf)
+    names = sorted(path.name for path in (root / "timerlog").iterdir())
+    assert [int(name) for name in names] == [0, 1024, 2048, 3072]
+    for name in names[:3]:
+        assert (root / "timerlog" / name).read_bytes()[988:] == BLANK
+    log = TimerLog.open(str(root / "timerlog"))
+    assert sum(len(units) for _, units in log.scan()) == 60
+    assert _check(root).last_timer_log_flush_pos == 3072 + 3 * 52
+    assert sum(_turn(root, BEGIN_MS + 60_000, conf)["done"] for _ in range(2)) == 60
+    assert set(bodies(root, "T").values()) == {1}
+
+
+# ---- files of a broker that stopped at any moment ----------------------------------------------------------
+
+
+def _pending(root: Path) -> None:
+    for i in range(4):
+        append(root, timed("T", BEGIN_MS + 5_000 + 1_000 * (i % 2), 5 * i, 5))
+        _turn(root, BEGIN_MS)
+
+
+def _all_delivered_once(root: Path) -> None:
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 20
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(20)}
+    assert _turn(root, BEGIN_MS + 90_000)["done"] == 0
+
+
+def test_a_wheel_that_lags_is_revised_from_the_log(tmp_path: Path) -> None:
+    """timercheck and wheel of an earlier moment: a broker that was killed between two flushes."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 5_000, 0, 5))
+    _turn(root, BEGIN_MS)
+    wheel, check = (root / "timerwheel").read_bytes(), (root / "config" / "timercheck").read_bytes()
+    for i in range(1, 4):
+        append(root, timed("T", BEGIN_MS + 5_000 + 1_000 * (i % 2), 5 * i, 5))
+        _turn(root, BEGIN_MS)
+    log = (root / "timerlog" / f"{0:020}").read_bytes()
+    (root / "timerwheel").write_bytes(wheel)
+    (root / "config" / "timercheck").write_bytes(check)
+    report = run_once(str(root), ["timer"], BEGIN_MS).to_pylist()[0]
+    assert (report["due"], report["done"]) == (0, 0)
+    assert (root / "timerlog" / f"{0:020}").read_bytes() == log, "no message is put into the log twice"
+    _all_delivered_once(root)
+
+
+def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _pending(root)
+    wheel = (root / "timerwheel").read_bytes()
+    (root / "timerwheel").unlink()
+    _turn(root, BEGIN_MS)
+    assert (root / "timerwheel").read_bytes() == wheel
+    _all_delivered_once(root)
+
+
+def test_a_snapshot_of_the_wheel_is_taken_over(tmp_path: Path) -> None:
+    """timerWheelSnapshotFlush: `timerwheel` stays behind, the snapshot is of an earlier moment too."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 5_000, 0, 5))
+    _turn(root, BEGIN_MS)
+    snapshot = (root / "timerwheel").read_bytes()
+    for i in range(1, 4):
+        append(root, timed("T", BEGIN_MS + 5_000 + 1_000 * (i % 2), 5 * i, 5))
+        _turn(root, BEGIN_MS)
+    wheel = (root / "timerwheel").read_bytes()
+    (root / "timerwheel.260").write_bytes(snapshot)
+    (root / "timerwheel").write_bytes(bytes(len(wheel)))
+    _turn(root, BEGIN_MS)
+    assert (root / "timerwheel").read_bytes() == wheel
+    _all_delivered_once(root)
+
+
+def test_damage_behind_the_last_unit_is_cut(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _pending(root)
+    path = root / "timerlog" / f"{0:020}"
+    with path.open("r+b") as file:
+        file.seek(20 * 52)
+        file.write(b"\x00\x00\x00\x34" + b"\xff" * 30)
+        file.seek(9_000)
+        file.write(b"x")
+    append(root, timed("T", BEGIN_MS + 5_000, 20, 1))
+    _turn(root, BEGIN_MS)
+    assert path.stat().st_size == 1 << 14
+    assert not any(path.read_bytes()[21 * 52 :])
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 21
+
+
+def test_timercheck_counts_unless_the_last_turn_began_there(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    _pending(root)
+    path = root / "config" / "timercheck"
+    before = path.read_bytes()
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 20
+    after = path.read_bytes()
+    path.write_bytes(before)  # as if the process had died after the commit
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 0
+    assert path.read_bytes()[:16] == after[:16]
+    _set_check(root, last_read_time=BEGIN_MS + 6_000)  # a person wants the second slot again
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 10
+
+
+def test_a_clock_that_was_set_back_loses_nothing(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 60_000, 0, 1))
+    assert _turn(root, BEGIN_MS + 61_000)["done"] == 1
+    append(root, timed("T", BEGIN_MS + 30_000, 1, 1))
+    assert _turn(root, BEGIN_MS + 20_000)["done"] == 0
+    assert _turn(root, BEGIN_MS + 40_000)["done"] == 0
+    assert _turn(root, BEGIN_MS + 62_000)["done"] == 1
+    _set_check(root, last_read_time=BEGIN_MS + 8 * DAY_MS)
+    with pytest.raises(CorruptStoreError, match=r"timercheck at byte 0.*set the clock"):
+        _turn(root, BEGIN_MS + 63_000)
+
+
+def test_slots_older_than_the_wheel_are_not_lost(tmp_path: Path) -> None:
+    """A broker that starts looks back 7 days; the files hold 14, and new messages must not overwrite them."""
+    root = make_store(tmp_path / "store")
+    _pending(root)
+    later = BEGIN_MS + 13 * DAY_MS
+    append(root, timed("T", BEGIN_MS + 5_000 + 14 * DAY_MS, 20, 1), later)
+    assert [_turn(root, later)["done"] for _ in range(3)] == [20, 0, 0]
+    assert _turn(root, later + 2 * DAY_MS)["done"] == 1
+    assert bodies(root, "T").total() == 21
+
+
+# ---- hostile and damaged messages --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"REAL_TOPIC": "../T"},
+        {"REAL_QID": "-1"},
+        {"REAL_QID": "one"},
+        {"TIMER_OUT_MS": "soon"},
+        {"padding": "x" * 32_600},
+    ],
+    ids=["topic", "queue", "number", "time", "long"],
+)
+def test_a_message_that_cannot_be_delivered_is_passed_over(
+    tmp_path: Path, properties: dict[str, str], caplog: pytest.LogCaptureFixture
+) -> None:
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 17, 20 * 20, 50, 200))
+    append(root, timed("T", BEGIN_MS, 0, 1) + timed("T", BEGIN_MS, 1, 1, **properties))
+    append(root, timed("T", BEGIN_MS, 2, 1))
+    assert _turn(root, BEGIN_MS + 5_000)["done"] == 2
+    assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
+    assert "at physical offset" in caplog.text
+    assert not (tmp_path / "T").exists()
+
+
+def test_a_timer_without_wheel_does_nothing(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    assert _turn(root, BEGIN_MS)["nextDue"] is None
+    append(root, timed("T", BEGIN_MS, 0, 1))
+    assert _turn(root, BEGIN_MS + 5_000, BrokerConf(timer_wheel_enable=False))["due"] == 0
+    assert not (root / "config" / "timercheck").exists()
+    stopped = BrokerConf(timer_stop_dequeue=True, timer_log_file_size=1 << 14)
+    assert _turn(root, BEGIN_MS + 5_000, stopped)["done"] == 0
+    assert _check(root).last_timer_queue_offset == 1
+    assert _turn(root, BEGIN_MS + 5_000)["done"] == 1
