@@ -80,7 +80,8 @@ def _run_timer(root: str, now_ms: int) -> None:
     from rmq_spark.services import run_once, timer, timer_slots
     from store_format.metadata.broker_conf import BrokerConf
 
-    timer.TURN_MESSAGES_MAX = timer_slots.TURN_MESSAGES_MAX = 12
+    for module in (timer, timer_slots):
+        vars(module)["TURN_MESSAGES_MAX"] = 12
     written = max(m.store_timestamp for m in messages_of(Path(root)))
     conf = BrokerConf(timer_log_file_size=1024)
     while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf)["due"].to_pylist() != [0]:

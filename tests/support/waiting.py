@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from store_format import MessageStore
@@ -35,7 +36,7 @@ def delayed(topic: str, level: int, first: int, count: int, *, queues: int = 4) 
 
 
 def timed(
-    topic: str, out_ms: int, first: int, count: int, *, queues: int = 4, **properties: str
+    topic: str, out_ms: int, first: int, count: int, properties: Mapping[str, str] | None = None
 ) -> list[Message]:
     """`count` messages that wait for a time, numbered from `first`; `properties` are added to each."""
     made = []
@@ -43,7 +44,7 @@ def timed(
         own = {
             "UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i}", "TAGS": f"T{i % 3}",
             "TIMER_DELIVER_MS": str(out_ms + 1), "TIMER_OUT_MS": str(out_ms),
-            "REAL_TOPIC": topic, "REAL_QID": str(i % queues), **properties,
+            "REAL_TOPIC": topic, "REAL_QID": str(i % 4), **(properties or {}),
         }  # fmt: skip
         body = f"message {i} of {topic}".encode()
         made.append(

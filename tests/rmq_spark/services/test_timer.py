@@ -355,7 +355,7 @@ def test_a_message_that_cannot_be_delivered_is_passed_over(
     tmp_path: Path, properties: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 17, 20 * 20, 50, 200))
-    append(root, timed("T", BEGIN_MS, 0, 1) + timed("T", BEGIN_MS, 1, 1, **properties))
+    append(root, timed("T", BEGIN_MS, 0, 1) + timed("T", BEGIN_MS, 1, 1, properties))
     append(root, timed("T", BEGIN_MS, 2, 1))
     assert _turn(root, BEGIN_MS + 5_000)["done"] == 2
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
