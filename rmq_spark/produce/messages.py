@@ -31,6 +31,7 @@ from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, M
 from store_format.message.encode_parts import Integers
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.names import CHECK_IMMUNITY_TIME
 
 _log = logging.getLogger(__name__)
 
@@ -195,11 +196,12 @@ class Producer:
     def _messages(self, rows: Rows, now_ms: int) -> ProducedMessages:
         settings = self._settings
         body, sizes = checked_bodies(rows, settings.message_size_max)
-        properties = MessageProperties(rows, strict=settings.strict_properties)
+        group = settings.transaction_group
+        allowed = () if group is None else (CHECK_IMMUNITY_TIME,)
+        properties = MessageProperties(rows, strict=settings.strict_properties, allowed=allowed)
         self.left_out.update(properties.left_out)
         choice = self._selector.select(rows, properties.sharding_key)
         uniq_key = properties.uniq_keys(self._ids, now_ms)
-        group = settings.transaction_group
         if group is None:
             place = park(rows, choice.queue_id, now_ms, choice.store, settings.confs)
         else:

@@ -7,6 +7,7 @@ refused (option strictProperties).
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 from typing import Any
 
 import numpy as np
@@ -34,13 +35,15 @@ _SET_BY_ROCKETMQ = (
 class MessageProperties:
     """The properties of one batch. `left_out` counts the properties that are not written, by name."""
 
-    def __init__(self, rows: Rows, *, strict: bool = False) -> None:
+    def __init__(self, rows: Rows, *, strict: bool = False, allowed: Collection[str] = ()) -> None:
         """Raises IllegalMessageError for a separator in a name or a value.
 
-        With `strict` also for a property that would be left out.
+        With `strict` also for a property that would be left out. `allowed` are reserved properties that these
+        messages may bring.
         """
         self._rows = rows
-        self._maps, self.left_out = _written_maps(rows, strict=strict)
+        self._reserved = RESERVED_PROPERTIES.difference(allowed)
+        self._maps, self.left_out = _written_maps(rows, self._reserved, strict=strict)
         self._columns = self._property_columns(strict=strict)
         # A column that is not null wins over the map's entry.
         self._given = {
@@ -105,7 +108,7 @@ class MessageProperties:
             column = self._rows.text(name)
             if column is None:
                 continue
-            if name not in RESERVED_PROPERTIES:
+            if name not in self._reserved:
                 found[name] = column
             elif strict and column.null_count < len(column):
                 row = column.is_valid().index(pa.scalar(True)).as_py()
@@ -115,7 +118,9 @@ class MessageProperties:
         return found
 
 
-def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Counter[str]]:
+def _written_maps(
+    rows: Rows, reserved: frozenset[str], *, strict: bool
+) -> tuple[PropertyMaps | None, Counter[str]]:
     column = rows.column("properties")
     if column is None:
         return None, Counter()
@@ -134,7 +139,7 @@ def _written_maps(rows: Rows, *, strict: bool) -> tuple[PropertyMaps | None, Cou
             maps.rows[place],
             f"property {name}: expected a value without 0x02, which ends a property in the store",
         )
-    own = RESERVED_PROPERTIES.intersection(maps.names)
+    own = reserved.intersection(maps.names)
     gone = maps.empty()
     for name in own:
         gone = gone | _of_name(maps, name)

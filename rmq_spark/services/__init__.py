@@ -9,11 +9,12 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from rmq_spark.services import retry
+from rmq_spark.services import retry, transaction
+from rmq_spark.services.half_message import HalfMessage
 from rmq_spark.services.loop import Services
 from rmq_spark.services.turn import run_once
 
-__all__ = ["Orderly", "Services", "retry", "run_once"]
+__all__ = ["HalfMessage", "Orderly", "Services", "retry", "run_once", "transaction"]
 
 
 def __getattr__(name: str) -> Any:  # Any: a class that only mypy would need to know

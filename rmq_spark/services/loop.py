@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 
 from rmq_spark.services.registry import chosen_services
+from rmq_spark.services.service import Service
 from rmq_spark.services.turn import TurnReport, is_preview, now_of, take_turn
 from store_format.errors import OptionError, StoreError, StoreInUseError
 from store_format.files.read import entry_names
@@ -44,10 +45,14 @@ class Services:
         broker_conf: str | BrokerConf | None = None,
         apply: bool = False,
         commit_log_paths: Sequence[str] = (),
+        extra: Sequence[Service] = (),
         on_turn: Callable[[list[TurnReport]], object] = lambda reports: None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """Raises OptionError for a store that rmqlog did not create, unless `apply` or after a first turn."""
+        """`extra` are services that need more than their name, such as `transaction.checker(decide)`.
+
+        Raises OptionError for a store that rmqlog did not create, unless `apply` or after a first turn.
+        """
         path = os.path.abspath(path)
         if every <= 0:
             raise OptionError(f"every={every}: expected a number of seconds above 0")
@@ -58,7 +63,7 @@ class Services:
                 "Look at run_once(path) first; then give apply=True"
             )
         self._every = every
-        self._services = chosen_services(only)
+        self._services = [*chosen_services(only), *extra]
         self._broker_conf = broker_conf
         self._commit_log_paths = tuple(commit_log_paths)
         self._on_turn, self._clock_ms = on_turn, clock_ms

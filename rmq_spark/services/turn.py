@@ -64,13 +64,15 @@ def run_once(
     broker_conf: str | BrokerConf | None = None,
     apply: bool = False,
     commit_log_paths: Sequence[str] = (),
+    extra: Sequence[Service] = (),
 ) -> pa.Table:
     """One turn of the chosen services on the store at `path`: a table with `TURN_COLUMNS`.
 
     `only` names services; by default all run but `clean`. `now_ms` is the clock, `broker_conf` the path of
     the broker's settings (default: `.rmqlog/broker.conf` of the store). On a store that rmqlog did not create
     the first turn is a preview, which writes nothing, unless `apply`. `commit_log_paths` are the directories
-    of the commitlog if they are outside the store (storePathCommitLog).
+    of the commitlog if they are outside the store (storePathCommitLog). `extra` are services that need more
+    than their name, such as `transaction.checker(decide)`: they have their turn after the others.
 
     Raises StoreInUseError while a broker has the store, and the first error of a service after the others
     have had their turn.
@@ -80,7 +82,7 @@ def run_once(
     path = os.path.abspath(path)
     reports = take_turn(
         path,
-        chosen_services(only),
+        [*chosen_services(only), *extra],
         now_of(path, now_ms, broker_conf),
         preview=is_preview(path, apply),
         commit_log_paths=tuple(commit_log_paths),

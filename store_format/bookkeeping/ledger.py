@@ -97,15 +97,17 @@ class ServiceTurn:
     """The key of a batch that a service commits: its progress goes from `began` to `number`.
 
     `part` names the service and what has a progress of its own, such as `schedule/3` for delay level 3.
+    `key_id` is the key in the ledger: the service's own, or that of the caller's batch.
     """
 
     part: str
     number: int
     began: int
+    batch: str | None = None  # the id of the caller's key; `number` is then the number of the batch
 
     @property
     def key_id(self) -> str:
-        return SERVICE_PREFIX + self.part
+        return SERVICE_PREFIX + self.part if self.batch is None else self.batch
 
 
 @dataclass(frozen=True, slots=True)

@@ -101,7 +101,8 @@ def commit_held(
     A `turn` is always carried out: the service has decided under the lock where it goes on (`resume`).
     """
     key = None if turn is None else (turn.key_id, turn.number)
-    options = options if turn is None else replace(options, keeps_key=True)
+    if turn is not None and turn.batch is None:
+        options = replace(options, keeps_key=True)
     return _commit_all(
         {root: staged}, key, store_timestamps, (), options, is_cluster=False, held=lock, turn=turn
     )[root]

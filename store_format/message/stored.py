@@ -70,6 +70,7 @@ class StoredMessages:
         taken = {
             name: value.take(arrow) if isinstance(value, pa.Array) else value[places]
             for name, value in _columns(self.messages).items()
+            if value is not None
         }
         return StoredMessages(MessageColumns(**taken))
 

@@ -7,12 +7,13 @@ half message; a rollback leaves nothing but the op message.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.java.numbers import parse_long
@@ -100,12 +101,18 @@ def transactions(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     )
 
 
-def find_transactions(store: Store, uniq_key: str | None = None) -> list[Transaction]:
-    """All transactions, or the transactions of one UNIQ_KEY.
+def find_transactions(
+    store: Store,
+    uniq_key: str | None = None,
+    *,
+    msg_ids: Collection[str] | None = None,
+    queue_offsets: Collection[int] = (),
+) -> list[Transaction]:
+    """All transactions, or those of one UNIQ_KEY, or of these message ids and half offsets.
 
     Reads the half and op topics, and the destination topics from the first half message on.
     """
-    found = _halves(store, uniq_key)
+    found = _halves(store, uniq_key, msg_ids, queue_offsets)
     if not found:
         return []
     ops = _ops(store)
@@ -145,10 +152,16 @@ def _transaction_state(
     )
 
 
-def _halves(store: Store, uniq_key: str | None) -> list[Transaction]:
+def _halves(
+    store: Store, uniq_key: str | None, msg_ids: Collection[str] | None, queue_offsets: Collection[int]
+) -> list[Transaction]:
     by_key: dict[object, Transaction] = {}
     queues = store.queues(HALF_TOPICS.__contains__)
+    chosen = None if msg_ids is None else pa.array(list(msg_ids), pa.string())
     for batch in read_queues(queues, _HALF_COLUMNS):
+        if chosen is not None:
+            named = pc.is_in(batch["queueOffset"], pa.array(list(queue_offsets), pa.int64()))
+            batch = batch.filter(pc.or_(pc.is_in(batch["msgId"], chosen), named))
         for row in batch.to_pylist():
             if uniq_key is None or row[UNIQ_KEY] == uniq_key:
                 key = row["physicalOffset"] if row[UNIQ_KEY] is None else (row[UNIQ_KEY], row[REAL_TOPIC])

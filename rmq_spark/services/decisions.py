@@ -1,0 +1,311 @@
+"""Decides transactions: finds the half messages that are named, and commits or rolls them back.
+
+EndTransactionProcessor answers the producer's request; here a person, a program or the user's function
+decides. The rule that a late commit with CHECK_IMMUNITY_TIME_IN_SECONDS is refused is for requests of
+producers, so it does not apply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.produce.half import HALF_QUEUE_ID, committed, op_bodies, op_messages
+from rmq_spark.produce.real_queue import real_queues
+from rmq_spark.services.half_queue import HalfQueue, find_half_queue
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX
+from store_format.bookkeeping.ledger import ServiceTurn
+from store_format.commit.session import WriteSession
+from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.java.numbers import parse_long
+from store_format.message.encode import MessageColumns
+from store_format.message.stored import StoredMessages, join_columns
+from store_format.message.sysflag import STORE_HOST_V6
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.group_offsets import is_broker_49
+from store_format.names import OP_TOPIC, PGROUP, REAL_QID, REAL_TOPIC
+from store_format.read.store import Store
+from store_format.read.stored_messages import read_stored
+from store_format.views.transactions import Transaction, find_transactions
+
+COMMIT, ROLLBACK = "commit", "rollback"
+PENDING = "pending"
+_PART = "transaction/decide"
+_DONE = {  # decision -> states in which nothing is left to do
+    COMMIT: frozenset({"committed"}),
+    ROLLBACK: frozenset({"rolled back", "discarded"}),
+}
+_COLUMNS = (
+    "msgId", REAL_TOPIC, REAL_QID, PGROUP, "queueOffset", "physicalOffset", "storeSize", "bornTimestampMs",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class HalfName:
+    """Names a half message: by its message id, or by its offset in the half queue of a broker.
+
+    `label` is the name in errors. `broker_name` may be None: then every store is searched.
+    """
+
+    msg_id: str | None = None
+    queue_offset: int | None = None
+    broker_name: str | None = None
+    label: str = ""
+
+    def __str__(self) -> str:
+        if self.label:
+            return self.label
+        return f"msgId {self.msg_id!r}" if self.queue_offset is None else f"half offset {self.queue_offset}"
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One named transaction of a store, and its state: only `pending` ones are written.
+
+    `row` has the newest copy, `offsets` are the queue offsets of all copies that no op message lists.
+    """
+
+    name: HalfName
+    decision: str
+    state: str
+    row: Mapping[str, Any]  # Any: values of _COLUMNS
+    offsets: tuple[int, ...] = ()
+
+    @property
+    def is_due(self) -> bool:
+        return self.state == PENDING
+
+    @property
+    def key(self) -> tuple[object, object]:
+        return self.row["msgId"], self.row[REAL_TOPIC]
+
+
+def find_decisions(
+    store: Store, wanted: Sequence[tuple[HalfName, str]], conf: BrokerConf
+) -> dict[HalfName, Decision]:
+    """The transactions of this store that `wanted`, pairs of a name and a decision, names.
+
+    Raises OptionError for a name of two transactions, for two decisions about one, and for a transaction that
+    ended the other way.
+    """
+    queue = find_half_queue(store, conf)
+    if queue is None or not wanted:
+        return {}
+    of_newest = {name: _newest_name(queue, name) for name, _ in wanted}
+    names = {of_newest[name]: decision for name, decision in wanted}
+    found = _pending(queue, names)
+    rest = {name: decision for name, decision in names.items() if name not in found}
+    if rest:
+        found |= _ended(store, rest)
+    known = {
+        name: replace(found[of_newest[name]], name=name, decision=decision)
+        for name, decision in wanted
+        if of_newest[name] in found
+    }
+    _refuse_contrary(known)
+    return known
+
+
+def _newest_name(queue: HalfQueue, name: HalfName) -> HalfName:
+    """The name, or the message id for the offset of a copy that the checker has passed."""
+    if name.queue_offset is None or name.queue_offset >= queue.half_offset:
+        return name
+    rows = queue.rows(("msgId",), name.queue_offset, name.queue_offset + 1)
+    return HalfName(rows["msgId"][0].as_py(), label=str(name)) if len(rows) else name
+
+
+def _pending(queue: HalfQueue, names: Mapping[HalfName, str]) -> dict[HalfName, Decision]:
+    """The pending ones: the checker has not passed their newest copy, and no op message lists a copy."""
+    table = queue.rows(_COLUMNS, queue.half_offset)
+    if not len(table):
+        return {}
+    ids = pa.array({name.msg_id for name in names if name.msg_id is not None}, pa.string())
+    offsets = pa.array({name.queue_offset for name in names if name.queue_offset is not None}, pa.int64())
+    named = pc.or_(pc.is_in(table["msgId"], ids), pc.is_in(table["queueOffset"], offsets))
+    ids = pc.unique(table.filter(named)["msgId"])
+    rows = table.filter(pc.is_in(table["msgId"], ids)).to_pylist()
+    if not rows:
+        return {}
+    copies: dict[tuple[object, object], list[dict[str, Any]]] = {}
+    for row in rows:
+        copies.setdefault((row["msgId"], row[REAL_TOPIC]), []).append(row)
+    op_decided = queue.decided()
+    pending = {
+        key: each for key, each in copies.items() if op_decided.isdisjoint(row["queueOffset"] for row in each)
+    }
+    by_id: dict[object, list[tuple[object, object]]] = {}
+    for key in pending:
+        by_id.setdefault(key[0], []).append(key)
+    by_offset = {row["queueOffset"]: key for key, each in pending.items() for row in each}
+    found = {}
+    for name, decision in names.items():
+        place = by_offset.get(name.queue_offset) if name.queue_offset is not None else None
+        keys = by_id.get(name.msg_id, []) if name.queue_offset is None else [place] if place else []
+        if len(keys) > 1:
+            topics = ", ".join(sorted(str(key[1]) for key in keys))
+            raise OptionError(
+                f"{name}: expected one transaction, found {len(keys)}, for topics {topics}; "
+                "name it by its half offset"
+            )
+        if keys:
+            each = pending[keys[0]]
+            rows_offsets = tuple(row["queueOffset"] for row in each)
+            found[name] = Decision(name, decision, PENDING, each[-1], rows_offsets)
+    return found
+
+
+def _ended(store: Store, names: Mapping[HalfName, str]) -> dict[HalfName, Decision]:
+    """How the transactions ended that are not pending. Reads their destination topics."""
+    ids = {name.msg_id for name in names if name.msg_id is not None}
+    offsets = {name.queue_offset for name in names if name.queue_offset is not None}
+    by_name: dict[object, list[Transaction]] = {}
+    for each in find_transactions(store, msg_ids=ids, queue_offsets=offsets):
+        by_name.setdefault(each.copies[-1]["msgId"], []).append(each)
+        for copy in each.copies:
+            by_name.setdefault(copy["queueOffset"], []).append(each)
+    found = {}
+    for name, decision in names.items():
+        transactions = by_name.get(name.msg_id if name.queue_offset is None else name.queue_offset, [])
+        if transactions:
+            states = {each.state for each in transactions}
+            state = min(states - _DONE[decision], default=min(states))
+            found[name] = Decision(name, decision, state, transactions[0].copies[-1])
+    return found
+
+
+def _refuse_contrary(found: Mapping[HalfName, Decision]) -> None:
+    by_key: dict[tuple[object, object], Decision] = {}
+    for each in found.values():
+        other = by_key.setdefault(each.key, each)
+        if other.decision != each.decision:
+            raise OptionError(
+                f"{each.name}: expected one decision, found {other.decision} and {each.decision} for the "
+                f"transaction {each.row['msgId']}"
+            )
+        if not each.is_due and each.state not in _DONE[each.decision]:
+            raise OptionError(
+                f"{each.name}: expected a pending half message to {each.decision}, found a transaction that "
+                f"is {each.state}"
+            )
+        if each.is_due and each.decision == COMMIT and not _has_queue(each.row):
+            raise OptionError(
+                f"{each.name}: expected REAL_TOPIC and REAL_QID with a queue, found "
+                f"{each.row[REAL_TOPIC]!r} and {each.row[REAL_QID]!r}; it can only be rolled back"
+            )
+
+
+def _has_queue(row: Mapping[str, Any]) -> bool:
+    number = parse_long(row[REAL_QID])
+    return bool(row[REAL_TOPIC]) and number is not None and 0 <= number < 2**31
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+def write_decisions(
+    session: WriteSession,
+    decisions: Sequence[Decision],
+    now_ms: int,
+    *,
+    key: tuple[str, int] | None = None,
+) -> int:
+    """Writes the pending ones of these decisions, in their order; returns how many transactions they were.
+
+    Each commit holds committed messages and the op messages that list their half messages, so that a crash
+    leaves both or none. With `key` the last commit notes this batch in the ledger.
+    """
+    due = list({each.key: each for each in decisions if each.is_due}.values())
+    store = session.store()
+    chunks = list(_chunks(due))
+    for chunk in chunks[:-1]:
+        _write(session, store, chunk, now_ms, None)
+    if chunks:
+        _write(session, store, chunks[-1], now_ms, key)
+    elif key is not None:
+        turn = ServiceTurn(_PART, key[1], -1, batch=key[0])
+        session.append(op_messages([], (bytes(4), 0), now_ms), turn=turn)
+    return len(due)
+
+
+def _chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:
+    chunk: list[Decision] = []
+    size = 0
+    for each in due:
+        size += each.row["storeSize"]
+        if chunk and (len(chunk) >= TURN_MESSAGES_MAX or size > TURN_BYTES_MAX):
+            yield chunk
+            chunk, size = [], each.row["storeSize"]
+        chunk.append(each)
+    if chunk:
+        yield chunk
+
+
+def _write(
+    session: WriteSession, store: Store, chunk: Sequence[Decision], now_ms: int, key: tuple[str, int] | None
+) -> None:
+    is_old = is_broker_49(session.root)
+    halves, _, damaged = read_stored(
+        store.log,
+        np.array([each.row["physicalOffset"] for each in chunk], np.int64),
+        np.array([each.row["storeSize"] for each in chunk], np.int64),
+    )
+    if damaged:
+        raise damaged[0].error
+    is_commit = np.array([each.decision == COMMIT for each in chunk], bool)
+    offsets = [offset for each in chunk for offset in each.offsets]
+    append_decisions(session, store, halves, is_commit, offsets, now_ms, is_old=is_old, key=key)
+
+
+def append_decisions(
+    session: WriteSession,
+    store: Store,
+    halves: StoredMessages,
+    is_commit: np.ndarray[Any, np.dtype[np.bool_]],
+    offsets: Sequence[int],
+    now_ms: int,
+    *,
+    is_old: bool,
+    key: tuple[str, int] | None = None,
+) -> None:
+    """One commit: the committed messages of `halves`, then op messages for the half offsets `offsets`."""
+    bodies = op_bodies(offsets, is_old=is_old)
+    parts: list[MessageColumns] = []
+    chosen = halves.take(is_commit)
+    if len(chosen):
+        queues = real_queues(chosen)
+        if queues.bad.any():
+            place = int(chosen.physical_offsets[queues.bad.argmax()])
+            raise CorruptStoreError(
+                store.path, place, "a half message with REAL_TOPIC and REAL_QID of a queue", "another"
+            )
+        parts.append(committed(chosen, is_old=is_old))
+    parts.append(op_messages(bodies, _store_host(halves), now_ms))
+    op = {queue.key: queue for queue in store.queues(OP_TOPIC.__eq__)}.get((OP_TOPIC, HALF_QUEUE_ID))
+    stop = 0 if op is None else op.max_offset
+    turn = (
+        ServiceTurn(_PART, stop + len(bodies), stop)
+        if key is None
+        else ServiceTurn(_PART, key[1], stop, batch=key[0])
+    )
+    session.append(join_columns(parts), turn=turn, new_topics={OP_TOPIC: 1})
+
+
+def _store_host(halves: StoredMessages) -> tuple[bytes, int]:
+    """The broker's address: the store host of the last half message."""
+    messages = halves.messages
+    v6 = int(np.asarray(messages.sys_flag)[-1]) & STORE_HOST_V6
+    ip = np.asarray(messages.store_ip)[-1].tobytes()
+    return ip if v6 else ip[:4], int(np.asarray(messages.store_port)[-1])
+
+
+def refuse_unknown(name: HalfName, where: str) -> StoreError:
+    """The error for a name without a transaction."""
+    return OptionError(
+        f"{name}: expected a half message of a transaction in {where}, found none; rmqlog half lists the "
+        "pending ones"
+    )

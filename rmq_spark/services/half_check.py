@@ -1,0 +1,338 @@
+"""The check of half messages that wait too long: TransactionalMessageServiceImpl.check (spec 7.5).
+
+A broker stores such a message again at the end of the half topic and asks a producer of its group. Here the
+user's function answers. After transactionCheckMax checks, or when it is older than fileReservedTime, the
+message is moved to TRANS_CHECK_MAX_TIME_TOPIC: effectively rolled back.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_spark.produce.half import HALF_QUEUE_ID, checked, discarded
+from rmq_spark.services.decisions import COMMIT, append_decisions
+from rmq_spark.services.half_due import Act, act_of, facts_of, op_stop
+from rmq_spark.services.half_message import Decide, answer_of, half_messages
+from rmq_spark.services.half_queue import CHECK_PART, HalfQueue, find_half_queue
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
+from store_format.commit.session import WriteSession
+from store_format.consumequeue.slices import read_slice
+from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.errors import StoreError
+from store_format.message.stored import StoredMessages, join_columns
+from store_format.message.unit_refs import Identity
+from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
+from store_format.names import (
+    CHECKER_GROUP,
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+)
+from store_format.read.store import Store
+from store_format.read.stored_messages import read_stored, read_stored_slice
+
+_log = logging.getLogger(__name__)
+
+_CHUNKS = (
+    16,
+    1024,
+    TURN_MESSAGES_MAX,
+)  # messages that a turn reads at a time: most turns need only the first
+
+
+CHECK_COLUMNS = (
+    ViewColumn("msgId", TEXT, "The message id that the producer assigned (UNIQ_KEY)."),
+    ViewColumn("topic", TEXT, "The destination topic."),
+    ViewColumn("queueId", INT, "The destination queue."),
+    ViewColumn("producerGroup", TEXT, "The producer group."),
+    ViewColumn("halfQueueOffset", LONG, "The offset in the half topic."),
+    ViewColumn("checkTimes", INT, "How often the message was checked before."),
+    ViewColumn("ageMs", LONG, "The time since the message was born."),
+    ViewColumn(
+        "action",
+        TEXT,
+        "`commit`, `rollback`; `check again`: the decision is unknown; `wait`: its own immunity time is not "
+        "over; `discard`: checked too often, or too old.",
+    ),
+)
+
+
+class Checker:
+    """The service `transaction`: asks `decide` about each half message that waits too long.
+
+    `decide` gets a `HalfMessage` and returns "commit", "rollback", or None if the decision is not known yet.
+    It runs while the store is locked, so it should answer fast. An error counts as None, as in a producer.
+    """
+
+    name = "transaction"
+
+    def __init__(self, decide: Decide) -> None:
+        self._decide = decide
+
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> CheckPlan:
+        """The half messages that are due, at most a turn of them. Does not call `decide`."""
+        queue = find_half_queue(store, now.conf)
+        plan = CheckPlan(store, queue, now, self._decide)
+        if queue is not None:
+            plan.walk(queue)
+        return plan
+
+
+@dataclass(slots=True)
+class CheckPlan:
+    """What a check does: `halves` and `acts` in the order of the half queue, up to offset `stop`."""
+
+    store: Store
+    queue: HalfQueue | None
+    now: Now
+    decide: Decide
+    acts: list[Act] = field(default_factory=list)
+    parts: list[StoredMessages] = field(default_factory=list)
+    stop: int = 0
+    op_stop: int = 0
+    next_due: int | None = None
+    late_ms: int | None = None
+    answers: list[str | None] | None = None
+
+    # ---- the walk ----
+
+    def walk(self, queue: HalfQueue) -> None:
+        """Goes on until a half message must wait, as the broker does."""
+        ops = queue.op_messages(queue.op_offset)
+        decided = {offset for _, listed in ops for offset in listed}
+        is_decided = _Decided(queue, decided)
+        self.stop = queue.half_offset
+        size = 0
+        for chunk in _CHUNKS:
+            halves, count, last = _read_undecided(queue, self.store, self.stop, decided, chunk)
+            size += int(halves.sizes.sum())
+            if not self._walk_chunk(halves, last, is_decided):
+                break
+            if len(self.acts) >= TURN_MESSAGES_MAX or size >= TURN_BYTES_MAX:
+                break
+            if count < chunk:
+                break
+        self.op_stop = op_stop(queue.op_offset, ops, self.stop)
+        if self.acts:
+            again = self.now.ms + self.now.conf.transaction_check_interval_ms
+            self.next_due = again if self.next_due is None else min(again, self.next_due)
+        if self.stop < queue.half.max_offset and self.next_due is None:
+            self.next_due = self.now.ms
+
+    def _walk_chunk(self, halves: StoredMessages, last: int, is_decided: _Decided) -> bool:
+        """Adds the acts of these messages; False if one must wait, whose offset is then `stop`."""
+        acts: list[Act | None] = []
+        for facts in facts_of(halves):
+            act, due = act_of(facts, self.now, is_decided)
+            if due is not None and due > self.now.ms:
+                self.next_due = due
+                self.stop = facts.queue_offset
+                self._keep(halves, acts)
+                return False
+            if act is not None and due is not None:
+                self.late_ms = max(self.late_ms or 0, self.now.ms - due)
+            acts.append(act)
+        self.stop = last
+        self._keep(halves, acts)
+        return True
+
+    def _keep(self, halves: StoredMessages, acts: Sequence[Act | None]) -> None:
+        kept = [place for place, act in enumerate(acts) if act is not None]
+        if kept:
+            self.parts.append(halves.take(np.array(kept)))
+            self.acts += [act for act in acts if act is not None]
+
+    # ---- the plan ----
+
+    @property
+    def due(self) -> int:
+        return len(self.acts)
+
+    @property
+    def changes(self) -> bool:
+        queue = self.queue
+        return queue is not None and (
+            bool(self.acts) or self.stop != queue.half_stored or self.op_stop != queue.op_offset
+        )
+
+    def halves(self) -> StoredMessages:
+        return StoredMessages(join_columns([part.messages for part in self.parts]))
+
+    def answered(self) -> list[str | None]:
+        """The answer of the user's function for each act; None for an act that does not ask. Asks once."""
+        if self.answers is None:
+            messages = half_messages(self.halves()) if self.acts else []
+            self.answers = [
+                answer_of(self.decide, message) if act is Act.ASK else None
+                for act, message in zip(self.acts, messages, strict=True)
+            ]
+        return self.answers
+
+    def table(self) -> pa.Table:
+        """One row for each half message that is checked or discarded; asks the user's function."""
+        rows = []
+        if self.acts:
+            halves = self.halves()
+            names = {
+                Act.IMMUNE: "wait",
+                Act.DISCARD: "discard",
+                Act.EXPIRE: "discard",
+                Act.ASK: "check again",
+            }
+            for message, offset, act, answer in zip(
+                half_messages(halves), halves.queue_offsets.tolist(), self.acts, self.answered(), strict=True
+            ):
+                rows.append(
+                    (
+                        message.msg_id, message.topic, message.queue_id, message.producer_group, offset,
+                        message.check_times, self.now.ms - message.born_timestamp, answer or names[act],
+                    )
+                )  # fmt: skip
+        return pa.Table.from_batches([batch_of(CHECK_COLUMNS, rows)])
+
+    def apply(self, session: WriteSession) -> int:
+        """Stores checked messages again and moves discarded ones, writes the offsets, then the decisions.
+
+        A crash before the decisions loses them: the next check asks again, as a broker does.
+        """
+        assert self.queue is not None
+        answers = self.answered()
+        copies = None
+        if self.acts:
+            copies = self._append(session)
+        offsets = {(HALF_TOPIC, HALF_QUEUE_ID): self.stop}
+        if self.queue.op is not None:
+            offsets[OP_TOPIC, HALF_QUEUE_ID] = self.op_stop
+        write_group_offsets_held(
+            session.root, CHECKER_GROUP, offsets,
+            timestamp=self.now.ms, is_reset=True, files=session.files,
+        )  # fmt: skip
+        if copies is not None:
+            kept = [answer for act, answer in zip(self.acts, answers, strict=True) if _is_kept(act)]
+            _write_answers(session, copies, kept, self.now.ms)
+        return len(self.acts)
+
+    def _append(self, session: WriteSession) -> tuple[int, int] | None:
+        """Returns the queue offsets [start, stop) of the copies; None if no message is checked again."""
+        assert self.queue is not None
+        halves, acts = self.halves(), np.array(self.acts)
+        again = np.array([_is_kept(act) for act in self.acts])
+        immune = acts[again] == Act.IMMUNE
+        parts = []
+        if again.any():
+            parts.append(checked(halves.take(again), immune))
+        if not again.all():
+            parts.append(discarded(halves.take(~again), acts[~again] == Act.EXPIRE))
+        order = np.argsort(np.concatenate([np.flatnonzero(again), np.flatnonzero(~again)]))
+        columns = StoredMessages(join_columns(parts)).take(order).messages
+        turn = ServiceTurn(CHECK_PART, self.stop, self.queue.half_stored)
+        new_topics = {} if again.all() else {DISCARDED_TOPIC: 1}
+        result = session.append(columns, turn=turn, new_topics=new_topics)
+        return result.queues.get((HALF_TOPIC, HALF_QUEUE_ID))
+
+
+def _is_kept(act: Act) -> bool:
+    return act in (Act.ASK, Act.IMMUNE)
+
+
+def _write_answers(
+    session: WriteSession, copies: tuple[int, int], answers: Sequence[str | None], now_ms: int
+) -> None:
+    """Commits and rolls back the new copies of the half messages whose decision is known."""
+    known = np.array([answer is not None for answer in answers], bool)
+    if not known.any():
+        return
+    store = session.store()
+    halves, _, damaged = read_stored_slice(store.log, store.queue(HALF_TOPIC, HALF_QUEUE_ID).piece(*copies))
+    if damaged:
+        raise damaged[0].error
+    chosen = halves.take(known)
+    is_commit = np.array([answer == COMMIT for answer in answers if answer is not None], bool)
+    is_old = is_broker_49(session.root)
+    try:
+        append_decisions(
+            session, store, chosen, is_commit, chosen.queue_offsets.tolist(), now_ms, is_old=is_old
+        )
+    except StoreError as error:
+        if len(chosen) == 1:
+            raise
+        _log.warning("%s: the decisions are written one by one: %s", session.root, error)
+        _write_apart(session, chosen, is_commit, now_ms, is_old=is_old)
+
+
+def _write_apart(
+    session: WriteSession,
+    chosen: StoredMessages,
+    is_commit: np.ndarray[tuple[int], np.dtype[np.bool_]],
+    now_ms: int,
+    *,
+    is_old: bool,
+) -> None:
+    """One commit for each decision, so that a topic that is not written to does not hold up the others."""
+    errors: list[StoreError] = []
+    for place, offset in enumerate(chosen.queue_offsets.tolist()):
+        one = np.array([place])
+        try:
+            append_decisions(
+                session, session.store(), chosen.take(one), is_commit[one], [offset], now_ms, is_old=is_old
+            )
+        except StoreError as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+class _Decided:
+    """Whether any op message lists a half message, also one that the checker has passed.
+
+    A broker looks only at op messages that it has not passed, and may deliver a message twice whose first
+    copy was decided before (CHECK_IMMUNITY_TIME_IN_SECONDS).
+    """
+
+    def __init__(self, queue: HalfQueue, decided: set[int]) -> None:
+        self._queue, self._decided = queue, decided
+        self._old: frozenset[int] | None = None
+
+    def __call__(self, offset: int) -> bool:
+        if offset in self._decided or offset >= self._queue.half_offset:
+            return offset in self._decided
+        if self._old is None:
+            self._old = self._queue.decided()
+        return offset in self._old
+
+
+def _read_undecided(
+    queue: HalfQueue, store: Store, start: int, decided: set[int], count: int
+) -> tuple[StoredMessages, int, int]:
+    """(undecided half messages from `start` on, how many entries they are, the offset after them).
+
+    At most `count` messages and a turn's bytes. Damaged messages are passed with a warning.
+    """
+    piece = queue.half.piece(start, start + count + len(decided))
+    offsets, units = read_slice(piece)
+    open_ = ~np.isin(offsets, np.fromiter(decided, np.int64, len(decided)))
+    sizes = np.cumsum(np.where(open_, units["size"].astype(np.int64), 0))
+    taken = np.cumsum(open_)
+    cut = int(np.searchsorted(taken, count, side="right"))
+    cut = min(cut, max(1, int(np.searchsorted(sizes, TURN_BYTES_MAX, side="right"))))
+    last = int(offsets[cut - 1]) + 1 if cut else start
+    chosen = open_[:cut]
+    units = units[:cut][chosen]
+    halves, _, damaged = read_stored(
+        store.log,
+        units["physical_offset"].astype(np.int64),
+        units["size"].astype(np.int64),
+        Identity((HALF_TOPIC,), None, np.full(len(units), HALF_QUEUE_ID, np.int32), offsets[:cut][chosen]),
+    )
+    for each in damaged:
+        _log.warning("%s: a half message is passed: %s", store.path, each.error)
+    return halves, int(chosen.sum()), last

@@ -1,0 +1,272 @@
+"""Transactions without a broker: decisions by name, and the check of half messages that wait."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.services import HalfMessage, run_once, transaction
+from store_format.errors import OptionError, UnsupportedFormatError
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.store import MessageStore
+from tests.support.halves import (
+    BORN_MS,
+    add_halves,
+    checker_offsets,
+    half_store,
+    property_of,
+    states,
+    visible,
+)
+
+MINUTE = 60_000
+
+
+def decide(
+    root: Path, commit: Sequence[transaction.Name] = (), rollback: Sequence[transaction.Name] = ()
+) -> int:
+    plan = transaction.decide(str(root), commit=commit, rollback=rollback, now_ms=BORN_MS + 1000)
+    return plan.apply()
+
+
+def copies(root: Path) -> list[tuple[str, str | None]]:
+    """(id, TRANSACTION_CHECK_TIMES) of the half topic's messages."""
+    return property_of(root, "TRANSACTION_CHECK_TIMES")
+
+
+# ---- decisions ---------------------------------------------------------------------------------------------
+
+
+def test_a_half_message_is_visible_after_its_commit_only(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A", "B", "C"])
+    assert visible(root) == []
+    assert decide(root, commit=["A"]) == 1
+    assert visible(root) == ["A"]
+    assert decide(root, rollback=["B"]) == 1
+    assert visible(root) == ["A"]
+    assert states(root) == {"A": "committed", "B": "rolled back", "C": "pending"}
+
+
+def test_the_same_decision_again_is_done_and_the_opposite_one_refused(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A", "B"])
+    decide(root, commit=["A"], rollback=["B"])
+    plan = transaction.decide(str(root), commit=["A"], rollback=["B"])
+    assert [row["state"] for row in plan.table().to_pylist()] == ["committed", "rolled back"]
+    assert plan.apply() == 0
+    assert visible(root) == ["A"]
+    with pytest.raises(OptionError, match=r"msgId 'B'.*pending half message to commit.*rolled back"):
+        transaction.decide(str(root), commit=["B"])
+    with pytest.raises(OptionError, match=r"msgId 'A'.*committed"):
+        transaction.decide(str(root), rollback=["A"])
+
+
+def test_names_without_a_transaction_are_refused(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    with pytest.raises(OptionError, match=r"msgId 'X': expected a half message"):
+        transaction.decide(str(root), commit=["A", "X"])
+    with pytest.raises(OptionError, match="half offset 7: expected"):
+        transaction.decide(str(root), commit=[7])
+    with pytest.raises(OptionError, match="one decision, found commit and rollback"):
+        transaction.decide(str(root), commit=["A"], rollback=["A"])
+    with pytest.raises(OptionError, match="one decision"):
+        transaction.decide(str(root), commit=["A"], rollback=[0])
+    assert visible(root) == []
+
+
+def test_a_plan_shows_and_changes_nothing_until_it_is_applied(
+    tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    root = half_store(tmp_path / "s", ["A", "B"])
+    with unchanged(root):
+        plan = transaction.decide(str(root), commit=["A"], rollback=[1])
+        rows = plan.table().to_pylist()
+    assert [(row["msgId"], row["decision"], row["state"], row["queueId"]) for row in rows] == [
+        ("A", "commit", "pending", 0),
+        ("B", "rollback", "pending", 1),
+    ]
+    assert (rows[0]["topic"], rows[0]["producerGroup"]) == ("Orders", "PG_orders")
+
+
+def test_a_plan_that_another_has_carried_out_writes_nothing(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    first, second = (transaction.decide(str(root), commit=["A"]) for _ in range(2))
+    third = transaction.decide(str(root), rollback=["A"])
+    assert (first.apply(), second.apply()) == (1, 0)
+    with pytest.raises(OptionError, match="committed"):
+        third.apply()
+    assert visible(root) == ["A"]
+
+
+def test_the_newest_copy_of_a_checked_half_is_decided(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    transaction.check(str(root), lambda message: None, BORN_MS + MINUTE).apply()
+    assert copies(root) == [("A", None), ("A", "1")]
+    assert decide(root, commit=[0]) == 1  # named by the first copy's offset
+    assert visible(root) == ["A"]
+    (view,) = MessageStore.open(str(root)).view("transactions", now_ms=BORN_MS).to_pylist()
+    assert (view["state"], view["copies"]) == ("committed", 2)
+
+
+def test_golden_pending_halves_are_committed(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """Of a broker's store: its undecided transactions, some checked nine times, then nothing is pending."""
+    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    before, was_visible = states(root), visible(root, "Tx")
+    pending = sorted(name for name, state in before.items() if state == "pending")
+    assert len(pending) == 16
+    now = 1_795_244_200_000  # a minute after the broker stopped
+    transaction.decide(str(root), commit=pending[:10], rollback=pending[10:], now_ms=now).apply()
+    after = states(root)
+    assert [after[name] for name in pending] == ["committed"] * 10 + ["rolled back"] * 6
+    assert {name: state for name, state in after.items() if name not in pending} == {
+        name: state for name, state in before.items() if name not in pending
+    }
+    assert visible(root, "Tx") == sorted(was_visible + pending[:10])
+
+
+def test_rocksdb_transactions_are_refused(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    conf = BrokerConf(transaction_rocksdb_enable=True)
+    with pytest.raises(UnsupportedFormatError, match="transRocksDBEnable"):
+        transaction.decide(str(root), commit=["A"], broker_conf=conf)
+    with pytest.raises(UnsupportedFormatError, match="transRocksDBEnable"):
+        transaction.check(str(root), lambda message: None, broker_conf=conf)
+
+
+# ---- the check ---------------------------------------------------------------------------------------------
+
+
+def check(root: Path, answer: Callable[[HalfMessage], str | None], now_ms: int) -> int:
+    return transaction.check(str(root), answer, now_ms).apply()
+
+
+def test_a_check_asks_after_the_timeout_and_writes_the_answers(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A", "B", "C"])
+    answers = {"A": "commit", "B": "rollback", "C": None}
+    asked: list[HalfMessage] = []
+
+    def answer(message: HalfMessage) -> str | None:
+        asked.append(message)
+        return answers[str(message.msg_id)]
+
+    assert check(root, answer, BORN_MS + 5999) == 0
+    assert asked == []
+    assert check(root, answer, BORN_MS + 6000) == 3
+    assert [(message.msg_id, message.body, message.keys) for message in asked] == [
+        (name, f"body of {name}".encode(), [f"key-{name}"]) for name in "ABC"
+    ]
+    assert (asked[0].topic, asked[0].queue_id, asked[0].tags, asked[0].producer_group) == (
+        "Orders", 0, "paid", "PG_orders",
+    )  # fmt: skip
+    assert visible(root) == ["A"]
+    assert states(root) == {"A": "committed", "B": "rolled back", "C": "pending"}
+    assert copies(root) == [("A", None), ("B", None), ("C", None), ("A", "1"), ("B", "1"), ("C", "1")]
+    assert checker_offsets(root) == (3, None)
+
+
+def test_an_unknown_half_is_asked_every_interval_and_discarded_after_fifteen_checks(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    times = []
+
+    def answer(message: HalfMessage) -> str | None:
+        times.append(message.check_times)
+        return None
+
+    now = BORN_MS + 6000
+    for _ in range(100):
+        now += 10_000
+        check(root, answer, now)
+    assert times == list(range(15))
+    assert visible(root, "TRANS_CHECK_MAX_TIME_TOPIC") == ["A"]
+    assert states(root) == {"A": "discarded"}
+    assert checker_offsets(root)[0] == 16
+    with pytest.raises(OptionError, match="discarded"):
+        transaction.decide(str(root), commit=["A"])
+    assert visible(root) == []
+
+
+def test_a_half_that_is_too_old_is_discarded_and_counted(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    assert check(root, lambda message: "commit", BORN_MS + 72 * 60 * MINUTE + 1) == 1
+    assert visible(root) == []
+    assert property_of(root, "TRANSACTION_CHECK_TIMES", "TRANS_CHECK_MAX_TIME_TOPIC") == [("A", "1")]
+
+
+def test_a_half_with_its_own_immunity_time_is_stored_again_without_a_question(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", [])
+    _add_immune(root, "A", 120)
+    asked: list[int] = []
+
+    def answer(message: HalfMessage) -> str | None:
+        asked.append(message.check_times)
+        return "commit"
+
+    assert check(root, answer, BORN_MS + 10_000) == 1
+    assert check(root, answer, BORN_MS + 45_000) == 1
+    assert asked == []
+    assert [value for _, value in property_of(root, "TRAN_PREPARED_QUEUE_OFFSET")] == [None, "0", "0"]
+    assert check(root, answer, BORN_MS + 120_000) == 1
+    assert visible(root) == ["A"]
+    assert asked == [2]
+
+
+def test_a_half_that_was_decided_under_its_first_offset_is_passed(tmp_path: Path) -> None:
+    """A producer decides by the first offset, also after the broker has stored the message again."""
+    root = half_store(tmp_path / "s", [])
+    _add_immune(root, "A", 120)
+    check(root, lambda message: None, BORN_MS + 10_000)
+    _op_message(root, [0])
+    for later in (45_000, 125_000, 160_000):
+        check(root, lambda message: "commit", BORN_MS + later)
+    assert visible(root) == []
+    assert checker_offsets(root) == (2, 1)
+
+
+def test_the_checker_passes_decided_halves_only_up_to_the_first_that_waits(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A", "B", "C", "D"])
+    decide(root, commit=["A"], rollback=["B"])
+    decide(root, commit=["D"])
+    assert checker_offsets(root) == (None, None)
+    check(root, lambda message: None, BORN_MS + 3000)
+    assert checker_offsets(root) == (2, 1)  # C is young: D's op message waits
+    add_halves(root, ["E"], born_ms=BORN_MS + 4000)
+    check(root, lambda message: "commit", BORN_MS + 7000)
+    assert checker_offsets(root) == (4, 2)  # E is young
+    assert visible(root) == ["A", "C", "D"]
+
+
+def test_an_error_of_the_function_is_no_decision(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    assert check(root, lambda message: str(1 / 0), BORN_MS + MINUTE) == 1
+    assert "ZeroDivisionError" in caplog.text
+    assert states(root) == {"A": "pending"}
+    with pytest.raises(OptionError, match="'commit', 'rollback' or None for A, found 'maybe'"):
+        check(root, lambda message: "maybe", BORN_MS + 2 * MINUTE)
+
+
+def _add_immune(root: Path, name: str, seconds: int) -> None:
+    add_halves(root, [name], properties={"CHECK_IMMUNITY_TIME_IN_SECONDS": str(seconds)})
+
+
+def _op_message(root: Path, offsets: list[int]) -> None:
+    from rmq_spark.produce.half import op_bodies, op_messages
+    from store_format.commit.session import write_session
+
+    with write_session(str(root)) as session:
+        columns = op_messages(op_bodies(offsets), (bytes([127, 0, 0, 1]), 10911), BORN_MS)
+        session.append(columns, new_topics={"RMQ_SYS_TRANS_OP_HALF_TOPIC": 1})
+
+
+def test_the_checker_is_an_extra_service_of_a_turn(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A", "B"])
+    checker = transaction.checker(lambda message: "commit" if message.msg_id == "A" else None)
+    (young,) = run_once(str(root), ["schedule"], BORN_MS + 1000, extra=[checker]).to_pylist()[1:]
+    assert (young["service"], young["due"], young["done"]) == ("transaction", 0, 0)
+    assert young["nextDue"].timestamp() * 1000 == BORN_MS + 6000
+    (due,) = run_once(str(root), ["schedule"], BORN_MS + 7000, extra=[checker]).to_pylist()[1:]
+    assert (due["due"], due["done"], due["lateMs"]) == (2, 2, 1000)
+    assert due["nextDue"].timestamp() * 1000 == BORN_MS + 37_000
+    assert visible(root) == ["A"]
