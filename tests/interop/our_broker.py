@@ -5,12 +5,21 @@ The clock is an argument: a turn is as if it were that time.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rmq_spark.consume.group.state import Stop
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.produce.send_back import give_up
 from rmq_spark.services import retry, run_once
+from rmq_spark.services.orderly import OrderlyRun, QueueReport
 from store_format import MessageStore
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.read.store import Queue, Store
+from store_format.read.stored_messages import read_stored_slice
 from tests.interop import workload
 from tests.interop.programs import Line
 from tests.interop.rows import COLUMNS, line_of
@@ -25,13 +34,15 @@ class OurBroker:
 
     store: Path
     conf: str
+    retries_max: int = 1 << 30
     seen: list[Line] = field(default_factory=list)
 
     def turn(self, now_ms: int) -> None:
-        """Everything that is due, then the concurrent groups."""
+        """Everything that is due, then the concurrent groups, up to retry `retries_max` of any message."""
         run_once(str(self.store), now_ms=now_ms, broker_conf=self.conf, apply=True)
-        for group in (workload.RETRIED, workload.LIMITED):
-            self.consume(group, now_ms)
+        if all(line["reconsumeTimes"] < self.retries_max for line in self.seen):
+            for group in (workload.RETRIED, workload.LIMITED):
+                self.consume(group, now_ms)
 
     def turns(self, begin_ms: int, end_ms: int) -> None:
         """Turns at TURN_MS from each other."""
@@ -63,3 +74,71 @@ class OurBroker:
         fails = line["reconsumeTimes"] < int(line["properties"]["fail"])
         self.seen.append(line | {"group": group, "failed": fails})
         return [(line["topic"], line["queueId"], line["queueOffset"])] if fails else []
+
+    def consume_in_order(self, now_ms: int, failures_max: int = 1 << 30) -> None:
+        """What an orderly consumer does with all new messages, without its pauses after failures.
+
+        A queue is left after `failures_max` failures.
+        """
+        root, group, most = str(self.store), workload.ORDERLY, workload.TIMES_MAX[workload.ORDERLY]
+        store, offsets = Store.open(root), read_group_offsets(root, group)
+        queues = {
+            MessageQueue(each.topic, "broker-a", each.queue_id): each
+            for each in store.queues()
+            if each.topic == workload.TOPICS[group]
+        }
+        stops = {
+            name: Stop(offsets.get((name.topic, name.queue_id), 0), 0, 0)
+            for name, each in queues.items()
+            if each.max_offset > offsets.get((name.topic, name.queue_id), 0)
+        }
+        read: dict[tuple[str, int], int] = {}
+        while stops and failures_max:
+            failures_max -= 1
+            run = OrderlyRun(stops, most)
+            for name, stop in stops.items():
+                self._handle(run, name, queues[name], stop.offset)
+            self._give_up(run.reports(), queues, now_ms)
+            read |= {(each.queue.topic, each.queue.queue_id): each.next_offset for each in run.reports()}
+            stops = {
+                each.queue: Stop(each.next_offset, each.times, 0) for each in run.reports() if each.times
+            }
+        if read:
+            write_group_offsets(root, group, read, timestamp=now_ms)
+
+    def _handle(self, run: OrderlyRun, name: MessageQueue, queue: Queue, start: int) -> None:
+        lines = [line_of(row) for batch in queue.read(start, columns=COLUMNS) for row in rows_of(batch)]
+        for line in lines:
+
+            def handler(times: int, line: Line = line) -> None:
+                failed = times < int(line["properties"]["fail"])
+                self.seen.append(
+                    line | {"group": workload.ORDERLY, "failed": failed, "reconsumeTimes": times}
+                )
+                if failed:
+                    raise ValueError("the rule in the message")
+
+            if run.takes(name, line["queueOffset"]):
+                run.handle(name, line["queueOffset"], line["reconsumeTimes"], handler)
+
+    def _give_up(
+        self, reports: Sequence[QueueReport], queues: Mapping[MessageQueue, Queue], now_ms: int
+    ) -> None:
+        """As OrderlyGroup does, which needs a query."""
+        dead = [(queues[each.queue], letter) for each in reports for letter in each.dead]
+        if dead:
+            with write_session(str(self.store), CommitOptions(clock=lambda: now_ms)) as session:
+                for queue, letter in dead:
+                    messages, _, _ = read_stored_slice(
+                        session.store().log, queue.piece(letter.offset, letter.offset + 1)
+                    )
+                    made = give_up(
+                        messages,
+                        workload.ORDERLY,
+                        reconsume_times=letter.times,
+                        max_reconsume_times=workload.TIMES_MAX[workload.ORDERLY],
+                        now_ms=now_ms,
+                        born_host=(b"\x7f\x00\x00\x01", 1),
+                        offset_range=(queue.min_offset, queue.max_offset),
+                    )
+                    session.append(made.messages, new_topics=made.new_topics)

@@ -74,15 +74,16 @@ def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
         started.wait(workload.START_SECONDS_MAX)
         ours = OurBroker(directory / "ours", conf)
         ours.turns(now_ms(), left.last_due_ms + 2000)
+        ours.consume_in_order(now_ms())
         seen["ours"] = ours.seen
 
     def handed() -> None:
-        ours = OurBroker(directory / "handed", conf)
-        near = min(left.timers.values())
-        while now_ms() < near + 1500:
+        ours = OurBroker(directory / "handed", conf, retries_max=5)
+        ours.consume_in_order(now_ms(), failures_max=2)
+        while now_ms() < left.handed_over_ms:
             ours.turn(now_ms())
         under_broker("handed")
-        seen["handed"] = [*ours.seen, *seen["handed"]]
+        seen["between"] = ours.seen
 
     with ThreadPoolExecutor(3) as threads:
         for each in [

@@ -31,7 +31,7 @@ final class FailingConsumers {
     }
 
     /** `maxTimes` is maxReconsumeTimes; -1 is RocketMQ's default: 16, and without end for an orderly consumer. */
-    void start(String group, String topic, boolean orderly, int maxTimes) throws MQClientException {
+    void start(String group, String topics, boolean orderly, int maxTimes) throws MQClientException {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         Client.configure(consumer, namesrv);
         consumer.setInstanceName("failing-" + group + "-" + System.nanoTime());
@@ -39,7 +39,9 @@ final class FailingConsumers {
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.setMaxReconsumeTimes(maxTimes);
         consumer.setSuspendCurrentQueueTimeMillis(SUSPEND_MS);
-        consumer.subscribe(topic, "*");
+        for (String each : topics.split(",")) {
+            consumer.subscribe(each, "*");
+        }
         List<Map<String, Object>> lines = Collections.synchronizedList(new ArrayList<>());
         seen.put(group, lines);
         if (orderly) {

@@ -1,0 +1,77 @@
+"""From a broker to our services and back, in the middle of delays, timers, retries and transactions.
+
+The first broker leaves pending work (`workload.leave_work`), our services go on for some seconds, and a
+broker does the rest with real consumers and producers. Each message is delivered once by its rule:
+nothing is lost where the store changes hands, and nothing is done twice.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from tests.interop.programs import Line
+from tests.interop.services_runs import Runs
+from tests.interop.workload import FAILS, LIMITED, ORDERLY, READER, RETRIED, TIMES_MAX
+
+
+def _calls(runs: Runs, *groups: str) -> list[Line]:
+    """Of the listeners of these groups, in the order of time."""
+    return [
+        line
+        for line in [*runs.left.seen, *runs.seen["between"], *runs.seen["handed"]]
+        if line["group"] in groups
+    ]
+
+
+@pytest.mark.parametrize("group", [RETRIED, LIMITED])
+def test_each_retry_comes_once(runs: Runs, group: str) -> None:
+    calls = _calls(runs, group)
+    found = Counter((line["properties"]["UNIQ_KEY"], line["reconsumeTimes"]) for line in calls)
+    keys = {line["properties"]["UNIQ_KEY"] for line in calls}
+    expected = [
+        (key, times) for key in keys for times in range(min(runs.left.fails[key], TIMES_MAX[group]) + 1)
+    ]
+    assert found == Counter(expected)
+    for part in ("between", "handed") if group == RETRIED else ():
+        assert any(line["group"] == group and line["failed"] for line in runs.seen[part])
+
+
+def test_each_delayed_message_comes_once(runs: Runs) -> None:
+    assert _read(runs, "Delayed") == Counter(runs.left.levels.keys())
+
+
+def test_timers_come_once_and_recalled_ones_never(runs: Runs) -> None:
+    left = runs.left
+    assert _read(runs, "Timed") == Counter(left.timers.keys() - set(left.recalled))
+    assert sum(due < left.handed_over_ms for due in left.timers.values()) in range(2, len(left.timers))
+
+
+def _read(runs: Runs, topic: str) -> Counter[str]:
+    """How often the Java consumer that started last got each message."""
+    return Counter(line["properties"]["UNIQ_KEY"] for line in _calls(runs, READER) if line["topic"] == topic)
+
+
+def test_queues_keep_their_order(runs: Runs) -> None:
+    """Every message is handled after those before it in its queue, by whoever has the store.
+
+    The new consumer counts the failures from 0, as each start of a RocketMQ consumer does.
+    """
+    calls = _calls(runs, ORDERLY)
+    by_queue: dict[int, list[Line]] = {}
+    for line in calls:
+        by_queue.setdefault(line["queueId"], []).append(line)
+    for lines in by_queue.values():
+        offsets = [line["queueOffset"] for line in lines]
+        assert offsets == sorted(offsets)
+        done = [offset for line, offset in zip(lines, offsets, strict=True) if _is_last(line)]
+        assert done == list(range(len(done)))
+    assert sum(map(_is_last, calls)) == len(FAILS[ORDERLY])
+    for part in ("between", "handed"):
+        assert any(line["group"] == ORDERLY for line in runs.seen[part])
+
+
+def _is_last(line: Line) -> bool:
+    """The message leaves its queue: handled, or a dead letter."""
+    return not line["failed"] or line["reconsumeTimes"] == TIMES_MAX[ORDERLY]
