@@ -15,6 +15,7 @@ from benchmarks.decode import measure_decode
 from benchmarks.fill import Filling, fill
 from benchmarks.planning import measure_planning
 from benchmarks.report import Report, write_block
+from benchmarks.services import measure_lateness, measure_turns
 from benchmarks.sessions import session
 from benchmarks.spark_read import measure_queues, measure_spark
 from benchmarks.spark_write import measure_spark_write
@@ -37,12 +38,14 @@ class _Extent:
     small_commits: int
     stream_batch_rows: int
     stream_queues: int
+    pending: int
+    due: int
 
 
 _STREAM_BATCHES = 10
-_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 400_000, 10_000)
-_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 40_000, 1_000)
-_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3, 100, 16)
+_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 400_000, 10_000, 1_000_000, 10_000)
+_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 40_000, 1_000, 100_000, 10_000)
+_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3, 100, 16, 100, 10)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -58,6 +61,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             _measure_writing(Path(directory), given.sizes, extent, report)
         if given.only in (None, "streaming"):
             _measure_streaming(Path(directory), extent, report)
+        if given.only in (None, "services"):
+            _say("services …")
+            report.turns = measure_turns(Path(directory), extent.pending, extent.rounds)
+            commits = (1, 10) if extent.due > 10 else (1,)
+            report.lateness = [measure_lateness(Path(directory), extent.due, each) for each in commits]
     text = report.markdown()
     print(text, end="")
     if given.markdown is not None:
@@ -79,7 +87,9 @@ def _parser() -> argparse.ArgumentParser:
         help="one round over a few messages: shows that it runs, not how fast",
     )
     parser.add_argument(
-        "--only", choices=("decode", "spark", "planning", "writing", "streaming"), help="leave out the rest"
+        "--only",
+        choices=("decode", "spark", "planning", "writing", "streaming", "services"),
+        help="leave out the rest",
     )
     parser.add_argument(
         "--sizes", type=_sizes, default=(100, 1024, 16384), help="body sizes in bytes (100,1024,16384)"

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from benchmarks.planning import Planning
 from benchmarks.rounds import Figure, Rates
+from benchmarks.services import Lateness, Turns
 from benchmarks.spark_read import Comparison, Memory
 from benchmarks.streaming import Looks
 from benchmarks.writing import SmallCommits
@@ -37,6 +38,8 @@ class Report:
     catching_up: list[Comparison] = field(default_factory=list)
     looks: list[Looks] = field(default_factory=list)
     micro_batches: tuple[int, Figure] | None = None  # (queues, seconds)
+    turns: list[Turns] = field(default_factory=list)
+    lateness: list[Lateness] = field(default_factory=list)
 
     def only(self, size: int) -> Report:
         """What was measured for one body size."""
@@ -51,6 +54,7 @@ class Report:
     def markdown(self) -> str:
         reading = [*self._decode(), *self._spark(), *self._queues(), *self._planning()]
         parts = [_machine(), *reading, *self._writing(), *self._small_commits(), *self._streaming()]
+        parts += self._services()
         return "\n\n".join(parts) + "\n"
 
     def _decode(self) -> Iterable[str]:
@@ -163,6 +167,28 @@ class Report:
             queues, seconds = self.micro_batches
             shown = f"{seconds.median:.2f} s (minimum {seconds.minimum:.2f})"
             yield f"A micro-batch in which each of {queues:,} queues has a new message: {shown}."
+
+    def _services(self) -> Iterable[str]:
+        if self.turns:
+            yield "A turn of the services without a due message, in milliseconds:"
+            rows = [
+                [
+                    f"{each.pending:,}",
+                    each.services,
+                    _shown(each.milliseconds),
+                    f"{each.milliseconds_max:.1f}",
+                ]
+                for each in self.turns
+            ]
+            yield _table(["delayed messages that wait", "services", "median (minimum)", "maximum"], rows)
+        if self.lateness:
+            yield "From the delivery time of a delayed message until its copy can be read, in milliseconds:"
+            rows = [
+                [f"{each.messages:,}", str(each.commits), f"{each.p50_ms:.0f}", f"{each.p99_ms:.0f}",
+                 f"{each.max_ms:.0f}"]
+                for each in self.lateness
+            ]  # fmt: skip
+            yield _table(["messages due within a second", "commits", "p50", "p99", "maximum"], rows)
 
 
 def write_block(path: Path, text: str) -> None:

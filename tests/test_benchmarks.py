@@ -138,6 +138,8 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
         "catches up in ten batches",
         "ten messages appended",
         "A micro-batch in which each of",
+        "A turn of the services without a due message",
+        "until its copy can be read",
     ):
         assert what in text, what
     # every cell of every table of rates is filled, and no rate is zero messages
