@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from store_format import MessageStore
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support.cli_runs import Runner
+from tests.support.halves import half_store, states, visible
 
 Golden = Callable[[str], Path]
 NOW_MS = 1_900_000_000_000
@@ -81,3 +83,29 @@ def test_half_messages_by_state(rmqlog: Runner, golden: Golden) -> None:
     assert len(pending) == sum(row["state"] == "pending" for row in view) > 0
     assert rmqlog.table("half", path)[0][:2] == ["state", "topic"]
     assert "pending" in rmqlog.fails(1, "half", path, "--state", "waiting")
+
+
+def test_half_messages_are_decided_with_apply_only(
+    rmqlog: Runner, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    root = half_store(tmp_path / "store", ["A", "B", "C"])
+    command = ("half", root, "--commit", "A", "--rollback", "B")
+    with unchanged(root):
+        rows = rmqlog.rows(*command)
+        assert rmqlog(*command).err == "rmqlog: nothing was changed; add --apply to write the decisions\n"
+    assert [(row["msgId"], row["decision"], row["state"]) for row in rows] == [
+        ("A", "commit", "pending"),
+        ("B", "rollback", "pending"),
+    ]
+    assert rmqlog(*command, "--apply").err == "rmqlog: 2 decisions written\n"
+    assert (visible(root), states(root)["B"]) == (["A"], "rolled back")
+    again = rmqlog(*command, "--apply")
+    assert (again.code, again.err) == (0, "rmqlog: 0 decisions written\n")
+
+
+def test_what_cannot_be_decided_is_told(rmqlog: Runner, tmp_path: Path) -> None:
+    root = half_store(tmp_path / "store", ["A"])
+    assert "msgId 'X': expected a half message" in rmqlog.fails(1, "half", root, "--commit", "X")
+    assert "--apply needs a decision" in rmqlog.fails(1, "half", root, "--apply")
+    assert "leave out --state" in rmqlog.fails(1, "half", root, "--commit", "A", "--state", "pending")
+    assert visible(root) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -37,6 +38,7 @@ _HALF = (
     "decidedTimestamp",
     "msgId",
 )
+_DECISIONS = ("decision", "state", "topic", "queueId", "producerGroup", "halfQueueOffset", "msgId")
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
 _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unknown")
 
@@ -108,16 +110,49 @@ def delay_(
 @click.command("half")
 @store_argument()
 @now_option
+@broker_conf_option
 @click.option("--state", type=click.Choice(_STATES), help="Transactions in this state, such as pending.")
+@click.option(
+    "--commit", metavar="ID", multiple=True, help="Commit the half message with this msgId; repeatable."
+)
+@click.option(
+    "--rollback", metavar="ID", multiple=True, help="Roll back the half message with this msgId; repeatable."
+)
+@click.option("--apply", "apply_", is_flag=True, help="Write the decisions; without --apply only show them.")
 @filter_options("topic", "queue", "since", "until", "limit")
 @output_options()
 def half_(
-    stores: list[MessageStore], now_ms: int, state: str | None, filters: Filters, output: Output
+    stores: list[MessageStore],
+    now_ms: int,
+    broker_conf: str | None,
+    state: str | None,
+    commit: tuple[str, ...],
+    rollback: tuple[str, ...],
+    apply_: bool,
+    filters: Filters,
+    output: Output,
 ) -> None:
-    """Half messages: each transaction, its state and age.
+    """Half messages: each transaction, its state and age; commit or roll back.
 
     --topic is the topic of the transaction; --since and --until are the time of the first half message.
+
+    --commit and --rollback decide transactions. The decisions are only shown; --apply writes them, which is
+    refused while a broker runs on the store.
+
+    \b
+    rmqlog half /data/store --state pending
+    rmqlog half /data/store --commit 7F0000010A1B18B4AAC20000000A0001
+    rmqlog half /data/store --commit 7F0000010A1B18B4AAC20000000A0001 --apply
     """
+    if commit or rollback:
+        if state is not None or filters != Filters(limit=filters.limit):
+            raise click.UsageError(
+                "--commit and --rollback name the half messages; leave out --state and the filters"
+            )
+        _decide(stores, broker_conf, (commit, rollback), apply_, output)
+        return
+    if apply_:
+        raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
     keep = keep_where(topic=filters.topic, state=state)
     show_view(
         output,
@@ -129,3 +164,28 @@ def half_(
         time_column="firstStoreTimestamp",
         keep=keep,
     )
+
+
+def _decide(
+    stores: list[MessageStore],
+    broker_conf: str | None,
+    ids: tuple[tuple[str, ...], tuple[str, ...]],
+    apply_: bool,
+    output: Output,
+) -> None:
+    from rmq_spark.services.decisions import COMMIT, ROLLBACK, HalfName
+    from rmq_spark.services.transaction import plan_decisions
+    from rmq_spark.services.turn import now_of
+
+    wanted = [
+        (HalfName(msg_id=each), decision)
+        for decision, names in zip((COMMIT, ROLLBACK), ids, strict=True)
+        for each in names
+    ]
+    plan = plan_decisions(stores, wanted, now_of(stores[0].path, None, broker_conf))
+    table = plan.table()
+    show_batches(output, table.to_batches(), table.schema.names, _DECISIONS)
+    if not apply_:
+        print("rmqlog: nothing was changed; add --apply to write the decisions", file=sys.stderr)
+        return
+    print(f"rmqlog: {plan.apply()} decisions written", file=sys.stderr)
