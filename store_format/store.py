@@ -27,6 +27,7 @@ from store_format.read.store import Store, decode_options_of
 if TYPE_CHECKING:
     from store_format.commit.append import CommitResult
     from store_format.commit.prepare_store import CommitOptions
+    from store_format.commit.recover import RecoverPlan
     from store_format.diagnose.problems import Diagnosis
     from store_format.message.encode import MessageColumns
     from store_format.metadata.broker_conf import BrokerConf
@@ -100,6 +101,32 @@ class MessageStore(Store):
         from store_format.commit.prepare_store import CommitOptions
 
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
+
+    def recover(
+        self,
+        *,
+        rebuild_queues: bool = True,
+        rebuild_index: bool = True,
+        topics: Sequence[str] | None = None,
+        cut_after_damage: bool = False,
+        broker_conf: str | None = None,
+    ) -> RecoverPlan:
+        """Plans a recovery: the log's end by the broker's rules, lost consume queues and index files rebuilt.
+
+        `recover().table()` shows what would change, `recover().apply()` changes it. See
+        `commit.recover.recover`, which also takes stores that `open` refuses.
+        """
+        from store_format.commit.recover import recover
+
+        return recover(
+            self.path,
+            rebuild_queues=rebuild_queues,
+            rebuild_index=rebuild_index,
+            topics=topics,
+            cut_after_damage=cut_after_damage,
+            broker_conf=broker_conf,
+            commit_log_paths=self.commit_log_paths,
+        )
 
     # ---- questions beyond reading --------------------------------------------------------------------------
 

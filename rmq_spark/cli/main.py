@@ -48,6 +48,7 @@ COMMANDS: dict[str, str] = {
     "delay": "waiting",
     "half": "waiting",
     "services": "services",
+    "recover": "recover",
     "verify": "verify",
     "dump": "dump",
     "export": "export",

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from store_format.bookkeeping.ledger import Ledger
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry
 from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_cut, refuse_missing_files
 from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.commitlog.log import CommitLog
@@ -25,7 +25,7 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
-from store_format.read.recovery import end_after_stop, scan_to_end
+from store_format.read.recovery import LogEnd, end_after_stop, scan_to_end
 from store_format.read.stale_entries import without_stale
 from store_format.read.written_end import is_unwritten
 
@@ -67,32 +67,40 @@ def find_writer_end(
             raise CorruptStoreError(
                 file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start)
             )
-    ours = ledger.last
-    if ours is not None and not (
-        ours.last_size and ours.damage(log) is None and log.file_at(ours.last_offset)
-    ):
-        ours = None
+    ours = _last_commit(log, ledger)
     if ours is not None and is_unwritten(log, ours.stop):
         timestamp = log.store_timestamp_at(ours.last_offset)
         return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
     queues = queue_ends(root, log)
-    if ours is not None:
-        end = scan_to_end(log, ours.stop, ours.stop)
-        if end.last_unit_offset < 0:
-            end = replace(end, last_unit_offset=ours.last_offset)
-    else:
-        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
-        known = max(
-            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
-            default=-1,
-        )
-        end = end_after_stop(log, known)
+    end = end_of_clean_log(log, ledger, queues)
     if not cut_after_damage:
         refuse_missing_files(root, log, end, queues)
         refuse_cut(root, log, end)
     cut_queues(root, log, end, queues, geometry, files)
     log_files.clear_behind(end.offset)
     return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+
+
+def _last_commit(log: CommitLog, ledger: Ledger) -> LedgerEntry | None:
+    """The last commit in the ledger; None if the log does not have it as it was written."""
+    ours = ledger.last
+    if ours is None or not ours.last_size or ours.damage(log) is not None:
+        return None
+    return ours if log.file_at(ours.last_offset) else None
+
+
+def end_of_clean_log(log: CommitLog, ledger: Ledger, queues: Sequence[QueueBounds]) -> LogEnd:
+    """The end of a log without a crash, found by a scan from the last commit, else from the queues' end."""
+    ours = _last_commit(log, ledger)
+    if ours is None:
+        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
+        known = max(
+            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
+            default=-1,
+        )
+        return end_after_stop(log, known)
+    end = scan_to_end(log, ours.stop, ours.stop)
+    return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
 
 
 def queue_bases(

@@ -63,7 +63,7 @@ def complete_queues(
         if index is not None:
             _make_index(root, aside, index, files)
         is_all_new = all(state.max_offset is None for state in states.values())
-        left = _move_in(root, aside, new, is_all_new, files)
+        left = move_in(root, aside, new, is_all_new, files)
         if left:  # Another file system is mounted there.
             write_lacking(root, log, lacking, states, files, only=left)
     except Exception:
@@ -77,17 +77,17 @@ def _make_index(root: str, aside: str, index: Callable[[str], None], files: File
     index(f"{aside}/index")
     if stat_identity(f"{aside}/index") is None:
         return  # No message has a key.
-    _clear(f"{root}/index", files)
+    clear_directory(f"{root}/index", files)
     if files.move(f"{aside}/index", f"{root}/index"):
         files.sync_directory(root)
     else:
         index(f"{root}/index")
 
 
-def _move_in(
+def move_in(
     root: str, aside: str, new: list[QueueKey], is_all_new: bool, files: FileWrites
 ) -> Collection[QueueKey]:
-    """Moves the new queues to their places. Returns the queues that could not be moved.
+    """Moves the new queues from `aside` to their places. Returns the queues that could not be moved.
 
     All are moved at once if the store has no other queue: a broker that finds no queue rebuilds all itself.
     """
@@ -96,7 +96,7 @@ def _move_in(
     if is_all_new:
         for _, _, directory, kind in list_queues(root, lambda _: True):
             if kind == "simple":
-                _clear(directory, files)
+                clear_directory(directory, files)
         for _, topic_path in list_directories(f"{root}/consumequeue"):
             files.remove_directory(topic_path)
         if files.move(f"{aside}/consumequeue", f"{root}/consumequeue"):
@@ -109,7 +109,7 @@ def _move_in(
     left = []
     for number, queue in enumerate(new):
         target = queue_directory(root, *queue)
-        _clear(target, files)
+        clear_directory(target, files)
         if not files.move(f"{aside}/{number}", target):
             left.append(queue)
     for topic in {topic for topic, _ in new}:
@@ -117,7 +117,7 @@ def _move_in(
     return left
 
 
-def _clear(directory: str, files: FileWrites) -> None:
+def clear_directory(directory: str, files: FileWrites) -> None:
     """Removes a directory whose files are all empty."""
     found = list_store_files(directory)
     if not any(file.size for file in found):

@@ -217,20 +217,12 @@ def _floors(
     if not new or not filed:
         return {}
     seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
-    floors: dict[QueueKey, int] = {}
-    unknown: list[QueueKey] = []
-    for key in new:
-        if key not in seen or is_left_over(seen, key, filed):
-            floors[key] = NEVER
-            continue
-        if len(seen[key].epochs) > 1:
-            floors[key] = seen[key].epochs[-1][0] - 1
-        if not any(
-            _begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]
-        ):
-            unknown.append(key)
-    consumed = _consumed(root) if unknown and lost is None else frozenset()
-    unknown = [key for key in unknown if key[0] not in consumed and not (lost and key[0] in written)]
+    left_over, unknown = doubtful_queues(root, new, filed, seen, ask=lost is None)
+    floors = dict.fromkeys(left_over, NEVER)
+    floors |= {
+        key: seen[key].epochs[-1][0] - 1 for key in new if key not in floors and len(seen[key].epochs) > 1
+    }
+    unknown = [key for key in unknown if not (lost and key[0] in written)]
     asked = sorted(key for key in unknown if key[0] in written)
     if asked and lost is None:
         topics = sorted({topic for topic, _ in asked})
@@ -251,6 +243,33 @@ def _floors(
             *min(unknown),
         )
     return floors | dict.fromkeys(unknown, NEVER)
+
+
+def doubtful_queues(
+    root: str,
+    new: Collection[QueueKey],
+    filed: Mapping[QueueKey, QueueState],
+    seen: Mapping[QueueKey, LogQueue],
+    *,
+    ask: bool = True,
+) -> tuple[list[QueueKey], list[QueueKey]]:
+    """The queues of `new`, without files, whose messages may belong to a deleted topic.
+
+    Returns (queues whose topic was certainly deleted and created again after their messages; queues of which
+    the store does not show whether they were deleted or lost). `filed` are the queues with entries, `seen`
+    the queues as the log shows them. Without `ask` the groups' offsets decide nothing.
+    """
+    left_over: list[QueueKey] = []
+    unknown: list[QueueKey] = []
+    for key in new:
+        if key not in seen or is_left_over(seen, key, filed):
+            left_over.append(key)
+        elif not any(
+            _begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]
+        ):
+            unknown.append(key)
+    consumed = _consumed(root) if unknown and ask else frozenset()
+    return left_over, [key for key in unknown if key[0] not in consumed]
 
 
 def _begins_before(

@@ -43,7 +43,7 @@ class MissingEntries:
         return int(self.queue_offsets[-1]) + (int(self.units["batch_size"][-1]) if is_batch else 1)
 
 
-_ROW = np.dtype(
+ENTRY_ROW = np.dtype(
     [
         ("queue", "i8"),
         ("offset", "i8"),
@@ -110,7 +110,7 @@ class Dispatch:
     def _entry_rows(
         self, units: Units, found: FoundEntries, missing: _Ints, queues: _Ints
     ) -> NDArray[np.void]:
-        """The entries at `missing` as _ROW; `queues` are the numbers of their queues."""
+        """The entries at `missing` as ENTRY_ROW; `queues` are the numbers of their queues."""
         chosen, place = np.unique(found.unit[missing], return_inverse=True)
         if len(chosen) < len(units):
             units = units.select(chosen)
@@ -121,7 +121,7 @@ class Dispatch:
         tags = tags_codes(
             PropertyTable(units.raw_properties()), scheduled, store_timestamps, self._delay_levels_ms
         )
-        rows = np.empty(len(missing), _ROW)
+        rows = np.empty(len(missing), ENTRY_ROW)
         rows["queue"] = queues
         rows["offset"], rows["batch_size"] = found.offset[missing], found.count[missing]
         rows["physical"], rows["size"] = found.physical[missing], found.size[missing]
@@ -141,6 +141,15 @@ class Dispatch:
         self._rows, self.count = [], 0
         return found
 
+    def take_rows(self) -> tuple[list[QueueKey], NDArray[np.void]]:
+        """(queues, the entries since the last take as ENTRY_ROW in the order of the log, with repetitions).
+
+        The entries of one run are in the order of their messages, the light queues' behind the others.
+        """
+        rows = np.concatenate(self._rows) if self._rows else np.empty(0, ENTRY_ROW)
+        self._rows, self.count = [], 0
+        return list(self._names), rows
+
     def entries(self) -> dict[QueueKey, MissingEntries]:
         """The collected entries by queue. Of two messages with one queue offset the later counts."""
         if not self._rows:
@@ -156,12 +165,13 @@ class Dispatch:
             queue = self._names[int(rows["queue"][first])]
             mine = rows[first:stop]
             found[queue] = MissingEntries(
-                mine["offset"].copy(), _pack(mine, batch=queue[0] in self._batch_topics)
+                mine["offset"].copy(), pack_entries(mine, batch=queue[0] in self._batch_topics)
             )
         return found
 
 
-def _pack(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:
+def pack_entries(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:
+    """ENTRY_ROW records as units: BATCH_CQ_UNIT with `batch`, else CQ_UNIT."""
     units = np.zeros(len(rows), BATCH_CQ_UNIT if batch else CQ_UNIT)
     units["physical_offset"], units["size"], units["tags_code"] = rows["physical"], rows["size"], rows["tags"]
     if batch:

@@ -346,6 +346,12 @@ class FileWrites:
                 return False
         return True
 
+    def rename(self, source: str, target: str) -> None:
+        """Renames a file atomically, over an existing one too. The caller syncs the directory."""
+        self._opened.pop(source, None)
+        with _naming(target, "rename"):
+            os.rename(source, target)
+
     # ---- waiting for the disk ------------------------------------------------------------------------------
 
     def sync(self, file: WritableFile) -> None:

@@ -34,13 +34,16 @@ class IndexFiles:
         timestamp: int,
         zone: datetime.tzinfo,
         files: FileWrites,
+        *,
+        after: IndexState | None = None,
     ) -> None:
+        """`after` is a full file in another directory that the first new file follows."""
         self._directory = directory
         self._geometry = geometry
         self._timestamp = timestamp
         self._zone = zone
         self._files = files
-        self._state = _last_state(directory, geometry)
+        self._state = after or _last_state(directory, geometry)
         self._file: WritableFile | None = None
 
     @property

@@ -103,6 +103,12 @@ class BrokerConf:
     clean_resource_interval_ms: int = _setting("cleanResourceInterval", 10_000)
     flush_interval_commit_log_ms: int = _setting("flushIntervalCommitLog", 500)
     max_message_size: int = _setting("maxMessageSize", 4 << 20)
+    commit_log_file_size: int = _setting("mappedFileSizeCommitLog", 1 << 30)
+    queue_file_size: int = _setting("mappedFileSizeConsumeQueue", 6_000_000)
+    batch_queue_file_size: int = _setting("mapperFileSizeBatchConsumeQueue", 300_000 * 46)
+    max_hash_slot_num: int = _setting("maxHashSlotNum", 5_000_000)
+    max_index_num: int = _setting("maxIndexNum", 20_000_000)
+    message_index_enable: bool = _setting("messageIndexEnable", True, _flag)
     given: frozenset[str] = frozenset()
 
     @property

@@ -31,7 +31,8 @@ class LogEnd:
     """Where the log ends, and where to look for messages without an entry: from `scan_start` to `offset`.
 
     `last_unit_offset` is the start of the last good unit (what the broker calls confirmOffset), -1 when the
-    scan met none; `units` of them were checked, CRC included. `end` says why the log ends there.
+    scan met none; `units` of them were checked, CRC included. `end` says why the log ends there. `start` is
+    where the scan began: a broker that starts adds the queue entries of the messages behind it.
     """
 
     offset: int
@@ -39,6 +40,7 @@ class LogEnd:
     last_unit_offset: int
     units: int
     end: WalkEnd
+    start: int = 0
 
 
 def end_after_crash(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
@@ -101,7 +103,7 @@ def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
         return LogEnd(
             start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none")
         )
-    units, last = 0, -1
+    units, last, begin = 0, -1, start
     while True:
         walk = commit_log.walk(start, verify_crc=True)
         for run in walk:
@@ -112,7 +114,7 @@ def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
         assert end is not None
         following = next((file for file in commit_log.files if file.start >= end.offset), None)
         if end.kind is not EndKind.MISSING or following is None:
-            return LogEnd(end.offset, scan_start, last, units, end)
+            return LogEnd(end.offset, scan_start, last, units, end, begin)
         start = following.start  # the broker goes to the next file it has, whatever is missing between
 
 

@@ -1,0 +1,209 @@
+"""Compares the index files with the messages of the commitlog, and rebuilds those that lack entries.
+
+Index files form one sequence: a lost or incomplete file is rebuilt together with all files behind it. The new
+files are written beside the index and moved to their places when complete, so that nobody follows a broken
+chain. Their entries are those of a broker with the same file sizes; names and header times differ (spec 4).
+"""
+
+from __future__ import annotations
+
+import datetime
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.errors import CorruptStoreError, OptionError
+from store_format.files.write import FileWrites
+from store_format.index.file import IndexFile, IndexHeader, list_index_files
+from store_format.index.geometry import IndexGeometry
+from store_format.index.updates import IndexBatch, IndexState
+from store_format.index.write import IndexFiles
+from store_format.layouts import INDEX_SLOT
+
+_ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
+
+
+@dataclass(slots=True)
+class _Listed:
+    path: str
+    header: IndexHeader | None
+    units: NDArray[np.void]
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class IndexCheck:
+    """What the index lacks. `missing` counts entries; the first belongs to the message at `bad_from`.
+
+    `files` are the index files in the broker's order. `problem` names the first file that cannot be used.
+    """
+
+    directory: str
+    geometry: IndexGeometry
+    log_start: int
+    log_stop: int
+    bad_from: int | None = None
+    missing: int = 0
+    problem: str = ""
+    files: list[_Listed] = field(default_factory=list)
+
+    @staticmethod
+    def open(
+        root: str, geometry: IndexGeometry, log_start: int, log_stop: int, *, mark: int | None = None
+    ) -> IndexCheck:
+        """Lists the files. A file that cannot be used, or points behind the log, has to be rebuilt.
+
+        After a crash also a file that ends after the time `mark` (ms): perhaps it was not flushed. A broker
+        deletes the same files (IndexService.load).
+        """
+        check = IndexCheck(f"{root}/index", geometry, log_start, log_stop)
+        for listed in list_index_files(check.directory):
+            found = _listed(listed.path, geometry, log_stop)
+            header = found.header
+            if not found.problem and mark is not None and header is not None and header.end_timestamp > mark:
+                found.problem = f"a crash came before it was flushed ({header.end_timestamp} > {mark})"
+            check.files.append(found)
+            if found.problem and not check.problem:
+                check.problem = f"{listed.path}: {found.problem}"
+                check._mark(0 if found.header is None else found.header.begin_physical_offset)
+        return check
+
+    @property
+    def is_empty(self) -> bool:
+        return not any(found.header is not None and len(found.units) for found in self.files)
+
+    def _mark(self, offset: int) -> None:
+        self.bad_from = offset if self.bad_from is None else min(self.bad_from, offset)
+
+    def add(self, batch: IndexBatch) -> None:
+        """Compares the entries of the next messages of the log."""
+        if not len(batch.message_index):
+            return
+        wanted = np.empty(len(batch.message_index), _ENTRY)
+        wanted["physical_offset"] = batch.physical_offsets[batch.message_index]
+        wanted["key_hash"] = batch.key_hashes
+        low, high = int(batch.physical_offsets[0]), int(batch.physical_offsets[-1])
+        there = np.concatenate([np.empty(0, _ENTRY), *(_between(each, low, high) for each in self.files)])
+        if np.array_equal(wanted, there):
+            return
+        wanted = wanted[~np.isin(_words(wanted), _words(there))]
+        if len(wanted):
+            self.missing += len(wanted)
+            self._mark(int(wanted["physical_offset"].min()))
+
+    def kept(self) -> int:
+        """How many of the first files stay: full files in front of the first missing entry."""
+        if self.bad_from is None:
+            return len(self.files)
+        for number, found in enumerate(self.files):
+            header = found.header
+            if (
+                found.problem
+                or header is None
+                or header.index_count < self.geometry.index_num
+                or header.end_physical_offset >= self.bad_from
+            ):
+                return number
+        return len(self.files)
+
+
+def _listed(path: str, geometry: IndexGeometry, log_stop: int) -> _Listed:
+    nothing = np.empty(0, _ENTRY)
+    try:
+        file = IndexFile.open(path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
+        header, units = file.header(), file.units()
+    except (OptionError, CorruptStoreError) as error:
+        return _Listed(path, None, nothing, str(error))
+    if len(units) != header.index_count - 1:
+        return _Listed(path, None, nothing, f"expected {header.index_count - 1} units, found {len(units)}")
+    if len(units) and (np.diff(units["physical_offset"]) < 0).any():
+        return _Listed(path, header, nothing, "its units are not in the order of the commitlog")
+    if len(units) and int(units["physical_offset"][-1]) >= log_stop:
+        return _Listed(path, header, units, f"its units point behind the end of the commitlog, {log_stop}")
+    return _Listed(path, header, units)
+
+
+def _between(listed: _Listed, low: int, high: int) -> NDArray[np.void]:
+    """The file's entries of the messages from `low` to `high`, both included."""
+    physical = listed.units["physical_offset"]
+    if not len(physical) or int(physical[-1]) < low or int(physical[0]) > high:
+        return np.empty(0, _ENTRY)
+    start, stop = np.searchsorted(physical, [low, high + 1])
+    found = np.empty(stop - start, _ENTRY)
+    for name in _ENTRY.names or ():
+        found[name] = listed.units[name][start:stop]
+    return found
+
+
+def _words(entries: NDArray[np.void]) -> NDArray[np.int64]:
+    """One number for each entry. An offset has 63 bits and a hash 31: mixed."""
+    mixed = entries["physical_offset"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    return (mixed ^ entries["key_hash"].astype(np.uint64)).view(np.int64)
+
+
+class IndexBuilder:
+    """Writes the index files behind the first `kept` files into the directory `aside`."""
+
+    def __init__(
+        self,
+        check: IndexCheck,
+        kept: int,
+        aside: str,
+        now: int,
+        zone: datetime.tzinfo,
+        files: FileWrites,
+    ) -> None:
+        last = check.files[kept - 1] if kept else None
+        state = None
+        self._end, self._skip = -1, 0
+        if last is not None:
+            assert last.header is not None
+            self._end = last.header.end_physical_offset
+            # The first keys of this message are in the full file already.
+            self._skip = int(np.count_nonzero(last.units["physical_offset"] == self._end))
+            state = IndexState(last.path.rpartition("/")[2], last.header, np.empty(0, INDEX_SLOT))
+        self.start = max(self._end, check.log_start)
+        self._index = IndexFiles(aside, check.geometry, now, zone, files, after=state)
+        self.entries = 0
+
+    def add(self, batch: IndexBatch) -> None:
+        """Adds the entries of the next messages of the log, from `start` on."""
+        is_new = batch.physical_offsets >= self._end
+        drop = np.zeros(len(batch.message_index), bool)
+        if len(batch.message_index):
+            physical = batch.physical_offsets[batch.message_index]
+            drop = physical < self._end
+            drop[np.flatnonzero(physical == self._end)[: self._skip]] = True
+        if not is_new.all() or drop.any():
+            numbers = np.cumsum(is_new) - 1
+            batch = IndexBatch(
+                batch.physical_offsets[is_new],
+                batch.store_timestamps[is_new],
+                batch.key_hashes[~drop],
+                numbers[batch.message_index[~drop]],
+            )
+        self.entries += len(batch.key_hashes)
+        self._index.write(batch)
+
+    def close(self) -> None:
+        self._index.close()
+
+
+def move_index(check: IndexCheck, aside: str, files: FileWrites) -> int:
+    """Replaces the files that `check` does not keep by those in `aside`. Returns the number of new files.
+
+    If the process dies in between, the index lacks whole files, which the next check finds.
+    """
+    root = check.directory.rpartition("/")[0]
+    files.make_directories(root, "index")
+    for dropped in check.files[check.kept() :]:
+        files.remove(dropped.path)
+    new = list_index_files(aside) if check.bad_from is not None else []
+    for file in new:
+        with files.open(file.path) as opened:
+            files.sync(opened)
+    for file in new:
+        files.rename(file.path, f"{check.directory}/{file.path.rpartition('/')[2]}")
+    files.sync_directory(check.directory)
+    return len(new)

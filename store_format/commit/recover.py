@@ -1,0 +1,236 @@
+"""Recovery of a store: a plan that shows what changes, and its execution under the store's lock.
+
+The log ends where a broker that starts would end it (spec 7.3, 7.4). Entries behind this end are removed, and
+consume queues and index are completed from the messages before it: not only from the last 10 files, as a
+broker does, and also in a store that was shut down cleanly and lost some of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from store_format.bookkeeping.journal import read_journal
+from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
+from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.recovery_run import carry_out_recovery, open_store_log
+from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, look
+from store_format.commit.unsupported import refuse_store
+from store_format.consumequeue.listing import FOLDERS, has_rocksdb_queues, list_queues
+from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.errors import StoreInUseError, UnsupportedFormatError
+from store_format.files.lock import StoreLock
+from store_format.files.read import list_store_files
+from store_format.files.scratch import scratch_directory
+from store_format.files.status import stat_identity
+from store_format.index.file import list_index_files
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.read.store_root import broker_name_of
+
+RECOVER_COLUMNS = (
+    BROKER,
+    ViewColumn("part", TEXT, "commitlog, consumequeue, batchconsumequeue, index, or commit (of rmqlog)."),
+    ViewColumn("topic", TEXT, "The topic of a queue."),
+    ViewColumn("queueId", INT, "The queue."),
+    ViewColumn("action", TEXT, "end, cut, create, complete, correct, replace, rebuild, keep, left, refused."),
+    ViewColumn(
+        "position",
+        LONG,
+        "Where the change begins: queue offset, unit of a batch queue, or physical offset.",
+    ),
+    ViewColumn("entries", LONG, "Messages of the log, or entries that are added, corrected or removed."),
+    ViewColumn(
+        "byBroker", LONG, "Those of the entries that a broker that starts would write; null: unknown."
+    ),
+    ViewColumn("reason", TEXT, "Why."),
+)
+_Row = tuple[object, ...]
+
+
+@dataclass(slots=True)
+class RecoverPlan:
+    """A recovery that is not yet carried out. `table` reads the store, `apply` changes it."""
+
+    root: str
+    options: RecoverOptions
+    broker_name: str
+    _survey: Survey | None = field(default=None)
+    _seen: object = field(default=None)
+
+    def table(self) -> pa.Table:
+        """One row for each change, with `RECOVER_COLUMNS`; reads the whole log, and changes nothing.
+
+        Builds the queues in a temporary directory: 20 bytes a message.
+        """
+        if self._survey is None:
+            if store_state(self.root) is StoreState.LIVE:
+                raise StoreInUseError(
+                    f"{self.root}: a broker has the store open; stop the broker, or copy the store first"
+                )
+            self._seen = _identity(self.root, self.options)
+            survey = find_end(self.root, open_store_log(self.root, self.options), self.options)
+            with scratch_directory("rmqlog-recover-") as aside:
+                look(survey, self.options, aside)
+            self._survey = survey
+        return self._table(self._survey)
+
+    def apply(self) -> pa.Table:
+        """Recovers the store and returns the `table` of what was changed.
+
+        Raises StoreInUseError if a broker has the store, or if the store changed since `table`; what
+        `refuse_cut` and `refuse_missing_files` raise for messages behind damage, unless
+        `cut_after_damage`; and OptionError if the store does not show the sizes of files that are created.
+        If the process dies, the next recovery, or the next commit, completes the work.
+        """
+        refuse_store(self.root)
+        with StoreLock(self.root, timeout=self.options.lock_timeout) as lock:
+            lock.refuse_other_openers()
+            if self._seen is not None and self._seen != _identity(self.root, self.options):
+                raise StoreInUseError(
+                    f"{self.root}: the store changed since the recovery was planned; plan it again"
+                )
+            before = self._commit_row()
+            survey = carry_out_recovery(self.root, self.options)
+            lock.refuse_other_openers()
+        return self._table(survey, before)
+
+    def _commit_row(self) -> list[_Row]:
+        if read_journal(self.root) is None:
+            return []
+        reason = "a commit of rmqlog was interrupted; it is completed or withdrawn first"
+        return [(self.broker_name, "commit", None, None, "complete", None, None, 0, reason)]
+
+    def _table(self, survey: Survey, before: list[_Row] | None = None) -> pa.Table:
+        rows = self._commit_row() if before is None else before
+        rows += [(self.broker_name, *row) for row in _rows(survey, self.options)]
+        return pa.Table.from_batches([batch_of(RECOVER_COLUMNS, rows)])
+
+
+def recover(
+    path: str,
+    *,
+    rebuild_queues: bool = True,
+    rebuild_index: bool = True,
+    topics: Collection[str] | None = None,
+    cut_after_damage: bool = False,
+    broker_conf: str | None = None,
+    commit_log_paths: Sequence[str] = (),
+) -> RecoverPlan:
+    """Plans the recovery of the store at `path`: see `RecoverPlan.table`, then `RecoverPlan.apply`.
+
+    The log ends where a broker that starts ends it (CommitLog.recoverNormally, recoverAbnormally). With
+    `rebuild_queues` every consume queue, of `topics` or of all, is compared with the messages of the log, and
+    with `rebuild_index` every index file; what is missing or wrong is written again. `cut_after_damage` gives
+    up the messages behind damage in the log, which are otherwise a reason to refuse. `broker_conf` is the
+    path of the broker's settings; without it the store's own files show the sizes.
+
+    Raises UnsupportedFormatError for a store with RocksDB queues, under a controller, or of DLedger, and
+    StoreNotFoundError without a store.
+
+    Example: `recover("/data/store").table()`, then `recover("/data/store").apply()`.
+    """
+    root = os.path.abspath(path)
+    _refuse_rocksdb(root)
+    refuse_store(root)
+    conf = broker_conf_of(root, broker_conf)
+    options = RecoverOptions(
+        topics=None if topics is None else frozenset(topics),
+        queues=rebuild_queues,
+        index=rebuild_index and conf.message_index_enable,
+        cut_after_damage=cut_after_damage,
+        settings=None if broker_conf is None else _settings(root, conf),
+        batch_queue_file_size=conf.batch_queue_file_size,
+        delay_levels_ms=conf.message_delay_levels_ms,
+        log_directories=tuple(map(os.path.abspath, commit_log_paths)),
+    )
+    return RecoverPlan(root, options, broker_name_of(root))
+
+
+def _settings(root: str, conf: BrokerConf) -> StoreSettings:
+    return StoreSettings(
+        broker_name_of(root),
+        conf.commit_log_file_size,
+        conf.queue_file_size,
+        conf.max_hash_slot_num,
+        conf.max_index_num,
+    )
+
+
+def _refuse_rocksdb(root: str) -> None:
+    if has_rocksdb_queues(root):
+        raise UnsupportedFormatError(
+            f"{root}: expected consume queues in files, found a RocksDB database (storeType=defaultRocksDB). "
+            "Its broker completes the database from the commitlog when it starts. If the database is lost, "
+            "remove the directory with the file CURRENT and start the broker with "
+            "commitLogRecoverMaxNum at least the number of commitlog files. To read the messages without a "
+            "broker, read the store as it is: the commitlog alone is enough"
+        )
+
+
+def _identity(root: str, options: RecoverOptions) -> object:
+    """Changes when anything that a recovery looks at changes."""
+    paths = [
+        file.path
+        for directory in options.log_directories or (f"{root}/commitlog",)
+        for file in list_store_files(directory)
+    ]
+    for _, _, directory, _ in list_queues(root, lambda _: True, lambda _: None):
+        paths += [directory, *(file.path for file in list_store_files(directory))]
+    paths += [file.path for file in list_index_files(f"{root}/index")]
+    paths += [f"{root}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
+    return [(path, stat_identity(path)) for path in paths], read_journal(root)
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
+
+
+def _rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
+    yield from _log_rows(survey)
+    for change in survey.changes:
+        part = FOLDERS["batch" if change.is_batch else "simple"]
+        yield (
+            part, *change.queue, change.action, change.first, change.entries, change.by_broker, change.reason
+        )  # fmt: skip
+    for left in survey.left:
+        yield "consumequeue", *left.queue, "left", None, left.entries, None, left.reason
+    if survey.misplaced:
+        reason = "messages whose queue id or queue offset no queue can have"
+        yield "consumequeue", None, None, "left", None, survey.misplaced, None, reason
+    yield from _index_rows(survey)
+
+
+def _log_rows(survey: Survey) -> Iterator[_Row]:
+    end = survey.end
+    how = "abnormal recovery (abort exists)" if survey.is_crashed else "normal recovery"
+    why = f": expected {end.end.expected}, found {end.end.found}" if end.end.expected else ""
+    reason = f"{how} from {end.start}; the log ends there ({end.end.kind}{why})"
+    yield "commitlog", None, None, "end", end.offset, survey.units or None, None, reason
+    if survey.refused is not None:
+        yield "commitlog", None, None, "refused", end.offset, None, None, str(survey.refused)
+    if survey.damage:
+        path, byte, _, expected, found = survey.damage[0]
+        size = sum(each[2] for each in survey.damage)
+        reason = f"{size} damaged bytes, the first at {path} byte {byte}: expected {expected}, found {found}"
+        yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
+    for queue in survey.ahead:
+        reason = f"entries point to {end.offset} or behind, where the log has no message"
+        yield FOLDERS[queue.kind], queue.topic, queue.queue_id, "cut", None, None, None, reason
+
+
+def _index_rows(survey: Survey) -> Iterator[_Row]:
+    if survey.index_problem:
+        yield "index", None, None, "left", None, None, None, survey.index_problem
+    check = survey.index
+    if check is None or check.bad_from is None:
+        return
+    kept = check.kept()
+    reason = (
+        check.problem or f"{check.missing} entries are missing, the first of the message at {check.bad_from}"
+    )
+    yield (
+        "index", None, None, "rebuild", check.bad_from, check.missing, None,
+        f"{reason}; {kept} of {len(check.files)} files stay, the others are written again",
+    )  # fmt: skip

@@ -1,0 +1,185 @@
+"""Carries out a recovery under the store's lock, so that it can be repeated after a crash.
+
+Of a store that a broker's crash left, `abort` stays until everything is complete. In another store, entries
+are corrected in ascending order, whole queues and index files are built beside and moved to their places, and
+the next survey finds what is still missing.
+"""
+
+from __future__ import annotations
+
+import datetime
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+
+from store_format.bookkeeping.journal import abort_mark, read_journal, rebuild_path, write_abort_mark
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.commit.checkpoint import index_end, save_checkpoint
+from store_format.commit.log_scan import LogPart
+from store_format.commit.log_shortage import cut_queues
+from store_format.commit.lost_log import refuse_lost_log
+from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.queue_compare import QueueChange, compare
+from store_format.commit.queue_moves import clear_directory, end_rebuild, move_in
+from store_format.commit.queue_rebuild import has_queue_files
+from store_format.commit.queue_repair import queue_state, truncate
+from store_format.commit.rebuilt_index import IndexBuilder, IndexCheck, move_index
+from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, index_parts, look
+from store_format.commit.roll_forward import open_log
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
+from store_format.errors import StoreError, StoreWriteError
+from store_format.files.read import entry_names, list_store_files
+from store_format.files.status import stat_identity
+from store_format.files.write import FileWrites
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+
+
+def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
+    directories = options.log_directories or (f"{root}/commitlog",)
+    log = open_log(directories)
+    refuse_lost_log(root, log, directories)
+    return log
+
+
+def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
+    files = FileWrites(sync=True)
+    commit_options = CommitOptions(
+        log_directories=options.log_directories,
+        settings=options.settings,
+        is_queue_size_given=options.is_queue_size_given,
+        cut_after_damage=options.cut_after_damage,
+        message_index_enable=options.index,
+        clock=options.clock,
+    )
+    files.make_directories(root, OWN_DIRECTORY)
+    is_crashed = abort_mark(root) == "" and read_journal(root) is None
+    if not is_crashed or not (options.queues and options.index and options.topics is None):
+        open_store(root, commit_options, files)
+    survey = find_end(root, open_store_log(root, options), options)
+    if survey.refused is not None:
+        raise survey.refused
+    aside = rebuild_path(root)
+    files.remove_tree(aside)
+    files.make_directories(root, OWN_DIRECTORY, aside.rpartition("/")[2])
+    built: list[IndexBuilder] = []
+
+    def index(part: LogPart) -> None:
+        check = survey.index
+        if check is not None and check.is_empty and part.index is not None:
+            if not built:
+                built.append(_index_builder(check, 0, options, aside))
+            built[0].add(part.index)
+
+    look(survey, options, aside, on_part=index)
+    _cut(survey, files)
+    _change_queues(survey, aside, files)
+    _change_index(survey, options, aside, files, built[0] if built else None)
+    if survey.is_crashed:
+        # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
+        write_abort_mark(root, "recovered", files)
+        end_rebuild(root)
+        open_store(root, commit_options, files)
+    end_rebuild(root)
+    return survey
+
+
+def _cut(survey: Survey, files: FileWrites) -> None:
+    """Removes what points behind the log's end, then clears the log there."""
+    root, log, end = survey.root, survey.log, survey.end
+    settings = survey.settings
+    directories = sorted({file.path.rpartition("/")[0] for file in log.files})
+    log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
+    if not survey.is_crashed:
+        cut_queues(root, log, end, survey.ahead, settings.geometry, files)
+    # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles).
+    log_files.clear_behind(end.offset, keep=end.offset + 1 if survey.is_crashed else -1)
+
+
+def _change_queues(survey: Survey, aside: str, files: FileWrites) -> None:
+    root = survey.root
+    for change in survey.changes:
+        if change.action in ("complete", "correct"):
+            compare(root, survey.built[change.queue], survey.range, files)
+        elif change.action == "replace":
+            _replace(root, aside, change, survey, files)
+    _create([change for change in survey.changes if change.action == "create"], survey, aside, files)
+    if survey.is_crashed:
+        for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
+            with suppress(StoreError):  # a queue that is left as it is
+                truncate(queue_state(survey.log, survey.end.offset, topic, queue_id, directory, kind), files)
+
+
+def _sync(directory: str, files: FileWrites) -> None:
+    for file in list_store_files(directory):
+        with files.open(file.path) as opened:
+            files.sync(opened)
+    files.sync_directory(directory)
+
+
+def _replace(root: str, aside: str, change: QueueChange, survey: Survey, files: FileWrites) -> None:
+    """Puts the built directory in the place of the old one, which is removed with `aside`."""
+    built = survey.built[change.queue]
+    target = queue_directory(root, *change.queue, "batch" if change.is_batch else "simple")
+    _sync(built.directory, files)
+    files.make_directories(aside, "old")
+    old = f"{aside}/old/{len(entry_names(f'{aside}/old'))}"
+    if not files.move(target, old):
+        raise StoreWriteError(f"{target}: cannot move the directory to {old}: another file system")
+    files.move(built.directory, target)
+    files.sync_directory(target.rpartition("/")[0])
+
+
+def _create(changes: Sequence[QueueChange], survey: Survey, aside: str, files: FileWrites) -> None:
+    root = survey.root
+    if not changes:
+        return
+    is_all_new = not has_queue_files(root)
+    files.give_like(
+        aside, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root
+    )
+    new = {change.queue for change in changes}
+    for key, built in survey.built.items():
+        if key in new:
+            _sync(built.directory, files)
+        else:
+            files.remove_tree(built.directory)
+            files.remove_directory(built.directory.rpartition("/")[0])
+    simple = sorted(change.queue for change in changes if not change.is_batch)
+    for key in sorted(new.difference(simple)):
+        files.make_directories(root, FOLDERS["batch"], key[0])
+        target = queue_directory(root, *key, "batch")
+        clear_directory(target, files)
+        if not files.move(survey.built[key].directory, target):
+            raise StoreWriteError(f"{target}: cannot move the built queue there: another file system")
+        files.sync_directory(target.rpartition("/")[0])
+    for key in move_in(root, aside, simple, is_all_new, files):
+        compare(root, survey.built[key], survey.range, files, in_place=True)
+
+
+def _change_index(
+    survey: Survey, options: RecoverOptions, aside: str, files: FileWrites, built: IndexBuilder | None
+) -> None:
+    check = survey.index
+    if check is None or check.bad_from is None:
+        return
+    if built is None:
+        built = _index_builder(check, check.kept(), options, aside)
+        stop = survey.end.offset
+        for part in index_parts(survey, options, built.start) if built.start < stop else ():
+            if part.index is not None:
+                built.add(part.index)
+    built.close()
+    move_index(check, f"{aside}/index", files)
+    end = index_end(survey.root, survey.settings.geometry)
+    checkpoint = read_checkpoint(f"{survey.root}/checkpoint") or Checkpoint()
+    if end is not None and end > checkpoint.index_msg_timestamp:
+        save_checkpoint(survey.root, replace(checkpoint, index_msg_timestamp=end), files)
+
+
+def _index_builder(check: IndexCheck, kept: int, options: RecoverOptions, aside: str) -> IndexBuilder:
+    now = options.clock()
+    zone = datetime.timezone(datetime.timedelta(seconds=time.localtime(now // 1000).tm_gmtoff))
+    return IndexBuilder(check, kept, f"{aside}/index", now, zone, FileWrites(sync=False))

@@ -1,0 +1,362 @@
+"""What a store lacks: where its log ends, and which queue and index entries differ from its messages.
+
+A survey reads the store and changes nothing in it. It builds the queues in a directory beside (a temporary
+directory for a preview) and compares them with the store's. `recover.py` carries out what a survey found.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import (
+    StoreSettings,
+    is_queue_file_size_known,
+    read_settings,
+    settings_of,
+)
+from store_format.commit.append_position import end_of_clean_log
+from store_format.commit.built_queues import BuiltQueue, QueueBuilder
+from store_format.commit.log_scan import LogPart, LogScan, scan_log
+from store_format.commit.log_shortage import refuse_cut, refuse_missing_files
+from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare
+from store_format.commit.queue_rebuild import doubtful_queues
+from store_format.commit.queue_repair import QueueState
+from store_format.commit.rebuilt_index import IndexCheck
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.listing import list_queues
+from store_format.errors import OptionError, StoreError
+from store_format.files.read import entry_names
+from store_format.files.write import FileWrites
+from store_format.index.keys import unit_key_hashes
+from store_format.message.locate import locate
+from store_format.message.property_table import PropertyTable
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import read_topics
+from store_format.names import TAGS, QueueKey
+from store_format.read.recovery import LogEnd, end_after_crash
+
+_BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
+_TAGS_LOOKED_AT = 1000  # messages
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverOptions:
+    """How to recover a store.
+
+    - `topics`: only the queues of these topics; they are rebuilt even where the store does not show whether
+      the topic was deleted. None: all queues.
+    - `queues`, `index`: whether consume queues and index files are compared with the log and rebuilt.
+    - `cut_after_damage`: gives up the messages behind damage in the log, as a broker that starts does.
+    - `settings`: for a store whose files do not show its sizes; `is_queue_size_given` is False if nobody gave
+      mappedFileSizeConsumeQueue. `batch_queue_file_size` is mapperFileSizeBatchConsumeQueue.
+    - `delay_levels_ms`: messageDelayLevel. `tag_keys`: whether the broker indexes tags (5.4 and later); None
+      asks the store.
+    - `processes` scan the log; None: one for each core. `clock` (ms) names index files.
+    """
+
+    topics: frozenset[str] | None = None
+    queues: bool = True
+    index: bool = True
+    cut_after_damage: bool = False
+    settings: StoreSettings | None = None
+    is_queue_size_given: bool = True
+    batch_queue_file_size: int = _BATCH_FILE_SIZE
+    delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
+    tag_keys: bool | None = None
+    log_directories: tuple[str, ...] = ()
+    lock_timeout: float = 0.0
+    processes: int | None = None
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    def chooses(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
+
+
+@dataclass(frozen=True, slots=True)
+class LeftQueue:
+    """A queue of the log that is not built, and why."""
+
+    queue: QueueKey
+    entries: int
+    reason: str
+
+
+@dataclass(slots=True)
+class Survey:
+    """What was found. `refused` says why the store cannot be recovered as it is.
+
+    `ahead` are the queues whose entries point behind the log's end. `left` are queues that stay as they are.
+    """
+
+    root: str
+    log: CommitLog
+    end: LogEnd
+    is_crashed: bool
+    settings: StoreSettings
+    broker_start: int
+    known: int  # the end of the messages in queues, -1 without any
+    ahead: list[QueueBounds]
+    refused: StoreError | None = None
+    units: int = 0
+    damage: list[tuple[str, int, int, str, str]] = field(default_factory=list)
+    built: dict[QueueKey, BuiltQueue] = field(default_factory=dict)
+    changes: list[QueueChange] = field(default_factory=list)
+    left: list[LeftQueue] = field(default_factory=list)
+    index: IndexCheck | None = None
+    index_problem: str = ""
+    misplaced: int = 0
+
+    @property
+    def range(self) -> LogRange:
+        return LogRange(self.log.min_offset, self.end.offset, self.broker_start)
+
+
+def find_end(root: str, log: CommitLog, options: RecoverOptions) -> Survey:
+    """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing."""
+    settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    is_crashed = abort_mark(root) == ""
+    queues = _whole_queues(root, log)
+    known = max(
+        (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
+        default=-1,
+    )
+    refused: StoreError | None = None
+    if is_crashed:
+        end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+    else:
+        end = end_of_clean_log(log, read_ledger(root), queues)
+    try:
+        if not options.cut_after_damage:
+            if not is_crashed:
+                refuse_missing_files(root, log, end, queues)
+            refuse_cut(root, log, end)
+    except StoreError as error:
+        refused = error
+    return Survey(
+        root,
+        log,
+        end,
+        is_crashed,
+        settings,
+        end.start if is_crashed else max(known + 1, end.start),
+        known,
+        [queue for queue in queues if queue.last_physical_offset >= end.offset],
+        refused,
+    )
+
+
+def _whole_queues(root: str, log: CommitLog) -> list[QueueBounds]:
+    """The bounds of the queues whose files fit together and that point to the log."""
+    found = []
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, _ignore):
+        try:
+            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+        except StoreError:
+            continue
+        if bounds is not None and bounds.last_physical_offset >= 0:
+            found.append(bounds)
+    return found
+
+
+def _ignore(error: StoreError) -> None:
+    """The comparison reports the queue."""
+
+
+# ---- the messages of the log -------------------------------------------------------------------------------
+
+
+def look(
+    survey: Survey,
+    options: RecoverOptions,
+    aside: str,
+    *,
+    on_part: Callable[[LogPart], None] = lambda _: None,
+) -> None:
+    """Reads all messages of the log once; builds the queues below `aside` and compares queues and index."""
+    if not (options.queues or options.index):
+        return
+    scan = _scan(survey, options)
+    builder = QueueBuilder(
+        aside,
+        scan.batch_topics,
+        options.chooses if options.queues else lambda _: False,
+        _file_sizes(survey, options),
+        FileWrites(sync=False),
+    )
+    if options.index:
+        _begin_index(survey, options)
+    try:
+        for part in _parts(scan, survey, options):
+            survey.units += part.units
+            survey.damage += part.damage
+            builder.add(part)
+            if survey.index is not None and part.index is not None:
+                survey.index.add(part.index)
+            on_part(part)
+    finally:
+        builder.close()
+    survey.built, survey.misplaced = builder.queues, builder.misplaced
+    _compare_all(survey, options)
+
+
+def _parts(scan: LogScan, survey: Survey, options: RecoverOptions) -> Iterator[LogPart]:
+    log = survey.log
+    if log.min_offset < survey.end.offset:
+        yield from scan_log(scan, log, log.min_offset, survey.end.offset, processes=options.processes)
+
+
+def index_parts(survey: Survey, options: RecoverOptions, start: int) -> Iterator[LogPart]:
+    """The messages of the log from `start`, where a message begins, for the index alone."""
+    scan = _scan(survey, options)
+    return scan_log(scan, survey.log, start, survey.end.offset, processes=options.processes)
+
+
+def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
+    root = survey.root
+    batch = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
+    batch |= {topic for topic, _, _, kind in list_queues(root, lambda _: True, _ignore) if kind == "batch"}
+    tag_keys = options.tag_keys
+    if tag_keys is None:
+        tag_keys = indexes_tags(root, survey.log, survey.settings)
+    return LogScan(
+        options.log_directories or (f"{root}/commitlog",),
+        frozenset(batch),
+        options.delay_levels_ms,
+        options.index,
+        tag_keys,
+    )
+
+
+def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
+    """Whether the store's broker indexes tags: 5.4 and later do, and always make the directory rocksdbstore.
+
+    Without this directory the store's index files decide.
+    """
+    if "rocksdbstore" in entry_names(root) or read_settings(root) is not None:
+        return True
+    check = IndexCheck.open(root, settings.geometry, log.min_offset, log.stop)
+    for each in check.files:
+        offsets = each.units["physical_offset"]
+        offsets = offsets[offsets >= log.min_offset][:_TAGS_LOOKED_AT]
+        if not len(offsets):
+            continue
+        for run in log.walk(int(offsets[0]), int(offsets[-1])):
+            if isinstance(run, Damage):
+                break
+            units, _ = locate(log.refs_of(run), verify_crc=False)
+            tags = PropertyTable(units.raw_properties()).values(TAGS)
+            for number, tag in enumerate(tags.to_pylist()):
+                if tag:
+                    hashes, _ = unit_key_hashes(units.select(np.array([number])))
+                    mine = each.units["physical_offset"] == int(units.physical_offsets[number])
+                    return int(hashes[-1]) in each.units["key_hash"][mine].tolist()
+    return False
+
+
+def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
+    batch = batch_file_size(survey.root, options.batch_queue_file_size)
+    is_known = is_queue_file_size_known(
+        survey.root, survey.log, options.settings is not None and options.is_queue_size_given
+    )
+
+    def size(queue: QueueKey, is_batch: bool) -> int:
+        if is_batch:
+            return batch
+        if not is_known:
+            raise OptionError(
+                f"{survey.root}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store does "
+                "not show the size of the files. Nothing was changed. Give mappedFileSizeConsumeQueue from "
+                "the configuration of this store's broker (--broker-conf; the default is 6000000): the "
+                "broker loads files of that size only"
+            )
+        return survey.settings.queue_file_size
+
+    return size
+
+
+def _begin_index(survey: Survey, options: RecoverOptions) -> None:
+    geometry = survey.settings.geometry
+    mark = None
+    if survey.is_crashed:
+        mark = (read_checkpoint(f"{survey.root}/checkpoint") or Checkpoint()).index_msg_timestamp
+    check = IndexCheck.open(survey.root, geometry, survey.log.min_offset, survey.end.offset, mark=mark)
+    is_known = (
+        not check.is_empty
+        or options.settings is not None
+        or read_settings(survey.root) is not None
+        or survey.log.file_size == StoreSettings("").mapped_file_size_commit_log
+    )
+    if is_known:
+        survey.index = check
+    else:
+        survey.index_problem = (
+            "no index file shows maxHashSlotNum and maxIndexNum: give both with the broker's configuration "
+            "(--broker-conf)"
+        )
+
+
+# ---- comparing ---------------------------------------------------------------------------------------------
+
+
+def _compare_all(survey: Survey, options: RecoverOptions) -> None:
+    root = survey.root
+    found: dict[QueueKey, QueueChange] = {}
+    for key, queue in sorted(survey.built.items()):
+        if queue.problem:
+            survey.left.append(LeftQueue(key, queue.entries, queue.problem))
+            continue
+        try:
+            change = compare(root, queue, survey.range)
+        except StoreError as error:
+            survey.left.append(LeftQueue(key, queue.entries, str(error)))
+            continue
+        if change is not None:
+            found[key] = change
+    new = [key for key, change in found.items() if change.action == "create"]
+    for key, reason in _not_created(survey, new, options).items():
+        survey.left.append(LeftQueue(key, found.pop(key).entries, reason))
+    survey.changes = list(found.values())
+
+
+def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -> Mapping[QueueKey, str]:
+    """The queues without files whose messages belong, or may belong, to a deleted topic."""
+    filed: dict[QueueKey, QueueState] = {}
+    topics_with_files = set()
+    for topic, queue_id, directory, kind in list_queues(survey.root, lambda _: True, _ignore):
+        topics_with_files.add(topic)
+        built = survey.built.get((topic, queue_id))
+        if (topic, queue_id) not in new:
+            offset = built.max_offset if built is not None else 0
+            filed[topic, queue_id] = QueueState(directory, kind == "batch", offset, None, 0, 0)
+    if not filed or options.topics is not None:
+        return {}
+    topics = read_topics(survey.root)
+    reasons = {}
+    if topics is not None:
+        known = topics_with_files | set(topics)
+        since = survey.end.scan_start if survey.is_crashed else survey.end.offset
+        reasons = {
+            key: "the topic was deleted: topics.json does not have it (name it with --topic to rebuild it)"
+            for key in new
+            if key[0] not in known and survey.built[key].seen.last < since
+        }
+    seen = {key: queue.seen for key, queue in survey.built.items()}
+    left_over, unknown = doubtful_queues(survey.root, [key for key in new if key not in reasons], filed, seen)
+    for key in left_over:
+        reasons[key] = "the topic was deleted and created again after these messages"
+    for key in unknown:
+        reasons[key] = (
+            "the store does not show whether the queue was lost, or its topic deleted and created again "
+            "(name the topic with --topic to rebuild it)"
+        )
+    return reasons

@@ -1,0 +1,67 @@
+"""`recover`: the plan by default, the change with --apply."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from store_format import MessageStore
+from tests.support.cli_runs import Runner
+
+Golden = Callable[[str], Path]
+
+
+def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(golden("crash-torn-5.5.0"), tmp_path / "store"))
+    queue = next((store / "consumequeue/Orders/1").iterdir())
+    before = queue.read_bytes()
+    shutil.rmtree(queue.parent)
+    rows = rmqlog.rows("recover", store)
+    assert [(row["part"], row["topic"], row["queueId"], row["action"]) for row in rows] == [
+        ("commitlog", None, None, "end"),
+        ("consumequeue", "Orders", 2, "cut"),
+        ("consumequeue", "Orders", 1, "create"),
+        ("index", None, None, "rebuild"),
+    ]
+    assert rows[0]["position"] == 120777
+    assert rows[2]["entries"] == rows[2]["byBroker"] == 56
+    assert not queue.exists()
+    assert "add --apply" in rmqlog("recover", store).err
+    assert max(map(len, rmqlog("recover", store).out.splitlines())) <= 80
+    assert "the changes are written" in rmqlog("recover", store, "--apply").err
+    assert queue.read_bytes() == before
+    assert "nothing has to be changed" in rmqlog("recover", store).err
+    assert MessageStore.open(str(store)).state == "clean"
+
+
+def test_recover_of_the_index_alone(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    shutil.rmtree(store / "consumequeue/Orders")
+    sorted((store / "index").iterdir())[0].unlink()
+    parts = {row["part"] for row in rmqlog.rows("recover", store, "--index")}
+    assert parts == {"commitlog", "index"}
+    parts = {row["part"] for row in rmqlog.rows("recover", store, "--queues", "-t", "Orders")}
+    assert parts == {"commitlog", "consumequeue"}
+
+
+def test_the_sizes_of_lost_files_come_from_broker_conf(
+    rmqlog: Runner, golden: Golden, tmp_path: Path
+) -> None:
+    store = Path(shutil.copytree(golden("batchcq-5.5.0"), tmp_path / "store"))
+    for folder in ("consumequeue", "batchconsumequeue", "index"):
+        shutil.rmtree(store / folder)
+    assert "--broker-conf" in rmqlog.fails(1, "recover", store)
+    conf = tmp_path / "broker.conf"
+    conf.write_text(
+        "mappedFileSizeConsumeQueue=2000\nmapperFileSizeBatchConsumeQueue=4600\nmaxHashSlotNum=100\n"
+        "maxIndexNum=400\n"
+    )
+    rmqlog("recover", store, "--apply", "--broker-conf", conf)
+    for folder in ("consumequeue", "batchconsumequeue"):
+        for path in golden("batchcq-5.5.0").glob(f"{folder}/*/*/*"):
+            assert (store / path.relative_to(golden("batchcq-5.5.0"))).read_bytes() == path.read_bytes()
+
+
+def test_recover_refuses_rocksdb(rmqlog: Runner, golden: Golden) -> None:
+    assert "RocksDB" in rmqlog.fails(1, "recover", golden("rocksdb-5.5.0"))

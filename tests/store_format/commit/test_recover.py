@@ -1,0 +1,254 @@
+"""Recovery of stores that real brokers wrote: what they lost comes back byte for byte."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.log_scan import LogScan, scan_log
+from store_format.commit.recover import RecoverPlan, recover
+from store_format.commit.recovery_survey import RecoverOptions
+from store_format.commitlog.log import CommitLog
+from store_format.errors import StoreInUseError, UnsupportedFormatError
+from store_format.files.lock import StoreLock
+from store_format.files.read import FileCache
+from store_format.index.file import open_index_files
+from store_format.names import QueueKey
+from store_format.store import MessageStore
+from tests.support import goldens
+
+Golden = Callable[[str], Path]
+FOLDERS = ("consumequeue", "batchconsumequeue", "index")
+CLEAN = (
+    "basic-4.9.7",
+    "basic-5.5.0",
+    "batchcq-5.5.0",
+    "delay-tx-5.5.0",
+    "edge-5.5.0",
+    "pop-5.5.0",
+    "propcrc-5.5.0",
+    "retry-dlq-5.5.0",
+)
+
+
+def _options(name: str) -> RecoverOptions:
+    config = goldens.config(name)
+    sizes = {
+        "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
+        "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
+        "max_hash_slot_num": "maxHashSlotNum",
+        "max_index_num": "maxIndexNum",
+    }
+    settings = StoreSettings("broker", **{ours: int(config[key]) for ours, key in sizes.items()})
+    batch = int(config.get("mapperFileSizeBatchConsumeQueue", 13_800_000))
+    return RecoverOptions(settings=settings, batch_queue_file_size=batch)
+
+
+def _plan(name: str, root: Path, **changes: object) -> RecoverPlan:
+    return RecoverPlan(str(root), replace(_options(name), **changes), "broker")  # type: ignore[arg-type] # fields
+
+
+def _queues(root: Path) -> dict[str, bytes]:
+    paths = [path for folder in FOLDERS[:2] for path in sorted((root / folder).rglob("*"))]
+    return {str(path.relative_to(root)): path.read_bytes() for path in paths if path.is_file()}
+
+
+def _index(root: Path) -> list[tuple[bytes, bytes]]:
+    """The units and slots of each index file: all but names and header times."""
+    files = open_index_files(str(root / "index"))
+    return [(file.units().tobytes(), file.slots().tobytes()) for file in files]
+
+
+def _changes(plan: RecoverPlan) -> list[tuple[str, str | None, int | None, str]]:
+    rows = plan.table().to_pylist()
+    return [
+        (row["part"], row["topic"], row["queueId"], row["action"]) for row in rows if row["action"] != "end"
+    ]
+
+
+@pytest.fixture
+def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
+    def copy(name: str) -> Path:
+        return Path(shutil.copytree(golden(name), tmp_path / name))
+
+    return copy
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_all_queues_and_the_index_come_back_byte_for_byte(
+    copied: Callable[[str], Path], golden: Golden, name: str
+) -> None:
+    root = copied(name)
+    for folder in FOLDERS:
+        shutil.rmtree(root / folder, ignore_errors=True)
+    plan = _plan(name, root)
+    assert {row["action"] for row in plan.table().to_pylist()} == {"end", "create", "rebuild"}
+    assert not (root / "consumequeue").exists()  # the table is a preview
+    plan.apply()
+    assert _queues(root) == _queues(golden(name))
+    assert _index(root) == _index(golden(name))
+    assert _changes(_plan(name, root)) == []
+
+
+@pytest.mark.parametrize("name", CLEAN)
+def test_a_whole_store_needs_no_change(golden: Golden, name: str) -> None:
+    assert _changes(_plan(name, golden(name))) == []
+
+
+def _without_a_queue(root: Path) -> tuple[QueueKey, str]:
+    shutil.rmtree(root / "consumequeue/Metrics/5")
+    return ("Metrics", 5), "create"
+
+
+def _without_the_last_file(root: Path) -> tuple[QueueKey, str]:
+    sorted((root / "consumequeue/Orders/1").iterdir())[-1].unlink()
+    return ("Orders", 1), "complete"
+
+
+def _without_the_first_file(root: Path) -> tuple[QueueKey, str]:
+    sorted((root / "consumequeue/Orders/1").iterdir())[0].unlink()
+    return ("Orders", 1), "correct"
+
+
+def _with_zeroed_units(root: Path) -> tuple[QueueKey, str]:
+    path = sorted((root / "consumequeue/Orders/2").iterdir())[0]
+    data = bytearray(path.read_bytes())
+    data[200:260] = bytes(60)
+    path.write_bytes(data)
+    return ("Orders", 2), "correct"
+
+
+def _with_a_cut_file(root: Path) -> tuple[QueueKey, str]:
+    path = sorted((root / "consumequeue/Orders/3").iterdir())[0]
+    path.write_bytes(path.read_bytes()[:700])
+    return ("Orders", 3), "replace"
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        _without_a_queue,
+        _without_the_last_file,
+        _without_the_first_file,
+        _with_zeroed_units,
+        _with_a_cut_file,
+    ],
+)
+def test_one_damaged_queue_comes_back(
+    copied: Callable[[str], Path], golden: Golden, damage: Callable[[Path], tuple[QueueKey, str]]
+) -> None:
+    name = "basic-5.5.0"
+    root = copied(name)
+    queue, action = damage(root)
+    plan = recover(str(root))  # the other files show the sizes
+    assert _changes(plan) == [("consumequeue", *queue, action)]
+    plan.apply()
+    assert _queues(root) == _queues(golden(name))
+    assert not (root / ".rmqlog/rebuild").exists()
+
+
+def test_a_lost_index_file_comes_back_with_those_behind_it(
+    copied: Callable[[str], Path], golden: Golden
+) -> None:
+    root = copied("basic-5.5.0")
+    sorted((root / "index").iterdir())[4].unlink()
+    kept = sorted((root / "index").iterdir())[:4]
+    before = [path.stat().st_mtime_ns for path in kept]
+    plan = recover(str(root), rebuild_queues=False)
+    assert _changes(plan) == [("index", None, None, "rebuild")]
+    plan.apply()
+    assert _index(root) == _index(golden("basic-5.5.0"))
+    assert [path.stat().st_mtime_ns for path in kept] == before
+
+
+def test_a_short_batch_queue_is_completed(copied: Callable[[str], Path], golden: Golden) -> None:
+    root = copied("batchcq-5.5.0")
+    directory = next((root / "batchconsumequeue").glob("*/*"))
+    path = sorted(directory.iterdir())[-1]
+    data = bytearray(path.read_bytes())
+    data[46 * 2 :] = bytes(len(data) - 46 * 2)
+    path.write_bytes(data)
+    plan = recover(str(root))
+    assert [change[3] for change in _changes(plan)] == ["complete"]
+    plan.apply()
+    assert _queues(root) == _queues(golden("batchcq-5.5.0"))
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
+def test_a_crash_is_recovered_with_lost_queues(
+    copied: Callable[[str], Path], golden: Golden, name: str
+) -> None:
+    whole, root = copied(name), golden(name)
+    _plan(name, whole).apply()
+    lost = Path(shutil.copytree(root, whole.with_name("lost")))
+    for folder in FOLDERS:
+        shutil.rmtree(lost / folder, ignore_errors=True)
+    _plan(name, lost).apply()
+    assert not (lost / "abort").exists()
+    assert _queues(lost) == _queues(whole)
+    assert _index(lost) == _index(whole)
+    ends = {
+        (queue.topic, queue.queue_id): queue.max_offset for queue in MessageStore.open(str(lost)).queues()
+    }
+    answers = goldens.expected(name)["queues"]
+    assert {key: ends.get(key, 0) for key in ends} == {
+        (each["topic"], each["queueId"]): each["maxOffset"] for each in answers if each["maxOffset"]
+    }
+    assert _changes(_plan(name, lost)) == []
+
+
+def test_only_the_chosen_topics_are_rebuilt(copied: Callable[[str], Path], golden: Golden) -> None:
+    root = copied("basic-5.5.0")
+    for topic in ("Orders", "Metrics"):
+        shutil.rmtree(root / "consumequeue" / topic)
+    recover(str(root), topics=["Orders"], rebuild_index=False).apply()
+    assert (root / "consumequeue/Orders").exists()
+    assert not (root / "consumequeue/Metrics").exists()
+
+
+def test_a_topic_that_may_be_deleted_is_left_until_it_is_named(copied: Callable[[str], Path]) -> None:
+    root = copied("edge-5.5.0")  # without consumer offsets
+    topic = "EdgeProps"
+    shutil.rmtree(root / "consumequeue" / topic)
+    table = recover(str(root)).table().to_pylist()
+    left = [row for row in table if row["topic"] == topic]
+    assert {row["action"] for row in left} == {"left"}
+    assert "does not show whether the queue was lost" in left[0]["reason"]
+    recover(str(root), topics=[topic]).apply()
+    assert (root / "consumequeue" / topic).exists()
+
+
+def test_a_changed_store_and_a_store_in_use_are_refused(copied: Callable[[str], Path]) -> None:
+    root = copied("basic-5.5.0")
+    plan = recover(str(root))
+    plan.table()
+    shutil.rmtree(root / "consumequeue/Orders")
+    with pytest.raises(StoreInUseError, match="the store changed since the recovery was planned"):
+        plan.apply()
+    with StoreLock(str(root)), pytest.raises(StoreInUseError):
+        recover(str(root)).apply()
+
+
+def test_rocksdb_queues_are_refused_with_advice(golden: Golden) -> None:
+    with pytest.raises(UnsupportedFormatError, match="commitLogRecoverMaxNum"):
+        recover(str(golden("rocksdb-5.5.0")))
+
+
+@pytest.mark.process
+def test_processes_find_the_entries_of_one_process(golden: Golden) -> None:
+    scan = LogScan((str(golden("edge-5.5.0") / "commitlog"),))
+    log = CommitLog.open(scan.directories, FileCache())
+    alone = list(scan_log(scan, log, 0, log.stop, processes=0))
+    together = list(scan_log(scan, log, 0, log.stop, processes=2))
+    assert sum(part.units for part in alone) == goldens.expected("edge-5.5.0")["allCommitLogMessages"]
+    for one, other in zip(alone, together, strict=True):
+        assert (one.first, one.stop, one.queues) == (other.first, other.stop, other.queues)
+        assert one.rows.tobytes() == other.rows.tobytes()
+        assert one.index is not None
+        assert other.index is not None
+        assert one.index.key_hashes.tobytes() == other.index.key_hashes.tobytes()
