@@ -49,6 +49,7 @@ COMMANDS: dict[str, str] = {
     "half": "waiting",
     "services": "services",
     "recover": "recover",
+    "clean": "clean",
     "verify": "verify",
     "dump": "dump",
     "export": "export",

@@ -21,8 +21,25 @@ def _timer() -> Service:
     return Timer()
 
 
+def _clean() -> Service:
+    from rmq_spark.services.clean import CleanService
+
+    return CleanService()
+
+
+def _flush() -> Service:
+    from rmq_spark.services.flush import FlushService
+
+    return FlushService()
+
+
 # Each is made when a run begins: the modules are imported only if the service is chosen.
-_BY_NAME: dict[str, Callable[[], Service]] = {"schedule": _schedule, "timer": _timer}
+_BY_NAME: dict[str, Callable[[], Service]] = {
+    "schedule": _schedule,
+    "timer": _timer,
+    "clean": _clean,
+    "flush": _flush,  # the last: what the others wrote is flushed in the same turn
+}
 NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
 
 

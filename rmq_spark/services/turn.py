@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Now, Service, ServicePlan
+from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
 from store_format.bookkeeping.settings import broker_conf_of, read_settings
@@ -27,7 +28,7 @@ _log = logging.getLogger(__name__)
 
 TURN_COLUMNS = (
     ViewColumn("service", TEXT, "The service."),
-    ViewColumn("due", LONG, "Messages (clean: files) that were due, at most one turn of them."),
+    ViewColumn("due", LONG, "Messages (clean: files; flush: 1) that were due, at most one turn of them."),
     ViewColumn("done", LONG, "Messages (clean: files) that the turn wrote or deleted; 0 in a preview."),
     ViewColumn("nextDue", TIME, "When the service has something to do next; null if nothing waits."),
     ViewColumn("lateMs", LONG, "How late the oldest due message was; null if nothing was due."),
@@ -121,12 +122,26 @@ def take_turn(
         store = Store.open(path, commit_log_paths=commit_log_paths)
         return [_planned(service, store, now)[0] for service in services]
     options = CommitOptions(
-        lock_timeout=lock_timeout, conf=now.conf, clock=lambda: now.ms, log_directories=commit_log_paths
+        sync=_is_sync(path, now.conf),
+        lock_timeout=lock_timeout,
+        conf=now.conf,
+        clock=lambda: now.ms,
+        log_directories=commit_log_paths,
     )
     with write_session(path, options) as session:
         reports = [_done(service, session, now) for service in services]
         _count(path, reports, now.ms, session.files)
     return reports
+
+
+def _is_sync(path: str, conf: BrokerConf) -> bool:
+    """Whether a turn waits for the disk: as the settings say, else as the last commit did.
+
+    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals.
+    """
+    if "flushDiskType" in conf.given:
+        return conf.flush_disk_type == "SYNC_FLUSH"
+    return not abort_mark(path)
 
 
 def _planned(service: Service, store: Store, now: Now) -> tuple[TurnReport, ServicePlan | None]:

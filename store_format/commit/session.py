@@ -86,6 +86,10 @@ class WriteSession:
             stage_messages(self.root, messages, options), turn, store_timestamps, options
         )
 
+    def flush(self) -> None:
+        """Writes what ASYNC commits left to the disk. `abort` is gone then, as after a clean shutdown."""
+        open_store(self.root, replace(self.options, sync=True), FileWrites(sync=True))
+
     def append_staged(
         self,
         staged: StagedFile,

@@ -62,6 +62,13 @@ def _hours(text: str) -> tuple[int, ...]:
     return hours
 
 
+def _flush_disk_type(text: str) -> str:
+    """FlushDiskType.valueOf, which a broker calls with the trimmed text; it does not start with another."""
+    if text.strip() not in ("SYNC_FLUSH", "ASYNC_FLUSH"):
+        raise ValueError(f"expected SYNC_FLUSH or ASYNC_FLUSH, found {text!r}")
+    return text.strip()
+
+
 def _setting(name: str, default: Any, read: Callable[[str], Any] = _integer) -> Any:
     """A field of `BrokerConf`: RocketMQ's name of the setting, its default, and how its text is read."""
     return field(default=default, metadata={"name": name, "read": read})
@@ -101,7 +108,10 @@ class BrokerConf:
     delete_commit_log_files_interval_ms: int = _setting("deleteCommitLogFilesInterval", 100)
     delete_consume_queue_files_interval_ms: int = _setting("deleteConsumeQueueFilesInterval", 100)
     clean_resource_interval_ms: int = _setting("cleanResourceInterval", 10_000)
+    flush_disk_type: str = _setting("flushDiskType", "ASYNC_FLUSH", _flush_disk_type)
     flush_interval_commit_log_ms: int = _setting("flushIntervalCommitLog", 500)
+    flush_commit_log_least_pages: int = _setting("flushCommitLogLeastPages", 4)
+    flush_commit_log_thorough_interval_ms: int = _setting("flushCommitLogThoroughInterval", 10_000)
     max_message_size: int = _setting("maxMessageSize", 4 << 20)
     commit_log_file_size: int = _setting("mappedFileSizeCommitLog", 1 << 30)
     queue_file_size: int = _setting("mappedFileSizeConsumeQueue", 6_000_000)

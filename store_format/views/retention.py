@@ -14,17 +14,17 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.files.status import file_status
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import QueueKey
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
+from store_format.views.unread import count_before
 from store_format.views.view import View
 
 if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
+    from store_format.read.store import Store
 
 FILE_RESERVED_HOURS = BrokerConf().file_reserved_hours
 _HOUR_MS = 3_600_000
@@ -111,7 +111,7 @@ def _retention_row(
     file = expires = going = None
     if 0 <= number < len(files) - 1:
         file, expires = files[number].path, expiry[number]
-        going = _count_before(place.queue, start, place.limits[1], files[number].stop)
+        going = count_before(place.queue, start, place.limits[1], files[number].stop)
     if not lost and file is None:
         return None
     shown = None if file is None else file.removeprefix(f"{store.path}/")
@@ -119,14 +119,6 @@ def _retention_row(
         store.broker_name, place.group, place.topic, place.queue_id, place.committed, lost, going, shown,
         time_us(expires), None if expires is None else expires - now_ms,
     )  # fmt: skip
-
-
-def _count_before(queue: Queue | None, start: int, stop: int, physical_stop: int) -> int | None:
-    """How many of the messages [start, stop) lie before a physical offset; None without a consume queue."""
-    if queue is None or queue.scanned is not None:
-        return None
-    first, *_ = split_at(queue.piece(start, stop), [physical_stop])
-    return first.stop - first.start
 
 
 VIEW = View(

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
 from tests.support.staged import make_store, messages_of
 from tests.support.waiting import BEGIN_MS, append, delayed, recall_of, timed
@@ -107,7 +108,53 @@ def _timer_files(root: str) -> object:
     return units, None if wheel is None else wheel.slots().tolist()
 
 
+# ---- clean and flush ---------------------------------------------------------------------------------------
+
+_CLEANED_MS = BEGIN_MS + 80 * 3_600_000
+
+
+def _make_aged(root: Path) -> None:
+    """Commitlog files that were written 80 hours ago, and the last two that are young."""
+    import os
+
+    make_store(root)
+    append(root, delayed("T", 18, 0, 400, queues=2))
+    append(root, [*delayed("U", 18, 400, 100)], BEGIN_MS + 2_000)
+    for file in sorted((root / "commitlog").iterdir())[:-2]:
+        os.utime(file, ns=(0, BEGIN_MS * 1_000_000))
+
+
+def _run_clean(root: str) -> None:
+    from rmq_spark.services import clean
+
+    settings = BrokerConf.of({"fileReservedTime": "72"}, "test")
+    clean.plan(root, _CLEANED_MS, settings, is_manual=True, disk_percent=lambda path: 10).apply()
+
+
+def _files(root: str) -> object:
+    folders = ("commitlog", "consumequeue", "index")
+    return sorted(str(path.relative_to(root)) for each in folders for path in Path(root, each).rglob("*"))
+
+
+def _make_unflushed(root: Path) -> None:
+    make_store(root)
+    append(root, delayed("T", 18, 0, 40, queues=2), sync=False)
+
+
+def _run_flush(root: str) -> None:
+    from rmq_spark.services import run_once
+
+    run_once(root, ["flush"], BEGIN_MS + 2_000)
+
+
+def _checkpoint(root: str) -> object:
+    """The flushed positions, and that no `abort` is left."""
+    return Path(root, "checkpoint").read_bytes()[:48].hex(), Path(root, "abort").exists()
+
+
 SCENARIOS: dict[str, Scenario] = {
+    "clean": Scenario(_make_aged, _run_clean, _files, every=5),
+    "flush": Scenario(_make_unflushed, _run_flush, _checkpoint, every=1),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
     "timer": Scenario(_make_timers, _run_timers, _timer_files, every=29),
 }

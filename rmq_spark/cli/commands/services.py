@@ -125,7 +125,9 @@ def _batch(root: str, reports: Sequence[TurnReport]) -> pa.RecordBatch:
 
     table = turn_table(reports).combine_chunks()
     names = pa.array([broker_name_of(root)] * len(table), pa.string())
-    return table.add_column(0, "brokerName", names).to_batches()[0]
+    table = table.add_column(0, "brokerName", names)
+    # A table without rows, when every service had an error, has no batches.
+    return (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
 
 
 def _loop(

@@ -1,0 +1,92 @@
+"""Deletes expired files by hand, by the rules of a broker: `clean`."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.exit_codes import OK
+from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
+from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.progress import in_bytes
+from rmq_spark.cli.view_rows import show_batches
+
+if TYPE_CHECKING:
+    from rmq_spark.services.clean import CleanPlan
+
+_FILES = ("kind", "file", "sizeBytes", "diskBytes", "modified", "reason")
+_UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
+
+
+@click.command("clean")
+@store_argument(opened=False)
+@broker_conf_option
+@click.option(
+    "--file-reserved-time",
+    "hours",
+    type=click.IntRange(0),
+    metavar="HOURS",
+    help="Keep files for HOURS after their last write (fileReservedTime).",
+)
+@click.option("--unread", is_flag=True, help="Show instead the unread messages that would be deleted.")
+@now_option
+@click.option("--apply", "apply_", is_flag=True, help="Delete the files.")
+@output_options()
+def clean_(
+    roots: list[str],
+    commit_log_paths: tuple[str, ...],
+    broker_conf: str | None,
+    hours: int | None,
+    unread: bool,
+    now_ms: int,
+    apply_: bool,
+    output: Output,
+) -> int:
+    """Delete the oldest files, as a broker does.
+
+    The files are only shown; --apply deletes them, read by consumers or not, which cannot be undone. The
+    broker of STORE must be stopped. A commitlog file goes when fileReservedTime is over since its last write;
+    if the disk is more than 85 % full, files of any age go, at most ten. The hour of deleteWhen does not
+    count. Queue, index and timer files follow. fileReservedTime must be given, here, in --broker-conf or in
+    .rmqlog/broker.conf of STORE.
+
+    \b
+    rmqlog clean /data/store --file-reserved-time 72
+    rmqlog clean /data/store --file-reserved-time 72 --unread
+    rmqlog clean /data/store --file-reserved-time 72 --apply
+    """
+    from rmq_spark.services.clean import CLEAN_COLUMNS, plan
+    from store_format.views.unread import UNREAD_COLUMNS
+
+    plans = [
+        plan(
+            root, now_ms, broker_conf, file_reserved_hours=hours, is_manual=True,
+            commit_log_paths=commit_log_paths,
+        )
+        for root in roots
+    ]  # fmt: skip
+    lost = [each.unread() for each in plans]
+    columns, shown = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
+    tables = lost if unread else [each.table() for each in plans]
+    batches = [batch for table in tables for batch in table.to_batches()]
+    show_batches(output, batches, [column.name for column in columns], shown)
+    for each, table in zip(plans, lost, strict=True):
+        done = each.apply() if apply_ else None
+        messages = sum(filter(None, table["messages"].to_pylist()))
+        print(f"rmqlog: {each.store.path}: {_summary(each, done, messages)}", file=sys.stderr)
+    return OK
+
+
+def _summary(plan: CleanPlan, done: int | None, unread: int) -> str:
+    files = f"{plan.due} files, {in_bytes(plan.disk_bytes)} on the disk"
+    if not plan.due:
+        return "no file has expired; nothing was deleted"
+    lost = f"; {unread} messages in them were not read" if unread else ""
+    if done is not None:
+        return f"{done} files deleted ({in_bytes(plan.disk_bytes)}), because {plan.gate.reason}{lost}"
+    advice = "" if not unread else ", --unread to see them by group"
+    return (
+        f"{files}, because {plan.gate.reason}{lost}. Nothing was deleted; add --apply to delete them{advice}"
+    )

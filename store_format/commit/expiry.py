@@ -1,0 +1,210 @@
+"""Which files retention deletes: the oldest commitlog files, then what pointed only into them.
+
+The rules are the broker's (MappedFileQueue.deleteExpiredFileByTime and deleteExpiredFileByOffset,
+ConsumeQueueExt.truncateByMinAddress, IndexService.deleteExpiredFile). Each looks at the files alone, so that
+a deletion that was broken off is completed by the next one.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.ext import ext_offset, is_ext_address
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.listing import list_queues
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.read import FileView, StoreFile, list_store_files
+from store_format.files.status import file_status
+from store_format.index.file import list_index_files
+from store_format.layouts import (
+    BATCH_CQ_UNIT,
+    CQ_UNIT,
+    INDEX_HEADER,
+    TIMER_LOG_BLANK,
+    TIMER_LOG_UNIT,
+    unpack,
+)
+from store_format.metadata.timer import units_per_file
+
+_log = logging.getLogger(__name__)
+
+_UNITS: dict[QueueKind, np.dtype[np.void]] = {"simple": CQ_UNIT, "batch": BATCH_CQ_UNIT}
+_KINDS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+_MAGIC_MASK = 0xF  # TimerMessageStore.isMagicOK
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredFile:
+    """A file that retention deletes.
+
+    `kind` is the directory: `commitlog`, `consumequeue`, `batchconsumequeue`, `consumequeue_ext`, `index` or
+    `timerlog`. `start` is the number in its name, `size_bytes` its length. `disk_bytes` is the room that it
+    takes, `modified_ms` when it was written last.
+    """
+
+    kind: str
+    path: str
+    start: int
+    size_bytes: int
+    disk_bytes: int
+    modified_ms: int
+
+
+def expired_file(kind: str, file: StoreFile) -> ExpiredFile:
+    disk_bytes, modified_ms = file_status(file.path) or (0, 0)
+    return ExpiredFile(kind, file.path, file.start, file.size, disk_bytes, modified_ms)
+
+
+# ---- the commitlog -----------------------------------------------------------------------------------------
+
+
+def log_files_before_last(log: CommitLog) -> list[ExpiredFile]:
+    """The commitlog files that may be deleted at all, oldest first: all before the last written one.
+
+    Behind the last written file there may be an empty one that a broker has prepared. A broker forgets such a
+    file when it stops.
+    """
+    last = len(log.files) - 1
+    while last > 0 and not any(log.view(log.files[last]).read(0, 8)):
+        last -= 1
+    return [expired_file("commitlog", file) for file in log.files[: max(last, 0)]]
+
+
+def expired_count(
+    modified_ms: Sequence[int], now_ms: int, reserved_ms: int, *, is_forced: bool, batch_max: int
+) -> int:
+    """How many of the files, oldest first, one round deletes (MappedFileQueue.deleteExpiredFileByTime).
+
+    A file is expired `reserved_ms` after it was last modified. The first young file ends the round, and
+    `batch_max` files do. If the round `is_forced`, because the disk is nearly full, age does not count.
+
+    >>> expired_count([0, 5, 1], now_ms=14, reserved_ms=10, is_forced=False, batch_max=10)
+    1
+    """
+    count = 0
+    for modified in modified_ms:
+        if not is_forced and now_ms < modified + reserved_ms:
+            break
+        count += 1
+        if count >= batch_max:
+            break
+    return count
+
+
+# ---- what follows the commitlog ----------------------------------------------------------------------------
+
+
+def following_files(root: str, log_min: int) -> Iterator[ExpiredFile]:
+    """The files that only point before `log_min`, the start of the commitlog: queues, index and timer log.
+
+    The last file of each kind is kept. A queue or file that is damaged is left out with a warning, and the
+    others go on.
+    """
+    for topic, queue_id, directory, kind in list_queues(root, lambda topic: True, _warn):
+        yield from _whole(_queue_files, directory, kind, log_min)
+        if kind == "simple":
+            ext = f"{root}/consumequeue_ext/{topic}/{queue_id}"
+            yield from _whole(_ext_files, ext, directory, topic, queue_id, log_min)
+    yield from _whole(_index_files, f"{root}/index", log_min)
+    yield from _whole(_timer_files, f"{root}/timerlog", log_min)
+
+
+def _whole(find: Callable[..., Iterator[ExpiredFile]], *arguments: object) -> list[ExpiredFile]:
+    try:
+        return list(find(*arguments))
+    except StoreError as error:
+        _warn(error)
+        return []
+
+
+def _warn(error: StoreError) -> None:
+    _log.warning("retention passes over %s", error)
+
+
+def _queue_files(directory: str, kind: QueueKind, log_min: int) -> Iterator[ExpiredFile]:
+    """The first files of a queue whose last unit points before `log_min`."""
+    layout = _UNITS[kind]
+    files = list_store_files(directory)
+    for file, following in pairwise(files):
+        if not file.size or file.size % layout.itemsize or following.size != file.size:
+            raise CorruptStoreError(
+                following.path,
+                0,
+                f"files of one length, a multiple of {layout.itemsize}",
+                f"{file.size} and {following.size} bytes",
+            )
+        last = _unit(file, file.size - layout.itemsize, layout)
+        # An unwritten next file is none yet: the queue would forget its offsets.
+        if last["size"] <= 0 or last["physical_offset"] >= log_min:
+            return
+        if _unit(following, 0, layout)["size"] <= 0:
+            return
+        yield expired_file(_KINDS[kind], file)
+
+
+def _ext_files(
+    ext_directory: str, directory: str, topic: str, queue_id: int, log_min: int
+) -> Iterator[ExpiredFile]:
+    """The files of a queue's extension that end before the address in the queue's first valid unit.
+
+    Nothing if that unit has no address, or if the queue has no valid unit (ConsumeQueue.correctMinOffset).
+    """
+    files = list_store_files(ext_directory)
+    if len(files) < 2:
+        return
+    bounds = queue_bounds("simple", directory, topic, queue_id, log_min)
+    if bounds is None or bounds.first_physical_offset < 0:
+        return
+    with bounds.open(CQ_UNIT) as units:
+        address = np.array([units.unit(bounds.unit_start)[2]], np.int64)
+    if is_ext_address(address)[0]:
+        for file in files[:-1]:
+            if file.stop >= int(ext_offset(address)[0]):
+                return
+            yield expired_file("consumequeue_ext", file)
+
+
+def _index_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
+    """The first index files whose last entry points before `log_min`."""
+    for file in list_index_files(directory)[:-1]:
+        with FileView(file.path) as view:
+            header = view.read(0, INDEX_HEADER.itemsize)
+        if len(header) < INDEX_HEADER.itemsize:
+            return
+        if unpack(header, INDEX_HEADER)[0]["end_physical_offset"] >= log_min:
+            return
+        yield expired_file("index", file)
+
+
+def _timer_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
+    """The first timerlog files whose last unit points before `log_min`.
+
+    The rule is MappedFileQueue.deleteExpiredFileByOffsetForTimerLog, which looks at the last whole unit, and
+    keeps the file if there is something else.
+    """
+    for file in list_store_files(directory)[:-1]:
+        unit_size, number = TIMER_LOG_UNIT.itemsize, units_per_file(file.size)
+        if not number or file.size < TIMER_LOG_BLANK.itemsize:
+            return
+        last = _unit(file, (number - 1) * unit_size, TIMER_LOG_UNIT)
+        if last["size"] != unit_size or last["magic"] & ~_MAGIC_MASK or last["physical_offset"] >= log_min:
+            return
+        yield expired_file("timerlog", file)
+
+
+def _unit(file: StoreFile, position: int, layout: np.dtype[np.void]) -> np.void:
+    with FileView(file.path) as view:
+        data = view.read(position, layout.itemsize)
+    if len(data) < layout.itemsize:
+        raise CorruptStoreError(
+            file.path, position, f"a unit of {layout.itemsize} bytes", f"{len(data)} bytes"
+        )
+    unit: np.void = unpack(data, layout)[0]
+    return unit

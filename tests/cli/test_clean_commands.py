@@ -1,0 +1,75 @@
+"""`clean`: a preview of the files and the unread messages, and the deletion."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.cli_runs import Runner
+from tests.support.writes import held
+
+Golden = Callable[[str], Path]
+NOW_MS = 1_800_000_000_000
+
+
+@pytest.fixture
+def aged(golden: Golden, tmp_path: Path) -> Path:
+    """A copy whose two oldest commitlog files were written three hours ago."""
+    root = Path(shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "store"))
+    for number, file in enumerate(sorted((root / "commitlog").iterdir())):
+        os.utime(file, ns=(0, (NOW_MS - (3 if number < 2 else 0) * 3_600_000) * 1_000_000))
+    return root
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Path:
+    """The disk of the test may be nearly full, which says nothing here."""
+    path = tmp_path / "broker.conf"
+    path.write_text("fileReservedTime=2\ncleanFileForciblyEnable=false\n")
+    return path
+
+
+def test_files_are_shown_and_then_deleted(rmqlog: Runner, aged: Path, settings: Path) -> None:
+    asked = ("clean", aged, "--broker-conf", settings, "--now", NOW_MS)
+    rows = rmqlog.rows(*asked)
+    assert [row["reason"] for row in rows][:3] == ["expired", "expired", "log"]
+    assert {row["kind"] for row in rows} == {"commitlog", "consumequeue", "index"}
+    assert rmqlog.table(*asked)[0] == ["kind", "file", "sizeBytes", "diskBytes", "modified", "reason"]
+    done = rmqlog(*asked)
+    assert "Nothing was deleted; add --apply" in done.err
+    assert f"{len(rows)} files" in done.err
+    assert all((aged / row["file"]).exists() for row in rows)
+    done = rmqlog(*asked, "--apply")
+    assert (done.code, f"{len(rows)} files deleted" in done.err) == (0, True)
+    assert not any((aged / row["file"]).exists() for row in rows)
+    assert "no file has expired" in rmqlog(*asked).err
+    assert rmqlog("verify", aged).code == 0
+
+
+def test_unread_messages_are_shown(rmqlog: Runner, aged: Path, settings: Path) -> None:
+    asked = ("clean", aged, "--broker-conf", settings, "--now", NOW_MS)
+    rows = rmqlog.rows(*asked, "--unread")
+    assert {row["group"] for row in rows} >= {"CG_some", "CG_tags"}
+    assert f"{sum(row['messages'] for row in rows)} messages in them were not read" in rmqlog(*asked).err
+    assert rmqlog.table(*asked, "--unread")[0] == ["group", "topic", "queueId", "committedOffset", "messages"]
+
+
+def test_hours_go_before_the_file_and_none_is_an_error(rmqlog: Runner, aged: Path, settings: Path) -> None:
+    asked = ("clean", aged, "--broker-conf", settings, "--now", NOW_MS, "--file-reserved-time")
+    assert "no file has expired" in rmqlog(*asked, 4).err
+    assert rmqlog.rows(*asked, 3)[0]["file"] == "commitlog/00000000000000196608"
+    assert "needs an explicit fileReservedTime" in rmqlog.fails(1, "clean", aged)
+    assert "expected the broker.conf" in rmqlog.fails(2, "clean", aged, "--broker-conf", aged / "none")
+    assert "is not in the range" in rmqlog.fails(1, *asked, -1)
+
+
+def test_a_store_in_use_is_refused(rmqlog: Runner, aged: Path, settings: Path) -> None:
+    before = sorted(aged.rglob("*"))
+    with held(aged):
+        done = rmqlog("clean", aged, "--broker-conf", settings, "--now", NOW_MS, "--apply")
+    assert done.code == 6, done.err
+    assert [path for path in before if not path.exists()] == []
