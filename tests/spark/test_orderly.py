@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -16,41 +19,15 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.services import Orderly
 from store_format import MessageStore
+from tests.support.spark.orderly_process import Notes, query_options
+from tests.support.spark.processes import ROOT
 from tests.support.staged import append, make_store, numbered, update_topic
 
 if TYPE_CHECKING:
-    from pyspark.sql import Row, SparkSession
+    from pyspark.sql import SparkSession
 
 BROKER = "broker-a"
 _TIMEOUT_S = 120
-
-
-class Notes:
-    """A handler that notes in a file what it gets, and fails at the places that another file names."""
-
-    def __init__(self, directory: Path) -> None:
-        self.seen, self.bad = str(directory / "seen"), str(directory / "bad")
-
-    def __call__(self, row: Row) -> None:
-        line = f"{row.queueId} {row.queueOffset} {row.reconsumeTimes}\n".encode()
-        file = os.open(self.seen, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        os.write(file, line)
-        os.close(file)
-        if f"{row.queueId} {row.queueOffset}" in Path(self.bad).read_text().splitlines():
-            raise RuntimeError("the business says no")
-
-    def fail_at(self, *places: str) -> None:
-        Path(self.bad).write_text("\n".join(places))
-
-    def take(self) -> dict[int, list[tuple[int, int]]]:
-        """What came since the last call: (offset, reconsumeTimes) by queue."""
-        found: dict[int, list[tuple[int, int]]] = {}
-        path = Path(self.seen)
-        for line in path.read_text().splitlines() if path.exists() else ():
-            queue, offset, times = map(int, line.split())
-            found.setdefault(queue, []).append((offset, times))
-        path.unlink(missing_ok=True)
-        return found
 
 
 class Bench:
@@ -63,13 +40,7 @@ class Bench:
         update_topic(self.root, "T", 3)
         self.notes = Notes(base)
         self.notes.fail_at()
-        self.options = {
-            "path": str(self.root),
-            "group": "g",
-            "splitBy": "wholeQueue",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "columns": "storedTopic,brokerName,queueId,queueOffset,reconsumeTimes,body",
-        }
+        self.options = query_options(str(self.root))
 
     def start(self, handler: Callable[[Any, int], None], **trigger: Any) -> Any:
         stream = self.spark.readStream.format("rmqlog").options(**self.options).load()
@@ -190,3 +161,41 @@ def test_a_frame_that_orderly_cannot_use_is_refused(bench: Bench) -> None:
         bench.start(
             lambda frame, batch: orderly(frame.union(frame), batch), availableNow=True
         ).awaitTermination()
+
+
+# ---- a killed query ----------------------------------------------------------------------------------------
+
+
+def run_to_its_death(bench: Bench, when: str) -> None:
+    arguments = [str(bench.root), str(bench.base / "checkpoint"), str(bench.base), when]
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.spark.orderly_process", *arguments],
+        cwd=ROOT,
+        env=dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(ROOT)),
+        capture_output=True,
+        timeout=_TIMEOUT_S,
+        start_new_session=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
+
+
+@pytest.mark.slow
+def test_a_query_killed_before_sparks_commit_goes_on_at_the_stop(bench: Bench) -> None:
+    bench.notes.fail_at("1 2")
+    run_to_its_death(bench, "finished")
+    assert bench.notes.take() == {0: all_of((0, 4)), 1: all_of((0, 3)), 2: all_of((0, 4))}
+    bench.notes.fail_at()
+    # Queues that did not fail are handled again, as by a client that died before its commit.
+    assert bench.run() == {0: all_of((0, 4)), 1: [(2, 1), (3, 0)], 2: all_of((0, 4))}
+    assert bench.committed() == dict.fromkeys(range(3), 4)
+
+
+@pytest.mark.slow
+@pytest.mark.whole
+def test_a_query_killed_in_its_handler_handles_the_batch_again(bench: Bench) -> None:
+    run_to_its_death(bench, "handler")
+    first = bench.notes.take()
+    assert any(first.values())
+    assert bench.run() == dict.fromkeys(range(3), all_of((0, 4)))
+    assert bench.committed() == dict.fromkeys(range(3), 4)
