@@ -1,6 +1,6 @@
 """Apache RocketMQ's store files as a Spark data source, and the client side of RocketMQ in Python.
 
-Importing this package does not import pyspark; calling `register` does.
+Importing this package does not import pyspark; calling its functions does.
 """
 
 from __future__ import annotations
@@ -8,10 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["register"]
+__all__ = ["drop_duplicates", "register"]
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
@@ -33,3 +35,30 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
     # Spark looks up the format of a write in the active session of the JVM's thread, and a new thread has
     # none. createDataFrame is the only public function that sets the active session.
     spark.createDataFrame([], "n int")
+
+
+def drop_duplicates(
+    df: DataFrame, by: str | Column | Sequence[str | Column] = "msgId", within: str | None = None
+) -> DataFrame:
+    """The messages of `df`, batch or stream, each key once.
+
+    `by` is a column or an expression, or several: `msgId` is the same for the messages that a producer sent
+    again after a timeout; for a business key take `keys` (all words of KEYS together), a property column or
+    `get_json_object(…)`. A message whose key is null is kept.
+
+    In a batch the message that was stored first is kept; with `within` also one that was stored more than
+    `within` after the message before with the same key. `df` needs the columns topic, brokerName, queueId,
+    queueOffset and storeTimestamp.
+
+    A stream needs `within`, for example `1 hour`: Spark keeps each key for so long after it was read, in the
+    state of the query, and drops a later message with the key. A duplicate that is read later than that is
+    not noticed, and a new checkpoint knows no keys. The time is that of reading, not the store time: Spark
+    loses rows behind a watermark, and in store times a queue that lags behind the others would be lost.
+
+    Raises OptionError for a missing column, or a stream without `within`.
+
+    Example: `drop_duplicates(spark.read.format("rmqlog").load("/data/store"), by="keys")`.
+    """
+    from rmq_spark.spark.drop_duplicates import drop_duplicates
+
+    return drop_duplicates(df, by, within)
