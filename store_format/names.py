@@ -90,6 +90,9 @@ RETRY_TOPIC = "RETRY_TOPIC"  # the original topic of a message in a retry topic
 ORIGIN_MESSAGE_ID = "ORIGIN_MESSAGE_ID"  # the id of the first message, in retries and dead letters
 RECONSUME_TIME = "RECONSUME_TIME"  # of a failed message that a consumer sends as a new message
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
+# in a dead letter that this project has stored again: the offset message id of the dead letter
+RESENT_FROM = "__RESENT_FROM"
+SHARDING_KEY = "__SHARDINGKEY"  # the user's key by which a producer chooses the queue
 PGROUP = "PGROUP"  # the producer group of a transaction
 TRAN_MSG = "TRAN_MSG"  # "true" for a message of a transaction
 TRANSACTION_ID = "__transactionId__"  # the UNIQ_KEY of a half message

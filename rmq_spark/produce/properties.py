@@ -22,7 +22,7 @@ from store_format.arrays.ranges import flat_bytes
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 from store_format.message.property_encoder import encode_property_columns
 from store_format.message.property_maps import PropertyMaps
-from store_format.names import KEYS, RESERVED_PROPERTIES, TAGS, UNIQ_KEY, WAIT
+from store_format.names import KEYS, RESERVED_PROPERTIES, SHARDING_KEY, TAGS, UNIQ_KEY, WAIT
 
 _KIND = pa.large_binary()
 _SEPARATORS = (chr(NAME_VALUE_SEPARATOR), chr(PROPERTY_SEPARATOR))
@@ -49,7 +49,7 @@ class MessageProperties:
         self._given = {
             TAGS: rows.text("tags"),
             KEYS: _unless_same(rows.keys(), self._entry(KEYS)),
-            "__SHARDINGKEY": rows.text("shardingKey"),
+            SHARDING_KEY: rows.text("shardingKey"),
         }
         self.tags, self.keys, self.sharding_key = (
             _first(column, self._entry(name)) for name, column in self._given.items()

@@ -97,12 +97,7 @@ def send_back(
     UnsupportedFormatError for a message that a broker refuses or stores into other queues too.
     """
     topic, dlq = retry_topic(check_group(group.group_name)), dead_letter_topic(group.group_name)
-    if group.retry_queue_nums <= 0:
-        raise OptionError(
-            f"group {group.group_name}: expected retryQueueNums above 0 in subscriptionGroup.json, found "
-            f"{group.retry_queue_nums}; a broker loses the group's failed messages without an error. Raise "
-            "it (mqadmin updateSubGroup -q 1), or remove the group from the file"
-        )
+    refuse_without_retries(group)
     _refuse_messages(stored)
     times = np.asarray(stored.messages.reconsume_times, np.int64)
     levels = np.broadcast_to(np.asarray(delay_levels, np.int64), len(stored))
@@ -112,7 +107,7 @@ def send_back(
     levels = np.where(levels == 0, _FIRST_RETRY_LEVEL + times, levels)
     levels = np.where(is_dead, 0, np.minimum(levels, level_max))
     if queue_ids is None:
-        queue_ids = _scattered(stored.physical_offsets, group.retry_queue_nums)
+        queue_ids = scattered(stored.physical_offsets, group.retry_queue_nums)
     put = _origins(stored) | {WAIT: "false", DELAY: _texts(levels)}
     parked = put | {REAL_TOPIC: topic, REAL_QID: _texts(queue_ids)}
     new_topics = {topic: group.retry_queue_nums}
@@ -264,13 +259,24 @@ def _store_host(host: Host | None) -> dict[str, Any]:
     return {} if host is None else {"store_ip": host[0], "store_port": host[1]}
 
 
-def _scattered(physical_offsets: _Ints, queue_nums: int) -> _Ints:
+def scattered(physical_offsets: _Ints, queue_nums: _Ints | int) -> _Ints:
     """A queue below `queue_nums` for each message: spread evenly, and the same when the work is repeated."""
     mixed = physical_offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-    return ((mixed >> np.uint64(33)) % np.uint64(queue_nums)).astype(np.int64)
+    queues: _Ints = (mixed >> np.uint64(33)).astype(np.int64) % queue_nums
+    return queues
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------
+
+
+def refuse_without_retries(group: SubscriptionGroup) -> None:
+    """Raises OptionError for a group whose retryQueueNums is not above 0."""
+    if group.retry_queue_nums <= 0:
+        raise OptionError(
+            f"group {group.group_name}: expected retryQueueNums above 0 in subscriptionGroup.json, found "
+            f"{group.retry_queue_nums}; a broker loses the group's failed messages without an error. Raise "
+            "it (mqadmin updateSubGroup -q 1), or remove the group from the file"
+        )
 
 
 def _refuse_messages(stored: StoredMessages) -> None:

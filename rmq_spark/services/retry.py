@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from rmq_spark.produce.rows import Host
+from rmq_spark.services.resend import ResendPlan, ResendResult, Where, resend
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, stage_send_back
 from store_format.bookkeeping.ledger import read_ledger, refuse_service_key
 from store_format.bookkeeping.settings import broker_conf_of
@@ -25,6 +26,8 @@ from store_format.errors import OptionError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.places import FoundPlaces, find_physical, find_places
 from store_format.read.store import Store
+
+__all__ = ["Place", "ResendPlan", "ResendResult", "SendBackResult", "Where", "resend", "send_back"]
 
 Place = tuple[str, int, int] | int
 

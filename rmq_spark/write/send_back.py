@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Host
-from rmq_spark.produce.send_back import send_back
+from rmq_spark.produce.send_back import refuse_without_retries, send_back
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.errors import IllegalMessageError
 from store_format.message.tags_code import DELAY_LEVELS_MS
@@ -61,7 +61,7 @@ def stage_send_back(
     `delay_levels` is one level for all places, or one for each. Raises what `FoundPlaces.read` and the rule
     raise, and IllegalMessageError if the group's topics do not allow writes.
     """
-    group = group_settings(found.store.path, settings.group)
+    group = kept_group(found.store.path, settings.group)
     levels = np.asarray(delay_levels, np.int64)
     staged = StagedBack()
     for messages, first in found.read():
@@ -86,14 +86,16 @@ def stage_send_back(
     return staged
 
 
-def group_settings(root: str, group: str) -> SubscriptionGroup:
+def kept_group(root: str, group: str) -> SubscriptionGroup:
     """The group's settings in subscriptionGroup.json, else the defaults of a group that a broker creates.
 
     If the retry topic exists with fewer queues than retryQueueNums, only these queues are used: consumers
-    read no others. Raises IllegalMessageError if the retry or dead letter topic does not allow writes.
+    read no others. Raises OptionError for a group that keeps no retries, and IllegalMessageError if the retry
+    or dead letter topic does not allow writes.
     """
     groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(root) or {}
     config = groups.get(group, SubscriptionGroup(group))
+    refuse_without_retries(config)
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     for topic in (retry_topic(group), dead_letter_topic(group)):
         if topic in topics and not topics[topic].writable:
@@ -101,7 +103,7 @@ def group_settings(root: str, group: str) -> SubscriptionGroup:
                 f"{root}: topic {topic}: expected write permission (perm 6), found perm {topics[topic].perm}"
             )
     existing = topics.get(retry_topic(group))
-    if existing is None or config.retry_queue_nums <= 0:
+    if existing is None:
         return config
     queues = len(existing.written_queue_ids)
     return replace(config, retry_queue_nums=min(config.retry_queue_nums, queues))

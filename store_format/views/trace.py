@@ -27,6 +27,7 @@ from store_format.names import (
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
+    RESENT_FROM,
     RETRY_PREFIX,
     SCHEDULE_TOPIC,
     SYSTEM_GROUP_PREFIX,
@@ -68,7 +69,7 @@ _COLUMNS = (
     "msgId", "offsetMsgId", "body", "preparedTransactionOffset", UNIQ_KEY, REAL_TOPIC, REAL_QID, DELAY,
     TIMER_OUT_MS,
     "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "sysFlag", "TRANSACTION_CHECK_TIMES", "ORIGIN_MESSAGE_ID",
-    PGROUP,
+    PGROUP, RESENT_FROM,
 )  # fmt: skip
 
 _Row = dict[str, Any]  # Any: values of _COLUMNS
@@ -163,6 +164,8 @@ def _event_of(row: _Row) -> _Event:
         return _Event(time, what, row, row[PGROUP], f"for {row[REAL_TOPIC]}")
     if topic == DISCARDED_TOPIC:
         return _Event(time, "discarded", row, row[PGROUP], "checked too often without a decision")
+    if row[RESENT_FROM] is not None and row[REAL_TOPIC] is None and not topic.startswith(DLQ_PREFIX):
+        return _Event(time, "resent", row, None, f"from the dead letter {row[RESENT_FROM]}")
     if is_retry_topic(topic):
         return _Event(time, f"retry {row['reconsumeTimes']}", row, topic.removeprefix(RETRY_PREFIX))
     if topic.startswith(DLQ_PREFIX):

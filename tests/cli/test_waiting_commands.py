@@ -8,6 +8,7 @@ from pathlib import Path
 
 from store_format import MessageStore
 from store_format.views.trace import TRACE_COLUMNS
+from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.halves import half_store, states, visible
 
@@ -109,3 +110,24 @@ def test_what_cannot_be_decided_is_told(rmqlog: Runner, tmp_path: Path) -> None:
     assert "--apply needs a decision" in rmqlog.fails(1, "half", root, "--apply")
     assert "leave out --state" in rmqlog.fails(1, "half", root, "--commit", "A", "--state", "pending")
     assert visible(root) == []
+
+
+def test_dead_letters_are_stored_again(rmqlog: Runner, tmp_path: Path) -> None:
+    path = goldens.unpack("retry-dlq-5.5.0", tmp_path / "store")
+    before = sum(queue.max_offset for queue in MessageStore.open(str(path)).queues("Jobs".__eq__))
+    command = ("dlq", path, "-g", "CG_fail", "--resend")
+    (row,) = rmqlog.rows(*command, "--key", "id-41")
+    assert (row["originTopic"], row["targetTopic"], row["resent"]) == ("Jobs", "Jobs", False)
+    seen = rmqlog(*command, "--key", "id-41").err
+    assert "nothing was written; add --apply to store 1 dead letters of CG_fail again" in seen
+    applied = rmqlog(*command, "--key", "id-41", "--apply").err
+    assert "1 dead letters of CG_fail stored again, 0 were before" in applied
+    again = rmqlog(*command, "-n", 10, "--to", "%RETRY%CG_fail", "--apply").err
+    assert "9 dead letters of CG_fail stored again, 1 were before" in again
+    after = sum(queue.max_offset for queue in MessageStore.open(str(path)).queues("Jobs".__eq__))
+    assert after == before + 1
+    assert "10 dead letters of CG_fail again; 10 were stored again before" in rmqlog(*command).err
+    assert "--resend needs a group" in rmqlog.fails(1, "dlq", path, "--resend")
+    assert "--to needs --resend" in rmqlog.fails(1, "dlq", path, "--to", "Jobs")
+    assert "did you mean CG_fail?" in rmqlog.fails(2, "dlq", path, "-g", "CG_fall", "--resend")
+    assert "no topic is named 'Jabs'" in rmqlog.fails(1, *command, "--to", "Jabs")

@@ -6,13 +6,14 @@ functions: a scenario imports the services that it runs.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
-from tests.support.staged import make_store, messages_of
+from tests.support.staged import make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, delayed, recall_of, timed
 
 
@@ -152,9 +153,53 @@ def _checkpoint(root: str) -> object:
     return Path(root, "checkpoint").read_bytes()[:48].hex(), Path(root, "abort").exists()
 
 
+# ---- retry -------------------------------------------------------------------------------------------------
+
+
+def _make_failed(root: Path) -> None:
+    """Messages that failed for the first time, and two that failed 16 times."""
+    make_store(root)
+    messages = [*numbered("T", 0, 8), *(replace(each, reconsume_times=16) for each in numbered("T", 8, 2))]
+    append(root, messages)
+
+
+def _places(root: str) -> list[tuple[str, int, int]]:
+    from store_format import MessageStore
+
+    queues = MessageStore.open(root).queues("T".__eq__)
+    return [("T", queue.queue_id, offset) for queue in queues for offset in range(queue.max_offset)]
+
+
+def _run_send_back(root: str) -> None:
+    from rmq_spark.services import retry
+
+    retry.send_back(root, "g", _places(root), key=("job", 1), now_ms=BEGIN_MS + 1_000)
+
+
+def _make_dead(root: Path) -> None:
+    from rmq_spark.services import retry
+
+    _make_failed(root)
+    retry.send_back(str(root), "g", _places(str(root)), delay_level=-1, now_ms=BEGIN_MS + 1_000)
+
+
+def _run_resend(root: str) -> None:
+    from rmq_spark.services import retry
+
+    retry.resend(root, "g", where=retry.Where(limit=3)).apply(now_ms=BEGIN_MS + 2_000)
+    retry.resend(root, "g").apply(now_ms=BEGIN_MS + 3_000)
+
+
+def _resent(root: str) -> object:
+    path = Path(root, ".rmqlog", "resent.json")
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
 SCENARIOS: dict[str, Scenario] = {
     "clean": Scenario(_make_aged, _run_clean, _files, every=5),
     "flush": Scenario(_make_unflushed, _run_flush, _checkpoint, every=1),
+    "sendBack": Scenario(_make_failed, _run_send_back, every=17),
+    "resend": Scenario(_make_dead, _run_resend, _resent, every=29),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
     "timer": Scenario(_make_timers, _run_timers, _timer_files, every=29),
 }

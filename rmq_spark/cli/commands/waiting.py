@@ -7,10 +7,13 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
+from store_format.display.text import shown
+from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 
 if TYPE_CHECKING:
     from store_format import MessageStore
@@ -20,6 +23,18 @@ _DLQ = (
     "originTopic",
     "storeTimestamp",
     "reconsumeTimes",
+    "tags",
+    "keys",
+    "msgId",
+    "queueId",
+    "queueOffset",
+)
+_RESEND = (
+    "group",
+    "originTopic",
+    "targetTopic",
+    "resent",
+    "storeTimestamp",
     "tags",
     "keys",
     "msgId",
@@ -65,17 +80,103 @@ def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
 
 @click.command("dlq")
 @store_argument()
-@click.option("-g", "--group", metavar="GLOB", help="Dead letters of these groups, such as 'CG_*'.")
+@click.option(
+    "-g",
+    "--group",
+    metavar="GLOB",
+    shell_complete=complete_group,
+    help="Dead letters of these groups, such as 'CG_*'.",
+)
+@click.option("--resend", is_flag=True, help="Store the dead letters of one group again, as new messages.")
+@click.option("--to", metavar="TOPIC", help="With --resend: the topic, by default the original topics.")
+@click.option(
+    "--apply", "apply_", is_flag=True, help="Write the messages; without --apply they are only shown."
+)
 @filter_options("topic", "tag", "key", "since", "until", "limit")
 @output_options()
-def dlq_(stores: list[MessageStore], group: str | None, filters: Filters, output: Output) -> None:
-    """Dead letters, with their original topics.
+def dlq_(
+    stores: list[MessageStore],
+    group: str | None,
+    resend: bool,
+    to: str | None,
+    apply_: bool,
+    filters: Filters,
+    output: Output,
+) -> None:
+    """Dead letters, with their original topics, and storing them again.
 
     --topic is the original topic; --since and --until are the time of becoming a dead letter.
+
+    With --resend, the dead letters go to their original topics, where every group reads them again; with --to
+    %RETRY%GROUP, only the group reads them again. They are only shown; --apply writes them, which is refused
+    while a broker runs on the store. Each dead letter is stored again once.
+
+    \b
+    rmqlog dlq /data/store -g CG_orders --key A-17 --resend
+    rmqlog dlq /data/store -g CG_orders --key A-17 --resend --apply
     """
+    if resend:
+        _resend(stores, group, to, apply_, filters, output)
+        return
+    if to is not None or apply_:
+        raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
     keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
     show_view(
         output, stores, "deadLetters", _DLQ, filters.without_topic(), time_column="storeTimestamp", keep=keep
+    )
+
+
+def _resend(
+    stores: list[MessageStore],
+    group: str | None,
+    to: str | None,
+    apply_: bool,
+    filters: Filters,
+    output: Output,
+) -> None:
+    from rmq_spark.services import retry
+
+    if group is None:
+        raise click.UsageError("--resend needs a group: rmqlog dlq STORE --group GROUP --resend")
+    topic = dead_letter_topic(group)
+    having = [store for store in stores if topic in store.topics()]
+    if not having:
+        groups = sorted(
+            name.removeprefix(DLQ_PREFIX)
+            for store in stores
+            for name in store.topics()
+            if name.startswith(DLQ_PREFIX)
+        )
+        raise NotFoundError(
+            f"group {group!r} has no dead letters; {did_you_mean(group, groups, 'groups with dead letters')}"
+        )
+    plans, left = [], filters.limit
+    for store in having:
+        where = retry.Where(
+            keys=() if filters.key is None else (filters.key,),
+            topic=filters.topic,
+            tags=filters.tags,
+            begin_ms=filters.since_ms,
+            end_ms=filters.until_ms,
+            limit=left,
+        )
+        plans.append(retry.resend(store, group, where=where, to=to))
+        left = None if left is None else left - len(plans[-1].rows)
+    batches = [batch for plan in plans for batch in plan.table().to_batches()]
+    show_batches(output, batches, plans[0].table().schema.names, _RESEND)
+    due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
+    if not apply_:
+        print(
+            f"rmqlog: nothing was written; add --apply to store {due} dead letters of {shown(group)} again"
+            + (f"; {already} were stored again before" if already else ""),
+            file=sys.stderr,
+        )
+        return
+    done = [plan.apply() for plan in plans]
+    print(
+        f"rmqlog: {sum(each.resent for each in done)} dead letters of {shown(group)} stored again, "
+        f"{sum(each.already for each in done)} were before",
+        file=sys.stderr,
     )
 
 

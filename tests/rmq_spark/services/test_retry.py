@@ -168,3 +168,125 @@ def test_no_place_is_no_work_but_a_committed_key(root: str) -> None:
 def test_a_store_in_use_is_refused(root: str) -> None:
     with StoreLock(root), pytest.raises(RuntimeError, match="one writer at a time"):
         retry.send_back(root, "CG_new", [("Jobs", 0, 0)], lock_timeout=0)
+
+
+# ---- resend ------------------------------------------------------------------------------------------------
+
+
+def resent_rows(root: str, topic: str = "Jobs") -> list[dict[str, Any]]:
+    return [row for row in rows(root, topic) if "__RESENT_FROM" in dict(row["properties"])]
+
+
+def test_a_resent_dead_letter_is_a_new_message(root: str) -> None:
+    plan = retry.resend(root, "CG_fail", where=retry.Where(keys=("id-41",)))
+    assert (plan.due, len(resent_rows(root))) == (1, 0)
+    (row,) = plan.table().to_pylist()
+    assert (row["originTopic"], row["targetTopic"], row["resent"]) == ("Jobs", "Jobs", False)
+    assert plan.apply(now_ms=10**13) == retry.ResendResult(resent=1, already=0)
+    (copy,) = resent_rows(root)
+    (dead,) = [row for row in rows(root, "%DLQ%CG_fail") if row["body"] == copy["body"]]
+    properties = dict(copy["properties"])
+    assert copy["reconsumeTimes"] == 0
+    first = next(row for row in rows(root, "Jobs") if row["body"] == copy["body"])
+    assert properties == dict(first["properties"]) | {"__RESENT_FROM": properties["__RESENT_FROM"]}
+    assert properties["UNIQ_KEY"] == dict(dead["properties"])["UNIQ_KEY"]
+    assert len(rows(root, "%DLQ%CG_fail")) == 20  # the dead letter stays
+
+
+def test_a_resent_message_is_retried_from_the_beginning(root: str) -> None:
+    """It can fail as often as a new message, and its next dead letter can be resent too."""
+    retry.resend(root, "CG_fail", where=retry.Where(keys=("id-41",))).apply()
+    (copy,) = resent_rows(root)
+    place = ("Jobs", int(copy["queueId"]), int(copy["queueOffset"]))
+    assert retry.send_back(root, "CG_fail", [place]).retried == 1
+    (waiting,) = last(root, "SCHEDULE_TOPIC_XXXX")
+    properties = dict(waiting["properties"])
+    assert (waiting["reconsumeTimes"], properties["DELAY"], properties["RETRY_TOPIC"]) == (1, "3", "Jobs")
+    first = next(row for row in rows(root, "%DLQ%CG_fail") if row["body"] == copy["body"])
+    assert properties["ORIGIN_MESSAGE_ID"] != dict(first["properties"])["ORIGIN_MESSAGE_ID"]
+    retry.send_back(root, "CG_fail", [place], delay_level=-1)
+    again = retry.resend(root, "CG_fail", where=retry.Where(keys=("id-41",)))
+    assert [row["resent"] for row in again.table().to_pylist()] == [True, False]
+    assert again.apply() == retry.ResendResult(resent=1, already=1)
+
+
+def test_dead_letters_are_resent_once(root: str) -> None:
+    first = retry.resend(root, "CG_fail", where=retry.Where(limit=15))
+    second = retry.resend(root, "CG_fail")
+    assert (first.due, second.due) == (15, 20)
+    assert first.apply() == retry.ResendResult(15, 0)
+    assert first.apply() == retry.ResendResult(0, 15)
+    assert second.apply() == retry.ResendResult(5, 15)
+    assert retry.resend(root, "CG_fail").due == 0
+    assert retry.resend(root, "CG_direct").due == 7
+    assert len(resent_rows(root)) == 20
+
+
+def test_a_crash_before_the_state_file_repeats_nothing(root: str) -> None:
+    retry.resend(root, "CG_fail", where=retry.Where(limit=3)).apply()
+    state = pathlib.Path(root, ".rmqlog", "resent.json")
+    before = state.read_bytes()
+    retry.resend(root, "CG_fail", where=retry.Where(limit=10)).apply()
+    state.write_bytes(before)
+    assert retry.resend(root, "CG_fail").due == 10
+    assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(10, 10)
+    assert len(resent_rows(root)) == 20
+
+
+def test_one_group_alone_gets_the_message_again(root: str) -> None:
+    plan = retry.resend(root, "CG_direct", to="%RETRY%CG_direct", where=retry.Where(limit=2))
+    assert plan.apply().resent == 2
+    found = resent_rows(root, "%RETRY%CG_direct")
+    assert [(row["queueId"], dict(row["properties"])["RETRY_TOPIC"]) for row in found] == [(0, "Jobs")] * 2
+    assert resent_rows(root) == []
+    assert retry.send_back(root, "CG_direct", [("%RETRY%CG_direct", 0, 0)]).retried == 1
+    assert dict(last(root, "SCHEDULE_TOPIC_XXXX")[0]["properties"])["RETRY_TOPIC"] == "Jobs"
+
+
+def test_the_life_of_a_resent_message(root: str) -> None:
+    retry.resend(root, "CG_fail", where=retry.Where(keys=("id-41",))).apply()
+    (copy,) = resent_rows(root)
+    key = dict(copy["properties"])["UNIQ_KEY"]
+    retry.send_back(root, "CG_fail", [("Jobs", int(copy["queueId"]), int(copy["queueOffset"]))])
+    events = MessageStore.open(root).trace(key).to_pylist()
+    what = [event["what"] for event in events if event["what"] not in ("passed", "not reached")]
+    assert what == [
+        "born", "stored", "waits for retry 1", "retry 1", "dead letter", "resent", "waits for retry 1",
+    ]  # fmt: skip
+    (resent,) = [event for event in events if event["what"] == "resent"]
+    assert resent["detail"] == f"from the dead letter {dict(copy['properties'])['__RESENT_FROM']}"
+
+
+def test_dead_letters_are_chosen(root: str) -> None:
+    def chosen(**where: Any) -> int:
+        return retry.resend(root, "CG_fail", where=retry.Where(**where)).due
+
+    stamps = sorted(row["storeTimestamp"] for row in retry.resend(root, "CG_fail").table().to_pylist())
+    middle = round(stamps[10].timestamp() * 1000)
+    (key,) = {
+        row["msgId"] for row in retry.resend(root, "CG_fail").table().to_pylist() if row["keys"] == ["id-41"]
+    }
+    assert chosen(topic="Jo*") == 20
+    assert chosen(topic="Steps") == 0
+    assert chosen(message_ids=(key,)) == chosen(keys=(key,)) == 1
+    assert chosen(begin_ms=middle) + chosen(end_ms=middle) == 20
+    assert 0 < chosen(begin_ms=middle) < 20
+    assert chosen(tags=("TagB",)) == 4
+
+
+def test_where_dead_letters_cannot_go(root: str) -> None:
+    with pytest.raises(OptionError, match="group CG_fall has no dead letters; did you mean CG_fail"):
+        retry.resend(root, "CG_fall")
+    with pytest.raises(OptionError, match=r"no topic is named 'Jabs'; .* did you mean Jobs"):
+        retry.resend(root, "CG_fail", to="Jabs")
+    for topic in ("SCHEDULE_TOPIC_XXXX", "%RETRY%other", "%DLQ%CG_fail"):
+        with pytest.raises(OptionError, match="expected a topic of users, or %RETRY%CG_fail"):
+            retry.resend(root, "CG_fail", to=topic)
+    path = pathlib.Path(root, "config", "topics.json")
+    text = path.read_text()
+    start = text.index('"Jobs":')
+    path.write_text(text[:start] + text[start:].replace('"perm":6', '"perm":4', 1))
+    with pytest.raises(IllegalMessageError, match="topic Jobs: expected write permission"):
+        retry.resend(root, "CG_fail")
+    assert retry.resend(root, "CG_fail", to="Steps").apply().resent == 20
+    assert {row["queueId"] for row in resent_rows(root, "Steps")} == {0, 1}
