@@ -53,6 +53,8 @@ class WriteOptions:
     txn: tuple[str, int] | None  # txnAppId and txnVersion: the key of an idempotent batch
     send_back: str | None  # the group that sends messages back
     max_reconsume_times: int | None
+    transaction: str | None  # half | commit | rollback
+    producer_group: str | None
     disk_used_percent_max: int | None  # None: that of the broker's settings
     broker_conf: str | None  # path of a file; None: each store's own
     rebuild_lost_queues: bool | None
@@ -78,6 +80,7 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
         )
     read = {option.name: option.read(given, now_ms) for option in WRITE_OPTIONS}
     _refuse_beside_send_back(given)
+    _refuse_beside_transaction(given, read["transaction"])
     combined = {
         "path": read["path"][0],
         "property_columns": _property_columns(read),
@@ -93,11 +96,11 @@ def parse_write_options(options: Mapping[str, str], *, now_ms: int = 0) -> Write
 
 
 # What a row of new messages has, and a row that names a stored message does not.
-_NOT_BESIDE_SEND_BACK = (
+_OF_NEW_MESSAGES = (
     "topic", "propertyColumns", "messageQueueSelector", "autoCreateTopicEnable", "defaultTopicQueueNums",
     "compressType", "compressMsgBodyOverHowmuch", "compressLevel", "strictProperties", "bornHost",
-    "transaction", "producerGroup",
 )  # fmt: skip
+_NOT_BESIDE_SEND_BACK = (*_OF_NEW_MESSAGES, "transaction", "producerGroup")
 
 
 def _refuse_beside_send_back(given: Mapping[str, Given]) -> None:
@@ -110,6 +113,26 @@ def _refuse_beside_send_back(given: Mapping[str, Given]) -> None:
         raise OptionError(
             f"sendBack and {other} are given together, but a message is sent back as it is stored; leave "
             f"out {other}"
+        )
+
+
+def _refuse_beside_transaction(given: Mapping[str, Given], transaction: str | None) -> None:
+    if transaction is None:
+        if "producerGroup" in given:
+            raise OptionError("producerGroup is given without transaction; it only applies with transaction")
+        return
+    if transaction == "half":
+        if "producerGroup" not in given:
+            raise OptionError(
+                "transaction=half is given without producerGroup; give the group that a broker would ask for "
+                "the decision"
+            )
+        return
+    other = next((name for name in _OF_NEW_MESSAGES if name in given), None)
+    if other is not None:
+        raise OptionError(
+            f"transaction={transaction} and {other} are given together, but a half message is decided as it "
+            f"is stored; leave out {other}"
         )
 
 

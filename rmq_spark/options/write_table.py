@@ -175,6 +175,23 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         otherwise="the group's `retryMaxTimes`, 16 by default",
     ),
     _row(
+        "transaction",
+        "word",
+        values.one_of("half", "commit", "rollback"),
+        "`half`: write the rows as half messages of transactions, which no consumer sees before their "
+        "commit. Their ids are UNIQ_KEY in `properties`, else look at the view `transactions`. `commit`, "
+        "`rollback`: decide half messages. A row names one by `msgId`, or by `halfQueueOffset` where `msgId` "
+        "is null, and by `brokerName` if that is not null; other columns are ignored. Inside foreachBatch "
+        "`txnAppId` and `txnVersion` are required.",
+    ),
+    _row(
+        "producerGroup",
+        "text",
+        parse_group,
+        "With `transaction`: the producer group of the half messages. Required for `half`; with `commit` and "
+        "`rollback`, half messages of another group are an error.",
+    ),
+    _row(
         "diskSpaceWarningLevelRatio",
         "number",
         values.number(0, 100),

@@ -137,8 +137,17 @@ def _options(store: Store, now: Now) -> CommitOptions:
     )
 
 
-def plan_decisions(stores: Sequence[Store], wanted: Sequence[tuple[HalfName, str]], now: Now) -> DecisionPlan:
-    """`decide` for these stores. Raises OptionError as `decide` does."""
+def plan_decisions(
+    stores: Sequence[Store],
+    wanted: Sequence[tuple[HalfName, str]],
+    now: Now,
+    *,
+    must_find: bool = True,
+) -> DecisionPlan:
+    """`decide` for these stores. Raises OptionError as `decide` does.
+
+    Without `must_find` a name without a half message is left out.
+    """
     _refuse_two_decisions(wanted)
     parts: list[tuple[Store, list[Decision]]] = []
     where: dict[HalfName, str] = {}
@@ -153,7 +162,8 @@ def plan_decisions(stores: Sequence[Store], wanted: Sequence[tuple[HalfName, str
                 )
         if found:
             parts.append((store, list(found.values())))
-    _refuse_missing(wanted, where, " and ".join(store.path for store in stores))
+    if must_find:
+        _refuse_missing(wanted, where, " and ".join(store.path for store in stores))
     return DecisionPlan(parts, now)
 
 

@@ -19,6 +19,8 @@ from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.produce.columns import check_columns
+from rmq_spark.services.decision_rows import check_name_columns
+from rmq_spark.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.spark.batch_reader import RmqLogReader
 from rmq_spark.spark.message_schema import fields_from_schema
 from rmq_spark.spark.stream_reader import RmqLogStreamReader
@@ -76,11 +78,15 @@ class RmqLogDataSource(DataSource):
         """Raises OptionError for wrong columns: here on the driver, and not in a task after a shuffle."""
         options = parse_write_options(_option_dict(self.options))
         columns = [(field.name, field.dataType.simpleString()) for field in schema.fields]
-        if options.send_back is None:
+        if options.send_back is not None:
+            target = open_target(options)
+            check_place_columns(columns, target)
+        elif options.transaction in (COMMIT, ROLLBACK):
+            target = open_target(options)
+            check_name_columns(columns, target)
+        else:
             check_columns(columns, options.topic, options.property_columns)
-            return open_target(options)
-        target = open_target(options)
-        check_place_columns(columns, target)
+            target = open_target(options)
         return target
 
 

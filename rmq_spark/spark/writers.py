@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from rmq_spark.services.decision_rows import collect_names, commit_decisions
+from rmq_spark.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.write.send_back_rows import collect_places, commit_send_back
 from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, stage_rows
 from rmq_spark.write.target import WriteTarget
@@ -26,7 +28,7 @@ class StagedMessage(WriterCommitMessage):
     """A task's message to the driver. It holds all that a commit needs: Spark commits with a new writer."""
 
     target: WriteTarget
-    staged: Staged | pa.Table  # with sendBack: the places of the rows' messages
+    staged: Staged | pa.Table  # with sendBack and decisions: what the rows name
     query_id: str | None = None
 
 
@@ -43,11 +45,14 @@ class RmqLogWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         options = self._target.options
-        if options.send_back is not None and options.txn is None and _query_id() is not None:
+        option = (
+            "sendBack" if options.send_back else "transaction" if options.transaction is not None else None
+        )
+        if option is not None and options.txn is None and _query_id() is not None:
             raise OptionError(
-                "sendBack inside foreachBatch: expected txnAppId and txnVersion, found neither. Spark may "
-                "repeat a batch, and would send its messages back twice: give the query a txnAppId, and the "
-                "batch id as txnVersion"
+                f"{option} inside foreachBatch: expected txnAppId and txnVersion, found neither. Spark may "
+                "repeat a batch, and would send its messages twice: give the query a txnAppId, and the batch "
+                "id as txnVersion"
             )
         return _staged_rows(self._target, iterator)
 
@@ -89,7 +94,12 @@ def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedM
     """Runs in a task."""
     task = TaskContext.get()
     assert task is not None
-    stage = stage_rows if target.options.send_back is None else collect_places
+    if target.options.send_back is not None:
+        stage = collect_places
+    elif target.options.transaction in (COMMIT, ROLLBACK):
+        stage = collect_names
+    else:
+        stage = stage_rows
     return StagedMessage(target, stage(target, rows, partition=task.partitionId()), _query_id())
 
 
@@ -103,8 +113,12 @@ def _commit(
     target: WriteTarget, messages: list[StagedMessage], key: tuple[str, int] | None, *, keeps_key: bool
 ) -> None:
     staged = [message.staged for message in messages]
-    commit = commit_write if target.options.send_back is None else commit_send_back
-    commit(target, staged, key, keeps_key=keeps_key)
+    if target.options.send_back is not None:
+        commit_send_back(target, staged, key, keeps_key=keeps_key)
+    elif target.options.transaction in (COMMIT, ROLLBACK):
+        commit_decisions(target, staged, key, keeps_key=keeps_key)
+    else:
+        commit_write(target, staged, key, keeps_key=keeps_key)
 
 
 def _staged(messages: list[WriterCommitMessage | None]) -> list[StagedMessage]:

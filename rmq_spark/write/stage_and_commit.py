@@ -64,6 +64,7 @@ def stage_rows(
             compression=options.compression,
             strict_properties=options.strict_properties,
             message_size_max=options.max_message_size,
+            transaction_group=options.producer_group if options.transaction == "half" else None,
             store_host_v6=options.store_host is not None and len(options.store_host[0]) == 16,
             crc_property=any(store.crc_property for store in target.stores),
             file_sizes=tuple(store.settings.mapped_file_size_commit_log for store in target.stores),
@@ -180,15 +181,15 @@ def commit_write(
         store.root: [each.files[store.root] for each in staged if store.root in each.files]
         for store in target.open_stores
     }
-    commit_options = replace(_commit_options(target, staged), keeps_key=keeps_key)
+    settings = replace(commit_options(target, staged), keeps_key=keeps_key)
     _warn_of_large_messages(
         options.path, max((file.unit_size_max for files in members.values() for file in files), default=0)
     )
     if target.is_cluster:
         watched = [store.root for store in target.stores if store.closed]
-        results = commit_cluster(members, key=key, watched=watched, options=commit_options)
+        results = commit_cluster(members, key=key, watched=watched, options=settings)
     else:
-        results = {target.stores[0].root: _commit_one(target.stores[0], members, key, commit_options)}
+        results = {target.stores[0].root: _commit_one(target.stores[0], members, key, settings)}
     _collect_staging(target, members)
     messages = sum(file.units for files in members.values() for file in files)
     _log_commit(target, results, key, messages, time.perf_counter() - begun)
@@ -222,7 +223,8 @@ def _warn_of_large_messages(path: str, size_max: int) -> None:
         )
 
 
-def _commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptions:
+def commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptions:
+    """How the driver commits: by the options of the write."""
     options = target.options
     new_topics: dict[str, int] = {}
     for each in staged:
