@@ -41,6 +41,7 @@ from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_topics
 from store_format.names import TAGS, QueueKey
 from store_format.read.recovery import LogEnd, end_after_crash
@@ -240,7 +241,8 @@ def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
 def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
     """Whether the store's broker indexes tags: 5.4 and later do, and always make the directory rocksdbstore.
 
-    Without this directory the store's index files decide.
+    Without this directory the store's index files decide, else its topics.json. Entries for tags do no harm
+    to brokers from 5.0 to 5.3.
     """
     if "rocksdbstore" in entry_names(root) or read_settings(root) is not None:
         return True
@@ -260,7 +262,7 @@ def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
                     hashes, _ = unit_key_hashes(units.select(np.array([number])))
                     mine = each.units["physical_offset"] == int(units.physical_offsets[number])
                     return int(hashes[-1]) in each.units["key_hash"][mine].tolist()
-    return False
+    return not is_broker_49(root)
 
 
 def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
