@@ -12,7 +12,7 @@ from types import TracebackType
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Service
 from rmq_spark.services.turn import TurnReport, is_preview, now_of, take_turn
-from store_format.errors import OptionError, StoreError, StoreInUseError
+from store_format.errors import OptionError, StoreError
 from store_format.files.read import entry_names
 from store_format.metadata.broker_conf import BrokerConf
 
@@ -68,7 +68,8 @@ class Services:
         self._commit_log_paths = tuple(commit_log_paths)
         self._on_turn, self._clock_ms = on_turn, clock_ms
         self._stopping = threading.Event()
-        self._thread = threading.Thread(target=self.run, name="rmqlog-services", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="rmqlog-services", daemon=True)
+        self._failure: BaseException | None = None  # of `on_turn`
         self._failing = ""
 
     def __enter__(self) -> Services:
@@ -78,8 +79,11 @@ class Services:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Waits for the turn that is under way. Raises what `on_turn` has raised, which ended the loop."""
         self.stop()
         self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
 
     def stop(self) -> None:
         """Ends the loop after the turn that is under way. May be called in a signal handler."""
@@ -90,6 +94,13 @@ class Services:
         while not self._stopping.is_set():
             self._stopping.wait(self._turn())
 
+    def _run(self) -> None:
+        try:
+            self.run()
+        except BaseException as failure:
+            _log.exception("services on %s: on_turn failed, no further turn is taken", self._path)
+            self._failure = failure
+
     def _turn(self) -> float:
         """Takes one turn; returns the seconds until the next one."""
         if not entry_names(self._path, missing_ok=True):
@@ -98,10 +109,16 @@ class Services:
             if is_preview(self._path, self._apply):
                 raise OptionError(f"{self._path}: rmqlog did not create this store; give apply=True")
             now = now_of(self._path, self._clock_ms(), self._broker_conf)
-            reports = take_turn(self._path, self._services, now, commit_log_paths=self._commit_log_paths)
+            reports = take_turn(
+                self._path,
+                self._services,
+                now,
+                commit_log_paths=self._commit_log_paths,
+                clock_ms=self._clock_ms,
+            )
         except StoreError as error:
             self._warn(error)
-            return self._every if isinstance(error, StoreInUseError) else _AFTER_ERROR_SECONDS
+            return self._every
         except Exception:
             # The thread must not end silently, whatever a store makes of a service.
             _log.exception("services on %s: the next turn begins in %g s", self._path, _AFTER_ERROR_SECONDS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
@@ -116,19 +116,25 @@ def take_turn(
     preview: bool = False,
     lock_timeout: float = 10.0,
     commit_log_paths: tuple[str, ...] = (),
+    clock_ms: Callable[[], int] | None = None,
 ) -> list[TurnReport]:
-    """The turn of these services; an error of one does not keep the others from theirs."""
+    """The turn of these services; an error of one does not keep the others from theirs.
+
+    `clock_ms` is read again when the turn has the lock, for which it may have waited `lock_timeout` seconds.
+    """
     if preview:
         store = Store.open(path, commit_log_paths=commit_log_paths)
         return [_planned(service, store, now)[0] for service in services]
+    clock = clock_ms or (lambda: now.ms)
     options = CommitOptions(
         sync=_is_sync(path, now.conf),
         lock_timeout=lock_timeout,
         conf=now.conf,
-        clock=lambda: now.ms,
+        clock=clock,
         log_directories=commit_log_paths,
     )
     with write_session(path, options) as session:
+        now = replace(now, ms=clock())
         reports = [_done(service, session, now) for service in services]
         _count(path, reports, now.ms, session.files)
     return reports
