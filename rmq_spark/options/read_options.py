@@ -79,6 +79,7 @@ class ReadOptions:
     columns: tuple[str, ...] | None  # as the caller spelled them; plan.output_fields checks them
     property_columns: tuple[str, ...]
     view: str
+    broker_conf: str | None  # path of a file, for a view
     starting: OffsetSpec
     ending: OffsetSpec
     starting_offsets_by_timestamp_strategy: str  # error | latest

@@ -18,7 +18,7 @@ from rmq_spark.options.offset_spec import (
     parse_timestamp,
 )
 from rmq_spark.options.option import BATCH, STREAM, Option
-from rmq_spark.options.paths import path_list, paths_json, single_path
+from rmq_spark.options.paths import file_path, path_list, paths_json, single_path
 from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
 from rmq_spark.options.view_name import MESSAGES, parse_view
 from store_format.message.columns import BODY_SIZE_MAX
@@ -155,6 +155,15 @@ _WHAT = (
         parse_view,
         "`messages`, or a view of the store: `topics`, `queues`, `groups`, `lag`, `files` and others.",
         MESSAGES,
+        applies=frozenset({BATCH}),
+    ),
+    Option(
+        "brokerConf",
+        "path",
+        file_path,
+        "For a `view`: the broker.conf of the store's broker. The views `retention` and `delayed` use its "
+        "settings.",
+        otherwise="the store's own `.rmqlog/broker.conf`; else the broker's defaults",
         applies=frozenset({BATCH}),
     ),
 )

@@ -11,7 +11,7 @@ from store_format.views.registry import VIEWS
 
 MESSAGES = "messages"
 
-_BESIDE = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns"))
+_BESIDE = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf"))
 
 
 def parse_view(given: Given) -> str:
@@ -27,6 +27,11 @@ def refuse_beside_view(given: Mapping[str, Given]) -> None:
     """Raises OptionError for an option that chooses messages: a view would silently ignore it."""
     view = parse_view(given["view"]) if "view" in given else MESSAGES
     if view == MESSAGES:
+        if "brokerConf" in given:
+            raise OptionError(
+                "brokerConf has no effect in a read of messages; leave it out, or give a view that depends "
+                "on the broker's settings: retention, delayed"
+            )
         return
     for name in given:
         if name not in _BESIDE:

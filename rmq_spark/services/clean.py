@@ -239,10 +239,12 @@ def _plan(
     disk_percent: Callable[[str], int],
     *,
     is_manual: bool = False,
+    followed: int = 0,
 ) -> CleanPlan:
+    """`followed` is a start of the commitlog that queues and index are known to have followed."""
     conf = now.conf
     kept_ms = reserved_ms(conf)
-    hour = datetime.datetime.fromtimestamp(now.ms / 1000, zone).hour
+    hour = _local_hour(now.ms, zone)
     log_percent = min(disk_percent(directory) for directory in store.commit_log_paths)
     decision = gate(conf, hour, log_percent, disk_percent(f"{store.path}/consumequeue"), is_manual=is_manual)
     files = log_files_before_last(store.log) if decision.is_open else []
@@ -257,8 +259,15 @@ def _plan(
     log_min = gone[-1].start + gone[-1].size_bytes if gone else store.log.min_offset
     later = [file.start for file in store.log.files if file.start >= log_min]
     log_min = min(later, default=log_min)  # the next file, if some are missing between
-    followers = tuple(following_files(store.path, log_min)) if log_min else ()
+    followers = tuple(following_files(store.path, log_min)) if log_min > followed else ()
     return CleanPlan(store, now, decision, kept_ms, gone, followers, log_min)
+
+
+def _local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
+    try:
+        return datetime.datetime.fromtimestamp(now_ms / 1000, zone).hour
+    except (ValueError, OverflowError, OSError) as error:
+        raise OptionError(f"now_ms={now_ms}: expected a time in ms since 1970: {error}") from error
 
 
 def _disk_percent(path: str) -> int:
@@ -301,6 +310,7 @@ class CleanService:
     disk_percent: Callable[[str], int] = _disk_percent
     zone: datetime.tzinfo | None = None
     _next_ms: dict[str, int] = field(default_factory=dict)  # of the next round, by store
+    _followed: dict[str, int] = field(default_factory=dict)  # lastPhysicalMinOffset, by store
 
     def plan(self, store: Store, ledger: Ledger, now: Now) -> CleanPlan:
         """Raises OptionError without an explicit fileReservedTime."""
@@ -310,4 +320,8 @@ class CleanService:
             then = Now(next_ms - interval_ms, now.conf)
             return CleanPlan(store, then, waiting, reserved_ms(now.conf), (), (), store.log.min_offset)
         self._next_ms[store.path] = now.ms + interval_ms
-        return _plan(store, now, self.zone, self.disk_percent)
+        followed = self._followed.get(store.path, 0)
+        found = _plan(store, now, self.zone, self.disk_percent, followed=followed)
+        if not found.changes:
+            self._followed[store.path] = found.log_min  # Only a later start makes more files go.
+        return found

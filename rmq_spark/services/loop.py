@@ -93,6 +93,9 @@ class Services:
         """Takes turns until `stop`. The thread runs this; a process of its own may call it directly."""
         while not self._stopping.is_set():
             self._stopping.wait(self._turn())
+        if any(each.name == "flush" for each in self._services):
+            self._services = chosen_services(["flush"])  # A broker that stops flushes everything.
+            self._turn()
 
     def _run(self) -> None:
         try:

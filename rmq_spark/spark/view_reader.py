@@ -15,6 +15,7 @@ from rmq_spark.plan.stores import open_stores
 from rmq_spark.spark.view_schema import ViewFields
 from store_format import MessageStore
 from store_format.errors import StoreError, UnsupportedFormatError
+from store_format.metadata.broker_conf import BrokerConf, read_broker_conf
 from store_format.views.registry import view_batches
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ class _StoreAt:
     broker_name: str
     commit_log_paths: tuple[str, ...]
     now_ms: int
+    broker_conf: BrokerConf | None
 
 
 class RmqLogViewReader(DataSourceReader):
@@ -43,12 +45,14 @@ class RmqLogViewReader(DataSourceReader):
     def partitions(self) -> list[InputPartition]:
         _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in self._options.resolved()))
         now = time.time_ns() // 1_000_000
+        given = self._options.broker_conf
+        conf = None if given is None else read_broker_conf(given)
         try:
             stores = open_stores(self._options, skip_unreadable=True)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error  # as in RmqLogReader.partitions
         return [
-            InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now))
+            InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now, conf))
             for store in stores
         ]
 
@@ -59,7 +63,7 @@ class RmqLogViewReader(DataSourceReader):
             at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True
         )
         try:
-            for batch in view_batches(store, self._fields.view, now_ms=at.now_ms):
+            for batch in view_batches(store, self._fields.view, now_ms=at.now_ms, broker_conf=at.broker_conf):
                 yield self._fields.apply(batch)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error

@@ -16,7 +16,7 @@ from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.publication import Publication
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError
-from store_format.files.read import entry_names, list_directories, list_store_files, read_bytes
+from store_format.files.read import entry_names, list_directories, list_entries, list_store_files, read_bytes
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.java.fastjson import loads
@@ -118,7 +118,9 @@ def _is_json(data: bytes, path: str) -> bool:
 
 
 def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], files: FileWrites) -> None:
-    """Syncs what ASYNC commits wrote: the files of log, queues and index, then their directories."""
+    """Syncs what ASYNC commits and services wrote: the files of log, queues and index, the state files of
+    services, then their directories.
+    """
     flushed = (read_checkpoint(f"{root}/checkpoint") or Checkpoint()).logics_physical_offset
     paths = [file.path for file in log.files if file.stop > flushed]
     directories = list(log_directories)
@@ -128,7 +130,12 @@ def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], file
             paths += [file.path for file in list_store_files(directory)]
             directories.append(directory)
     paths += [file.path for file in list_index_files(f"{root}/index")]
-    directories += [f"{root}/{name}" for name in ("consumequeue", "index") if name in entry_names(root)]
+    paths += [file.path for file in list_store_files(f"{root}/timerlog")]
+    names = entry_names(root)
+    paths += [f"{root}/timerwheel"] if "timerwheel" in names else []
+    paths += [entry.path for entry in list_entries(f"{root}/config") if entry.kind == "file"]
+    folders = ("consumequeue", "index", "timerlog", "config")
+    directories += [f"{root}/{name}" for name in folders if name in names]
     for path in paths:
         with files.open(path) as file:
             files.sync(file)

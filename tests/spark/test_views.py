@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -69,6 +70,17 @@ def test_columns_of_a_view(spark: SparkSession, golden: Golden) -> None:
     assert declared.columns == ["LAGBYTES", "topic"]
     expected = MessageStore.open(str(root)).view("lag").column("lagBytes").to_pylist()
     assert [row.LAGBYTES for row in declared.collect()] == expected
+
+
+def test_a_view_takes_the_settings_of_a_broker(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    conf = tmp_path / "broker.conf"
+    conf.write_text("fileReservedTime=1\n")
+    root = golden("cleaned-5.5.0")
+    times = [
+        {row.expiresTimestamp for row in read(spark, root, view="retention", **given).collect()} - {None}
+        for given in ({}, {"brokerConf": str(conf)})
+    ]
+    assert {time - timedelta(hours=71) for time in times[0]} == times[1] != set()
 
 
 def test_sql_over_a_view(spark: SparkSession, golden: Golden) -> None:

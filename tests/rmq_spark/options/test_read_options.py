@@ -254,6 +254,13 @@ def test_what_spark_adds_passes() -> None:
             ),
         ),
         (
+            {"path": "/a", "brokerConf": "/b"},
+            (
+                "brokerConf has no effect in a read of messages; leave it out, or give a view that depends "
+                "on the broker's settings: retention, delayed"
+            ),
+        ),
+        (
             {"path": "/a", "mode": "lenient"},
             "mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'lenient'",
         ),

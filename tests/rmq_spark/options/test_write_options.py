@@ -199,6 +199,7 @@ def test_the_two_tables_can_become_one() -> None:
     assert shared == {
         "path",
         "propertyColumns",
+        "brokerConf",
         "brokerName",
         "maxMessageSize",
         "maxHashSlotNum",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
-from rmq_spark.services import run_once
+from rmq_spark.services import Services, run_once
 from rmq_spark.services.flush import FlushService, is_flush_due
 from rmq_spark.services.service import Now
 from rmq_spark.services.turn import take_turn
@@ -109,3 +110,13 @@ def test_a_flush_goes_over_all_files_of_several_directories(tmp_path: Path) -> N
     paths = (str(root / "commitlog"), str(other))
     run_once(str(root), ["flush"], 1_700_000_200_000, commit_log_paths=paths)
     assert Store.open(str(root), commit_log_paths=paths).state is StoreState.CLEAN
+
+
+def test_the_loop_flushes_when_it_ends(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    turns: list[object] = []
+    with Services(str(root), 0.05, only=["flush"], on_turn=turns.append):
+        while not turns:
+            time.sleep(0.01)
+        append(root, numbered("T", 0, 4), options=CommitOptions(sync=False, lock_timeout=10))
+    assert abort_mark(str(root)) is None
