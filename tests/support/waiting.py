@@ -64,7 +64,7 @@ def recall_of(message: Message, *, has_topic: bool = False) -> Message:
     return Message(TIMER_TOPIC.encode(), b"0", oracle.encode_properties(properties))
 
 
-def append(root: Path, messages: list[Message], at_ms: int = BEGIN_MS, *, sync: bool = False) -> None:
+def append(root: Path, messages: list[Message], at_ms: int = BEGIN_MS, *, sync: bool = True) -> None:
     """Appends the messages at this time, and creates their topics: 4 queues, 18 for delay levels."""
     topics = {name: 4 for m in messages if _can_be(name := m.properties.get("REAL_TOPIC", m.topic))}
     options = CommitOptions(
