@@ -94,9 +94,8 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
     WriteColumn(
         "deliverTimestamp",
         _TIME,
-        "Delivers the message at this time, at most 3 days from now; a time in the past is no delay. Not "
-        "together "
-        "with `delayTimeLevel`.",
+        "Delivers the message at this time, at most 3 days from now (`timerMaxDelaySec` of the store's "
+        "`broker.conf`); a time in the past is no delay. Not together with `delayTimeLevel`.",
     ),
     WriteColumn("queueOffset", (), "Ignored: each message gets the next offset of its queue."),
     WriteColumn("storeTimestamp", (), "Ignored: it is the time of the write."),

@@ -18,9 +18,6 @@ from rmq_spark.produce.rows import Rows
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 
-TIMER_DELAY_MAX_MS = 3 * 24 * 3_600_000  # MessageStoreConfig.timerMaxDelaySec
-TIMER_PRECISION_MS = 1000  # MessageStoreConfig.timerPrecisionMs
-
 _KIND = pa.large_binary()
 
 
@@ -48,7 +45,8 @@ def park(
     `confs` are the settings of the stores, `store` the place of each row's store among them (None: the
     first). A level above the highest of messageDelayLevel is lowered to the highest.
 
-    Raises IllegalMessageError for a row with a level and a time, and for a time more than 3 days from now.
+    Raises IllegalMessageError for a row with a level and a time, for a time later than timerMaxDelaySec
+    allows, and for any time to come if timerWheelEnable is false.
     """
     level = rows.integers("delayTimeLevel", 0, low=0)
     times = rows.times_ms("deliverTimestamp")
@@ -60,10 +58,12 @@ def park(
     deliver, timed = (
         (np.zeros(rows.count, np.int64), np.zeros(rows.count, np.bool_)) if times is None else times
     )
-    _refuse_bad_delays(rows, level, deliver, timed, now_ms)
+    _refuse_both(rows, level, deliver, timed)
     scheduled, parked = level > 0, timed & (deliver > now_ms)
+    _refuse_times(rows, deliver, parked, now_ms, store, confs)
     # Rounded down from the ms before: a multiple of the precision becomes the multiple before it.
-    out = (deliver - 1) // TIMER_PRECISION_MS * TIMER_PRECISION_MS
+    precision = np.array([conf.timer_precision_ms for conf in confs], np.int64)[store]
+    out = (deliver - 1) // precision * precision
     moved = scheduled | parked
     topic = np.where(scheduled, len(rows.topics), np.where(parked, len(rows.topics) + 1, rows.codes))
     by_client = {DELAY: _numbers(level, scheduled), "TIMER_DELIVER_MS": _numbers(deliver, timed)}
@@ -92,8 +92,8 @@ def _delay_table(confs: Sequence[BrokerConf]) -> tuple[NDArray[np.int64], NDArra
     return table, np.array([len(each) - 1 for each in levels], np.int64)
 
 
-def _refuse_bad_delays(
-    rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_], now_ms: int
+def _refuse_both(
+    rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_]
 ) -> None:
     both = (level > 0) & timed
     if both.any():
@@ -103,13 +103,33 @@ def _refuse_bad_delays(
             f"expected delayTimeLevel or deliverTimestamp, found both, {level[row]} and {deliver[row]}; "
             "set one of them to null",
         )
-    late = timed & (deliver > now_ms + TIMER_DELAY_MAX_MS)
+
+
+def _refuse_times(
+    rows: Rows,
+    deliver: NDArray[np.int64],
+    parked: NDArray[np.bool_],
+    now_ms: int,
+    store: NDArray[np.int64],
+    confs: Sequence[BrokerConf],
+) -> None:
+    """Refuses the times that a broker with these settings refuses (HookUtils.transformTimerMessage)."""
+    off = parked & ~np.array([conf.timer_wheel_enable for conf in confs])[store]
+    if off.any():
+        row = int(off.argmax())
+        rows.refuse(
+            row,
+            f"expected no deliverTimestamp in the future, found {deliver[row]}: the store's broker.conf has "
+            "timerWheelEnable=false, so its broker would never deliver the message. Use delayTimeLevel",
+        )
+    delay_max_ms = 1000 * np.array([conf.timer_max_delay_sec for conf in confs], np.int64)[store]
+    late = parked & (deliver > now_ms + delay_max_ms)
     if late.any():
         row = int(late.argmax())
         rows.refuse(
             row,
-            f"expected a deliverTimestamp at most {TIMER_DELAY_MAX_MS} ms from now, found {deliver[row]}, "
-            f"which is {deliver[row] - now_ms} ms from now",
+            f"expected a deliverTimestamp at most {delay_max_ms[row]} ms from now (timerMaxDelaySec), found "
+            f"{deliver[row]}, which is {deliver[row] - now_ms} ms from now",
         )
 
 

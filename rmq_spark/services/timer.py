@@ -20,6 +20,7 @@ from rmq_spark.services.timer_slots import DueSlot, copies_of, parts_of
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.session import WriteSession
+from store_format.commit.unsupported import refuse_timeline
 from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import CorruptStoreError
@@ -81,6 +82,8 @@ class Timer:
             _enqueue(plan, state, queue)
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
+        if plan.changes:
+            refuse_timeline(store.path, conf)
         return plan
 
 

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from store_format.consumequeue.listing import can_be_queue
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
-from store_format.files.read import entry_names
+from store_format.files.read import FileView, entry_names
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
 
@@ -23,6 +24,9 @@ _BY_FILE = (  # directory, file in it, what the store has then
     ("config/metadata", "CURRENT", "configuration in RocksDB (useSingleRocksDBForAllConfigs=true)"),
     ("config/rdb", "CURRENT", "configuration in RocksDB (configManagerVersion=v2)"),
 )
+_TIMELINE_KEYS = (b"timeline_checkpoint", b"sys_topic_scan_offset_checkpoint")
+_TIMELINE_TABLES = (b"nametimer",)  # rocksdb.column.family.name, its beginning shared with the key before
+_TABLE_END = 1 << 16
 _BY_NAME = {
     "epochFileCheckpoint": "a store under a controller (enableControllerMode=true)",
     "brokerIdentity": "a store under a controller (enableControllerMode=true)",
@@ -93,6 +97,40 @@ def refuse_timer(root: str, used: Iterable[str], topics: Mapping[str, TopicConfi
             "and would never deliver them. Use the column delayTimeLevel, or start a broker with "
             "timerWheelEnable=true on the store first"
         )
+
+
+def refuse_timeline(root: str, conf: BrokerConf) -> None:
+    """Raises UnsupportedFormatError if the broker keeps waiting timer messages in RocksDB.
+
+    Without the setting in broker.conf, `rocksdbstore/` decides: each broker from 5.4 on creates it, and only
+    one with timerRocksDBEnable=true has records of its timeline there.
+    """
+    given = "timerRocksDBEnable" in conf.given
+    found = conf.timer_rocksdb_enable
+    where = "broker.conf has timerRocksDBEnable=true"
+    if not given and not found:
+        name = _timeline_file(f"{root}/rocksdbstore")
+        found, where = name is not None, f"found records of the timer in rocksdbstore/{name}"
+    if found:
+        raise UnsupportedFormatError(
+            f"{root}: cannot deliver timer messages, which wait in a timeline in RocksDB: {where}. Start the "
+            "store's broker, which delivers them; or, if the timeline is not in use any more, set "
+            "timerRocksDBEnable=false in broker.conf"
+        )
+
+
+def _timeline_file(directory: str) -> str | None:
+    """A file with records of the column family `timer` (MessageRocksDBStorage); None without any.
+
+    A log has its progress keys; the properties at the end of a table name the column family.
+    """
+    for name in sorted(entry_names(directory, missing_ok=True)):
+        if name.endswith((".log", ".sst")):
+            with FileView(f"{directory}/{name}") as view:
+                data = view.read(0 if name.endswith(".log") else max(view.size - _TABLE_END, 0), view.size)
+            if any(mark in data for mark in (_TIMELINE_KEYS if name.endswith(".log") else _TIMELINE_TABLES)):
+                return name
+    return None
 
 
 def refuse_missing_queues(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:

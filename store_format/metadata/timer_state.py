@@ -261,7 +261,7 @@ def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
     """
     check = read_timer_check(config_path(root, "timercheck")) or TimerCheck()
     log = TimerLog.open(f"{root}/timerlog")
-    size = log.files[-1].size if log.files else file_size
+    size = next((file.size for file in reversed(log.files) if file.size), file_size)  # 0 after a crash
     wheel = TimerWheel.open(f"{root}/timerwheel", precision_ms)
     state = TimerState(root, precision_ms, size, check, log, wheel)
     start = flushed = check.last_timer_log_flush_pos

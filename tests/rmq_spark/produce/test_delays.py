@@ -7,7 +7,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_spark.produce.delays import TIMER_DELAY_MAX_MS
 from store_format.errors import IllegalMessageError
 from store_format.java.hashes import java_hash
 from store_format.message.tags_code import DELAY_LEVELS_MS
@@ -23,6 +22,9 @@ OWN = {"UNIQ_KEY", "WAIT"}
 
 def delay_properties(message: Message) -> dict[str, str]:
     return {name: value for name, value in message.properties.items() if name not in OWN}
+
+
+TIMER_DELAY_MAX_MS = 3 * 24 * 3_600_000  # timerMaxDelaySec
 
 
 @pytest.mark.parametrize(("level", "stored"), [(1, 1), (5, 5), (18, 18), (19, 18), ((1 << 31) - 1, 18)])
@@ -78,6 +80,34 @@ def test_a_time_parks_in_the_timer(after_ms: int, out_ms: int | None) -> None:
     assert delay_properties(message) == expected
     assert int(message.properties["TIMER_OUT_MS"]) % 1000 == 0
     assert (messages.timed.tolist(), messages.tags_code.tolist()) == ([False], [java_hash("a")])
+
+
+def test_the_timers_settings_count() -> None:
+    """timerPrecisionMs and timerMaxDelaySec, each row by the settings of its own store."""
+    conf = BrokerConf.of({"timerPrecisionMs": "100", "timerMaxDelaySec": "60"}, "broker.conf")
+    times = [NOW_MS + 77, NOW_MS + 78, NOW_MS + 60_000]
+    batch = batch_of(topic=["TopicTest"] * 3, body=[b"x"] * 3, deliverTimestamp=times)
+    messages = produce(batch, routes_of(TOPIC), confs=(conf,))
+    outs = [int(message.properties["TIMER_OUT_MS"]) for message in decoded(messages)]
+    assert outs == [NOW_MS - 23, NOW_MS + 77, NOW_MS + 59_977]
+    with pytest.raises(IllegalMessageError, match="at most 60000 ms from now"):
+        produce(
+            batch_of(topic=["TopicTest"], body=[b"x"], deliverTimestamp=[NOW_MS + 60_001]),
+            routes_of(TOPIC),
+            confs=(conf,),
+        )
+
+
+def test_without_a_timer_no_time_to_come_is_accepted() -> None:
+    conf = BrokerConf(timer_wheel_enable=False)
+    batch = batch_of(topic=["TopicTest"], body=[b"x"], deliverTimestamp=[NOW_MS])
+    assert decoded(produce(batch, routes_of(TOPIC), confs=(conf,)))[0].topic == "TopicTest"
+    with pytest.raises(IllegalMessageError, match="timerWheelEnable=false"):
+        produce(
+            batch_of(topic=["TopicTest"], body=[b"x"], deliverTimestamp=[NOW_MS + 1]),
+            routes_of(TOPIC),
+            confs=(conf,),
+        )
 
 
 @pytest.mark.parametrize("deliver", [NOW_MS, NOW_MS - 1, 1])
@@ -159,7 +189,7 @@ def test_columns_without_a_delay_change_nothing() -> None:
         ),
         (
             {"deliverTimestamp": (1 << 63) - 1},
-            "expected a deliverTimestamp at most 259200000 ms from now, found 9223372036854775807",
+            "at most 259200000 ms from now (timerMaxDelaySec), found 9223372036854775807",
         ),
     ],
 )

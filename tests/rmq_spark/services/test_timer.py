@@ -12,7 +12,7 @@ import pytest
 
 from rmq_spark.services import run_once, timer, timer_slots
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
@@ -373,3 +373,32 @@ def test_a_timer_without_wheel_does_nothing(tmp_path: Path) -> None:
     assert _turn(root, BEGIN_MS + 5_000, stopped)["done"] == 0
     assert _check(root).last_timer_queue_offset == 1
     assert _turn(root, BEGIN_MS + 5_000)["done"] == 1
+
+
+# From a table that RocksDB wrote for the column family `timer`, with the library of 5.5.0.
+TABLE_END = bytes.fromhex(
+    "65792e66696c746572696e6731081001636f6c756d6e2e66616d696c792e6964011604056e616d65"
+    "74696d65720a081a6d70617261746f726c6576656c64622e4279746577697365436f6d7061726174"
+)
+
+
+@pytest.mark.parametrize(
+    ("file", "content"),
+    [
+        ("000013.sst", bytes(1_000) + TABLE_END + bytes(300)),
+        ("000004.log", b"\x05\x01\x13timeline_checkpoint\x08" + bytes(8)),
+    ],
+)
+def test_a_timeline_in_rocksdb_is_refused(tmp_path: Path, file: str, content: bytes) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS, 0, 1))
+    (root / "rocksdbstore").mkdir()
+    (root / "rocksdbstore" / file).write_bytes(content)
+    with pytest.raises(UnsupportedFormatError, match=rf"rocksdbstore/{file}.*timerRocksDBEnable=false"):
+        _turn(root, BEGIN_MS + 5_000)
+    with pytest.raises(UnsupportedFormatError, match=r"broker\.conf has timerRocksDBEnable=true"):
+        _turn(root, BEGIN_MS + 5_000, BrokerConf.of({"timerRocksDBEnable": "true"}, "broker.conf"))
+    assert not (root / "timerwheel").exists()
+    assert not bodies(root, "T")
+    off = BrokerConf.of({"timerRocksDBEnable": "false", "mappedFileSizeTimerLog": "16384"}, "broker.conf")
+    assert _turn(root, BEGIN_MS + 5_000, off)["done"] == 1
