@@ -18,6 +18,7 @@ from store_format.views import (
     checkpoint,
     dead_letters,
     delayed,
+    duplicates,
     files,
     groups,
     index,
@@ -49,6 +50,7 @@ VIEWS: tuple[View, ...] = (  # in the order of the reference
     delayed.VIEW,
     transactions.VIEW,
     dead_letters.VIEW,
+    duplicates.VIEW,
     services.VIEW,
     problems.VIEW,
 )
