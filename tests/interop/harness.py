@@ -151,6 +151,19 @@ class Broker:
         self._clients.append(Client(self._rocketmq.program("Client", [self.namesrv])))
         return self._clients[-1]
 
+    def check(self) -> None:
+        """Asks the producers about half messages, as a broker does every transactionCheckInterval."""
+        self._now("check")
+
+    def clean(self) -> None:
+        """Deletes files, as a broker does every cleanResourceInterval."""
+        self._now("clean")
+
+    def _now(self, what: str) -> None:
+        assert self._program is not None
+        self._program.say(what)
+        self._program.lines("done", _ANSWER_SECONDS_MAX)
+
     def stop(self) -> None:
         """BrokerController.shutdown(): everything flushed, `abort` gone."""
         assert self._program is not None

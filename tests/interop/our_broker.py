@@ -12,7 +12,8 @@ from pathlib import Path
 from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.produce.send_back import give_up
-from rmq_spark.services import retry, run_once
+from rmq_spark.services import retry, run_once, transaction
+from rmq_spark.services.half_message import HalfMessage
 from rmq_spark.services.orderly import OrderlyRun, QueueReport
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
@@ -35,14 +36,26 @@ class OurBroker:
     store: Path
     conf: str
     retries_max: int = 1 << 30
+    checks_max: int = 1 << 30
     seen: list[Line] = field(default_factory=list)
+    checks: list[tuple[str, int]] = field(default_factory=list)  # UNIQ_KEY, which check
 
     def turn(self, now_ms: int) -> None:
-        """Everything that is due, then the concurrent groups, up to retry `retries_max` of any message."""
-        run_once(str(self.store), now_ms=now_ms, broker_conf=self.conf, apply=True)
+        """Everything that is due, then the concurrent groups. Some work stays when a maximum was reached."""
+        root = str(self.store)
+        run_once(root, now_ms=now_ms, broker_conf=self.conf, apply=True)
+        if all(times < self.checks_max for _, times in self.checks):
+            transaction.check(root, self._answer, now_ms, broker_conf=self.conf).apply()
         if all(line["reconsumeTimes"] < self.retries_max for line in self.seen):
             for group in (workload.RETRIED, workload.LIMITED):
                 self.consume(group, now_ms)
+
+    def _answer(self, half: HalfMessage) -> str | None:
+        """What Transactions.checkLocalTransaction answers."""
+        times = half.check_times + 1
+        self.checks.append((half.msg_id or "", times))
+        answer, _, first = half.properties["answer"].partition("@")
+        return answer if first and times >= int(first) else None
 
     def turns(self, begin_ms: int, end_ms: int) -> None:
         """Turns at TURN_MS from each other."""

@@ -56,17 +56,19 @@ def made_once(directory: Path, rocketmq: Callable[[str], RocketMQ]) -> Runs:
 def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
     store = directory / "left"
     store.mkdir()
-    with java.broker(store, workload.LONG) as broker:
-        left = workload.leave_work(broker)
+    slowness = workload.slowness()
+    long, short = workload.settings(slowness)
+    with java.broker(store, long) as broker:
+        left = workload.leave_work(broker, slowness)
     left.stopped_ms = now_ms()
     for name in COPIES:
         # holes stay holes: the timer wheel is a file of 38 MB
         subprocess.run(["cp", "-a", "--sparse=always", store, directory / name], check=True)
     started, seen = threading.Event(), {}
-    conf = java.config_file(directory / "left", workload.SHORT)
+    conf = java.config_file(directory / "left", short | {"transactionCheckInterval": "2000"})
 
     def under_broker(name: str) -> None:
-        with java.broker(directory / name, workload.SHORT) as broker:
+        with java.broker(directory / name, short) as broker:
             started.set()
             seen[name] = workload.go_on(broker, left, workload.delivered_in_the_end())
 
@@ -78,12 +80,12 @@ def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
         seen["ours"] = ours.seen
 
     def handed() -> None:
-        ours = OurBroker(directory / "handed", conf, retries_max=5)
+        ours = OurBroker(directory / "handed", conf, retries_max=5, checks_max=2)
         ours.consume_in_order(now_ms(), failures_max=2)
-        while now_ms() < left.handed_over_ms:
-            ours.turn(now_ms())
+        ours.turns(left.stopped_ms, left.handed_over_ms)
         under_broker("handed")
         seen["between"] = ours.seen
+        seen["checked"] = [{"uniqKey": key, "times": times} for key, times in ours.checks]
 
     with ThreadPoolExecutor(3) as threads:
         for each in [

@@ -19,9 +19,18 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from tests.interop.programs import Line
-from tests.interop.same import SCHEDULED, TIMER, Copy, Written, differences
+from tests.interop.same import HALF, OP, SCHEDULED, TIMER, Copy, Written, differences
 from tests.interop.services_runs import Runs
-from tests.interop.workload import FAILS, LEVELS, LIMITED, ORDERLY, RETRIED, TIMES_MAX
+from tests.interop.workload import (
+    CHECKS_MAX,
+    FAILS,
+    LEVELS,
+    LIMITED,
+    ORDERLY,
+    RETRIED,
+    TIMES_MAX,
+    TRANSACTIONS,
+)
 
 
 def _compared(runs: Runs, topics: Callable[[str], bool]) -> list[Written]:
@@ -109,6 +118,27 @@ def test_timers(runs: Runs) -> None:
     )
     far, far_recalled = list(left.timers)[-1], left.recalled[-1]
     assert rolled == {far: 1, far_recalled: 2}  # the recall is a timer message too
+
+
+def test_transactions(runs: Runs) -> None:
+    """Committed, rolled back, checked until an answer comes, and discarded."""
+    written = _compared(runs, ("Transactions", HALF, "TRANS_CHECK_MAX_TIME_TOPIC").__contains__)
+    broker, ours = runs.copy("broker"), runs.copy("ours")
+    assert broker.decided == ours.decided
+    checks = [each.properties for each in written if each.topic == HALF]
+    assert len(checks) == sum(_checks(tx, answer) * count for tx, answer, count in TRANSACTIONS)
+    for topic in (HALF, OP):
+        assert [copy.group_offsets("CID_RMQ_SYS_TRANS")[topic, 0] for copy in (broker, ours)] == [
+            copy.queue_sizes[topic, 0][1] for copy in (broker, ours)
+        ]
+    assert broker.queue_sizes[HALF, 0] == ours.queue_sizes[HALF, 0]
+
+
+def _checks(tx: str, answer: str) -> int:
+    """How often a half message is stored again after the first check, which the first broker made."""
+    if tx != "unknown":
+        return 0
+    return (int(answer.split("@")[1]) if "@" in answer else CHECKS_MAX) - 1
 
 
 def test_progress_files(runs: Runs) -> None:

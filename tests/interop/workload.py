@@ -4,6 +4,7 @@ timers and transactions, and what clients do while a broker goes on with it.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
@@ -33,8 +34,11 @@ TRANSACTIONS = (
     ("unknown", "never", 2),
 )
 LEVELS = range(1, 19)
+_ANSWERS_SECONDS = 1.0  # the producer answers at once, and op records are written every 100 ms
 START_SECONDS_MAX = 90.0
-NEAR_MS, FAR_MS = 13_000, 25_000  # from the sending on; the first broker has stopped by then
+# From the sending on; the first broker has stopped by then. The far ones are put again after half a window: a
+# broker delivers a recalled message that it puts again when it is due.
+NEAR_MS, FAR_MS, WINDOW_MS = 13_000, 23_000, 18_000
 # When they are due after NEAR_MS; the first may be due before the first broker has stopped.
 TIMERS = (-3000, 0, 300, 1000, 2500, FAR_MS - NEAR_MS, FAR_MS - NEAR_MS + 500)
 RECALLED = (1, 5)  # which of them
@@ -43,24 +47,32 @@ _FILES = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "mappedFileSizeConsumeQueue": "6000",
     "mappedFileSizeTimerLog": str(52 * 100),
-    "timerRollWindowSlot": "18",  # seconds: the far timers are put again
     "recallMessageEnable": "true",
     "transactionOpBatchInterval": "100",
-    "transactionTimeOut": "2000",
+    "transactionTimeOut": "500",
+    "transactionCheckInterval": "3600000",  # a check is made when the test says so, and when a broker stops
     "transactionCheckMax": str(CHECKS_MAX),
     "reviveQueueNum": "1",  # a stop waits for as many threads
 }
-# Delayed messages wait while the store is made, and are due at once when the levels become shorter
-# (ScheduleMessageService.correctDeliverTimestamp). Level 1 stays: its messages wait for their time.
-LONG = _FILES | {
-    "messageDelayLevel": "20s " + " ".join(["1h"] * 17),
-    "transactionCheckInterval": "3600000",
-}
-CHECK_MS = 4000
-SHORT = _FILES | {
-    "messageDelayLevel": "20s 1s 0s " + " ".join(["1s", "0s", "0s"] * 5),
-    "transactionCheckInterval": str(CHECK_MS),
-}
+
+
+def settings(slowness: float) -> tuple[dict[str, str], dict[str, str]]:
+    """The broker.conf of the first broker, and that of the others.
+
+    Delayed messages wait in the first, and are due at once when the levels become shorter
+    (ScheduleMessageService.correctDeliverTimestamp). Level 1 stays: its messages wait for their time.
+    """
+    common = _FILES | {"timerRollWindowSlot": str(round(WINDOW_MS * slowness / 1000))}
+    first = f"{round(20 * slowness)}s"
+    return (
+        common | {"messageDelayLevel": " ".join([first, *["1h"] * 17])},
+        common | {"messageDelayLevel": " ".join([first, "1s", "0s", *["1s", "0s", "0s"] * 5])},
+    )
+
+
+def slowness() -> float:
+    """By what times are to be longer here and now: the load of each processor, if it is above 1.5."""
+    return min(max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1) / 1.5), 4.0)
 
 
 @dataclass
@@ -105,7 +117,7 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def leave_work(broker: Broker) -> Left:
+def leave_work(broker: Broker, slowness: float) -> Left:
     """Sends, fails and recalls; the broker is to be stopped next. The clients have ended."""
     client, left = broker.client(), Left()
     _send_failing(client, left)
@@ -121,7 +133,7 @@ def leave_work(broker: Broker) -> Left:
         count = len(FAILS[group])
         left.seen += _seen_by(client, group, count)
         client.ask("consumer-stop", group)
-    _send_timers(client, left)
+    _send_timers(client, left, slowness)
     client.program.kill()  # all is acknowledged, and an orderly end takes seconds
     return left
 
@@ -135,9 +147,10 @@ def _send_failing(client: Client, left: Left) -> None:
         start_consumer(client, group)
 
 
-def _send_timers(client: Client, left: Left) -> None:
-    near = now_ms() + NEAR_MS
-    for number, after in enumerate(TIMERS):
+def _send_timers(client: Client, left: Left, slowness: float) -> None:
+    near = now_ms() + round(NEAR_MS * slowness)
+    for number, millis in enumerate(TIMERS):
+        after = round(millis * slowness)
         (line,) = client.send("Timed", 1, seed=f"timer{number}", **{"put.TIMER_DELIVER_MS": near + after})
         left.timers[line["uniqKey"]] = near + after
         if number in RECALLED:
@@ -166,6 +179,9 @@ def go_on(broker: Broker, left: Left, expected: dict[str, int]) -> list[Line]:
     client.ask("tx-open", PRODUCERS, "Transactions")
     for group in (*TOPICS, READER):
         start_consumer(client, group)
+    for _ in range(CHECKS_MAX - 1):
+        broker.check()
+        time.sleep(_ANSWERS_SECONDS)
     until(lambda: _counts(client, expected), expected.__eq__, f"{expected}")
     time.sleep(max(0.0, left.last_due_ms / 1000 + 2 - time.time()))
     assert _counts(client, expected) == expected

@@ -1,5 +1,6 @@
 package rmqlog.interop;
 
+import java.lang.reflect.Method;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
@@ -15,8 +16,9 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /**
  * `BrokerMain store broker.conf`: a name server and a broker on that store directory, on free ports of 127.0.0.1. Says when the
- * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. Shuts both
- * down in order at the command `stop` or at the end of its input.
+ * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. `check` and
+ * `clean` have the broker do at once what it does by the clock. Shuts both down in order at the command `stop` or at the end of
+ * its input.
  */
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
@@ -96,13 +98,30 @@ public final class BrokerMain {
         }
     }
 
-    /** False at the end of the input. */
-    private static boolean await(String awaited) throws Exception {
-        List<String> command = Lines.next();
-        while (!command.isEmpty() && !command.get(0).equals(awaited)) {
-            command = Lines.next();
+    /** What TransactionalMessageCheckService does when its time has come: asks the producers about halves that are old enough. */
+    private void check() {
+        BrokerConfig told = broker.getBrokerConfig();
+        broker.getTransactionalMessageService().check(told.getTransactionTimeOut(), told.getTransactionCheckMax(), broker.getTransactionalMessageCheckListener());
+    }
+
+    /** What the store does every cleanResourceInterval, for the first time a minute after its start. */
+    private void clean() throws ReflectiveOperationException {
+        Method clean = broker.getMessageStore().getClass().getDeclaredMethod("cleanFilesPeriodically");
+        clean.setAccessible(true);
+        clean.invoke(broker.getMessageStore());
+    }
+
+    /** Until the command `stop` or the end of the input. */
+    private void serve() throws Exception {
+        for (List<String> command = Lines.next(); !command.isEmpty() && !command.get(0).equals("stop"); command = Lines.next()) {
+            switch (command.get(0)) {
+                case "check" -> check();
+                case "clean" -> clean();
+                default -> throw new IllegalArgumentException("no such command: " + command.get(0));
+            }
+            Lines.put(Map.of("done", true));
+            Lines.flush();
         }
-        return !command.isEmpty();
     }
 
     public static void main(String[] args) throws Exception {
@@ -114,11 +133,12 @@ public final class BrokerMain {
             main.load();
             Lines.put(Map.of("loaded", true));
             Lines.flush();
-            if (await("start")) {
+            List<String> command = Lines.next();
+            if (!command.isEmpty() && command.get(0).equals("start")) {
                 main.start();
                 Lines.put(Map.of("ready", true, "namesrv", main.namesrvAddress, "broker", main.broker.getBrokerAddr()));
                 Lines.flush();
-                await("stop");
+                main.serve();
                 main.stop();
             }
             Lines.put(Map.of("stopped", true));
