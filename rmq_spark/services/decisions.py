@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
 from rmq_spark.produce.half import HALF_QUEUE_ID, committed, op_bodies, op_messages
 from rmq_spark.produce.real_queue import real_queues
@@ -257,42 +258,39 @@ def _write(
     if damaged:
         raise damaged[0].error
     is_commit = np.array([each.decision == COMMIT for each in chunk], bool)
+    queues = real_queues(halves)
+    if (queues.bad & is_commit).any():
+        place = int(halves.physical_offsets[(queues.bad & is_commit).argmax()])
+        raise CorruptStoreError(
+            store.path, place, "a half message with REAL_TOPIC and REAL_QID of a queue", "another"
+        )
     offsets = [offset for each in chunk for offset in each.offsets]
-    append_decisions(session, store, halves, is_commit, offsets, now_ms, is_old=is_old, key=key)
+    columns, ops = decision_columns(halves, is_commit, offsets, now_ms, is_old=is_old)
+    op = {queue.key: queue for queue in store.queues(OP_TOPIC.__eq__)}.get((OP_TOPIC, HALF_QUEUE_ID))
+    stop = 0 if op is None else op.max_offset
+    turn = (
+        ServiceTurn(_PART, stop + ops, stop)
+        if key is None
+        else ServiceTurn(_PART, key[1], stop, batch=key[0])
+    )
+    session.append(columns, turn=turn, new_topics={OP_TOPIC: 1})
 
 
-def append_decisions(
-    session: WriteSession,
-    store: Store,
+def decision_columns(
     halves: StoredMessages,
-    is_commit: np.ndarray[Any, np.dtype[np.bool_]],
+    is_commit: NDArray[np.bool_],
     offsets: Sequence[int],
     now_ms: int,
     *,
     is_old: bool,
-    key: tuple[str, int] | None = None,
-) -> None:
-    """One commit: the committed messages of `halves`, then op messages for the half offsets `offsets`."""
+) -> tuple[MessageColumns, int]:
+    """(the committed messages, then op messages for the half offsets `offsets`; how many op messages)."""
     bodies = op_bodies(offsets, is_old=is_old)
-    parts: list[MessageColumns] = []
+    parts = [op_messages(bodies, _store_host(halves), now_ms)]
     chosen = halves.take(is_commit)
     if len(chosen):
-        queues = real_queues(chosen)
-        if queues.bad.any():
-            place = int(chosen.physical_offsets[queues.bad.argmax()])
-            raise CorruptStoreError(
-                store.path, place, "a half message with REAL_TOPIC and REAL_QID of a queue", "another"
-            )
-        parts.append(committed(chosen, is_old=is_old))
-    parts.append(op_messages(bodies, _store_host(halves), now_ms))
-    op = {queue.key: queue for queue in store.queues(OP_TOPIC.__eq__)}.get((OP_TOPIC, HALF_QUEUE_ID))
-    stop = 0 if op is None else op.max_offset
-    turn = (
-        ServiceTurn(_PART, stop + len(bodies), stop)
-        if key is None
-        else ServiceTurn(_PART, key[1], stop, batch=key[0])
-    )
-    session.append(join_columns(parts), turn=turn, new_topics={OP_TOPIC: 1})
+        parts.insert(0, committed(chosen, is_old=is_old))
+    return join_columns(parts), len(bodies)
 
 
 def _store_host(halves: StoredMessages) -> tuple[bytes, int]:

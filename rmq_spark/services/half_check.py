@@ -8,42 +8,38 @@ message is moved to TRANS_CHECK_MAX_TIME_TOPIC: effectively rolled back.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
 
 from rmq_spark.produce.half import HALF_QUEUE_ID, checked, discarded
-from rmq_spark.services.decisions import COMMIT, append_decisions
+from rmq_spark.produce.real_queue import real_queues
+from rmq_spark.services.decisions import COMMIT, decision_columns
 from rmq_spark.services.half_due import Act, act_of, facts_of, op_stop
 from rmq_spark.services.half_message import Decide, answer_of, half_messages
 from rmq_spark.services.half_queue import CHECK_PART, HalfQueue, find_half_queue
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
+from store_format.commit.unsupported import refuse_topics
 from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of
-from store_format.errors import StoreError
+from store_format.errors import IllegalMessageError, StoreError
 from store_format.message.stored import StoredMessages, join_columns
 from store_format.message.unit_refs import Identity
 from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
-from store_format.names import (
-    CHECKER_GROUP,
-    DISCARDED_TOPIC,
-    HALF_TOPIC,
-    OP_TOPIC,
-)
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
+from store_format.names import CHECKER_GROUP, DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
 from store_format.read.store import Store
-from store_format.read.stored_messages import read_stored, read_stored_slice
+from store_format.read.stored_messages import read_stored
 
 _log = logging.getLogger(__name__)
 
-_CHUNKS = (
-    16,
-    1024,
-    TURN_MESSAGES_MAX,
-)  # messages that a turn reads at a time: most turns need only the first
+# messages that a turn reads at a time: most turns need only the first
+_CHUNKS = (16, 1024, TURN_MESSAGES_MAX)
 
 
 CHECK_COLUMNS = (
@@ -197,15 +193,10 @@ class CheckPlan:
         return pa.Table.from_batches([batch_of(CHECK_COLUMNS, rows)])
 
     def apply(self, session: WriteSession) -> int:
-        """Stores checked messages again and moves discarded ones, writes the offsets, then the decisions.
-
-        A crash before the decisions loses them: the next check asks again, as a broker does.
-        """
+        """One commit of checked and discarded messages and of the decisions; then the offsets."""
         assert self.queue is not None
-        answers = self.answered()
-        copies = None
         if self.acts:
-            copies = self._append(session)
+            self._append(session)
         offsets = {(HALF_TOPIC, HALF_QUEUE_ID): self.stop}
         if self.queue.op is not None:
             offsets[OP_TOPIC, HALF_QUEUE_ID] = self.op_stop
@@ -213,79 +204,60 @@ class CheckPlan:
             session.root, CHECKER_GROUP, offsets,
             timestamp=self.now.ms, is_reset=True, files=session.files,
         )  # fmt: skip
-        if copies is not None:
-            kept = [answer for act, answer in zip(self.acts, answers, strict=True) if _is_kept(act)]
-            _write_answers(session, copies, kept, self.now.ms)
         return len(self.acts)
 
-    def _append(self, session: WriteSession) -> tuple[int, int] | None:
-        """Returns the queue offsets [start, stop) of the copies; None if no message is checked again."""
+    def _append(self, session: WriteSession) -> None:
+        """A broker stores a message again, asks, and then decides the new copy; so the copies come first."""
         assert self.queue is not None
         halves, acts = self.halves(), np.array(self.acts)
-        again = np.array([_is_kept(act) for act in self.acts])
-        immune = acts[again] == Act.IMMUNE
+        again = (acts == Act.ASK) | (acts == Act.IMMUNE)
         parts = []
         if again.any():
-            parts.append(checked(halves.take(again), immune))
+            parts.append(checked(halves.take(again), acts[again] == Act.IMMUNE))
         if not again.all():
             parts.append(discarded(halves.take(~again), acts[~again] == Act.EXPIRE))
         order = np.argsort(np.concatenate([np.flatnonzero(again), np.flatnonzero(~again)]))
         columns = StoredMessages(join_columns(parts)).take(order).messages
-        turn = ServiceTurn(CHECK_PART, self.stop, self.queue.half_stored)
+        answers = _possible_answers(session.root, halves, self.answered())
+        known = np.array([answer is not None for answer in answers], bool)
         new_topics = {} if again.all() else {DISCARDED_TOPIC: 1}
-        result = session.append(columns, turn=turn, new_topics=new_topics)
-        return result.queues.get((HALF_TOPIC, HALF_QUEUE_ID))
+        if known.any():
+            copies = StoredMessages(
+                replace(
+                    columns,
+                    physical_offset=session.next_places(columns),
+                    queue_offset=self.queue.half.max_offset + np.cumsum(again) - 1,
+                )
+            ).take(known)
+            is_commit = np.array([answer == COMMIT for answer in answers if answer is not None], bool)
+            decided, _ = decision_columns(
+                copies, is_commit, copies.queue_offsets.tolist(), self.now.ms,
+                is_old=is_broker_49(session.root),
+            )  # fmt: skip
+            columns = join_columns([columns, decided])
+            new_topics[OP_TOPIC] = 1
+        turn = ServiceTurn(CHECK_PART, self.stop, self.queue.half_stored)
+        session.append(columns, turn=turn, new_topics=new_topics)
 
 
-def _is_kept(act: Act) -> bool:
-    return act in (Act.ASK, Act.IMMUNE)
-
-
-def _write_answers(
-    session: WriteSession, copies: tuple[int, int], answers: Sequence[str | None], now_ms: int
-) -> None:
-    """Commits and rolls back the new copies of the half messages whose decision is known."""
-    known = np.array([answer is not None for answer in answers], bool)
-    if not known.any():
-        return
-    store = session.store()
-    halves, _, damaged = read_stored_slice(store.log, store.queue(HALF_TOPIC, HALF_QUEUE_ID).piece(*copies))
-    if damaged:
-        raise damaged[0].error
-    chosen = halves.take(known)
-    is_commit = np.array([answer == COMMIT for answer in answers if answer is not None], bool)
-    is_old = is_broker_49(session.root)
-    try:
-        append_decisions(
-            session, store, chosen, is_commit, chosen.queue_offsets.tolist(), now_ms, is_old=is_old
-        )
-    except StoreError as error:
-        if len(chosen) == 1:
-            raise
-        _log.warning("%s: the decisions are written one by one: %s", session.root, error)
-        _write_apart(session, chosen, is_commit, now_ms, is_old=is_old)
-
-
-def _write_apart(
-    session: WriteSession,
-    chosen: StoredMessages,
-    is_commit: np.ndarray[tuple[int], np.dtype[np.bool_]],
-    now_ms: int,
-    *,
-    is_old: bool,
-) -> None:
-    """One commit for each decision, so that a topic that is not written to does not hold up the others."""
-    errors: list[StoreError] = []
-    for place, offset in enumerate(chosen.queue_offsets.tolist()):
-        one = np.array([place])
+def _possible_answers(root: str, halves: StoredMessages, answers: Sequence[str | None]) -> list[str | None]:
+    """The answers, None for a commit to a topic that is not written to: it is checked again."""
+    topics: Mapping[str, TopicConfig] = read_topics(root) or {}
+    queues = real_queues(halves)
+    found = list(answers)
+    for place, (answer, bad, topic, queue_id) in enumerate(
+        zip(answers, queues.bad.tolist(), queues.topics.to_pylist(), queues.queue_ids.tolist(), strict=True)
+    ):
+        if answer != COMMIT:
+            continue
         try:
-            append_decisions(
-                session, session.store(), chosen.take(one), is_commit[one], [offset], now_ms, is_old=is_old
-            )
+            if bad:
+                raise IllegalMessageError("expected REAL_TOPIC and REAL_QID of a queue, found another")
+            refuse_topics(root, [(topic, queue_id)], topics)
         except StoreError as error:
-            errors.append(error)
-    if errors:
-        raise errors[0]
+            _log.warning("%s: a half message cannot be committed and is checked again: %s", root, error)
+            found[place] = None
+    return found
 
 
 # ---- reading -----------------------------------------------------------------------------------------------

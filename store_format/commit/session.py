@@ -20,13 +20,15 @@ from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.lost_log import refuse_lost_log
+from store_format.commit.plan import writer_end
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.roll_forward import open_log
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.commit.unsupported import refuse_store
+from store_format.commitlog.place import LogLayout
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.message.encode import MessageColumns
+from store_format.message.encode import MessageColumns, encode
 from store_format.read.store import Store
 
 
@@ -85,6 +87,14 @@ class WriteSession:
         return self.append_staged(
             stage_messages(self.root, messages, options), turn, store_timestamps, options
         )
+
+    def next_places(self, messages: MessageColumns) -> NDArray[np.int64]:
+        """The physical offsets that these messages get if the next append begins with them."""
+        opened = open_store(self.root, self.options, self.files)
+        end = writer_end(self.root, opened, self.options, self.files)
+        units = encode(messages, crc_property=ends_with_crc_property(opened.log, opened.ledger))
+        layout = LogLayout(end.offset, opened.settings.mapped_file_size_commit_log)
+        return layout.place(units.sizes)[0]
 
     def flush(self) -> None:
         """Writes what ASYNC commits left to the disk. `abort` is gone then, as after a clean shutdown."""

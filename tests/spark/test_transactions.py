@@ -55,7 +55,11 @@ def test_a_stream_decides_half_messages(spark: SparkSession, tmp_path: Path) -> 
     half_store(path, ["A", "B", "C"])
     rows = spark.createDataFrame([("A",), ("C",)], "body string").selectExpr("'Paid' AS topic", "body")
     _write(rows, answers)
-    stream = spark.readStream.format("rmqlog").option("subscribe", "Paid").load(str(answers))
+    stream = (
+        spark.readStream.format("rmqlog")
+        .options(subscribe="Paid", startingOffsets="earliest")
+        .load(str(answers))
+    )
 
     def run(**options: Any) -> None:
         query = (

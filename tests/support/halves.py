@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
+from store_format.message.stored import edited_properties
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.values import TopicConfig
 from store_format.store import MessageStore
@@ -31,6 +33,7 @@ def add_halves(
     ids: Sequence[str],
     *,
     born_ms: int = BORN_MS,
+    topic: str = "Orders",
     properties: dict[str, str] | None = None,
     **columns: Any,
 ) -> None:
@@ -45,6 +48,9 @@ def add_halves(
         **columns,
     )
     columns_ = produce(rows, _ORDERS, transaction_group="PG_orders").columns(STORE_HOST)
+    if topic != "Orders":  # one that a producer could not name
+        changed = edited_properties(columns_.properties, {"REAL_TOPIC": topic})
+        columns_ = replace(columns_, properties=changed)
     with write_session(str(root), CommitOptions(clock=lambda: born_ms)) as session:
         session.append(columns_, new_topics={"Orders": 2, "RMQ_SYS_TRANS_HALF_TOPIC": 1})
 

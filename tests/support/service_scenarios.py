@@ -13,6 +13,7 @@ from pathlib import Path
 
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
+from tests.support.halves import BORN_MS, half_store, states
 from tests.support.staged import make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, delayed, recall_of, timed
 
@@ -195,11 +196,35 @@ def _resent(root: str) -> object:
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
+_ANSWERS = {"E": "commit", "F": "rollback", "G": None, "H": None, "I": "commit"}
+
+
+def _make_halves(root: Path) -> None:
+    half_store(root, list("ABCDEFGHI"))
+
+
+def _run_transactions(root: str) -> None:
+    """Decisions by name, then two checks; what is unknown in the first is committed in the second."""
+    from rmq_spark.services import transaction
+
+    plan = transaction.decide(root, commit=["A", "C"], rollback=["B"], now_ms=BORN_MS + 1_000)
+    plan.apply()
+    transaction.decide(root, rollback=["D"], now_ms=BORN_MS + 2_000).apply()
+    transaction.check(root, lambda half: _ANSWERS[str(half.msg_id)], BORN_MS + 10_000).apply()
+    transaction.check(root, lambda half: "commit" if half.msg_id == "G" else None, BORN_MS + 50_000).apply()
+    transaction.check(root, lambda half: None, BORN_MS + 51_000).apply()  # passes what is decided
+
+
+def _transaction_states(root: str) -> object:
+    return states(Path(root))
+
+
 SCENARIOS: dict[str, Scenario] = {
     "clean": Scenario(_make_aged, _run_clean, _files, every=5),
     "flush": Scenario(_make_unflushed, _run_flush, _checkpoint, every=1),
     "sendBack": Scenario(_make_failed, _run_send_back, every=17),
     "resend": Scenario(_make_dead, _run_resend, _resent, every=29),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
+    "transaction": Scenario(_make_halves, _run_transactions, _transaction_states, every=37),
     "timer": Scenario(_make_timers, _run_timers, _timer_files, every=29),
 }

@@ -165,6 +165,43 @@ def test_a_check_asks_after_the_timeout_and_writes_the_answers(tmp_path: Path) -
     assert states(root) == {"A": "committed", "B": "rolled back", "C": "pending"}
     assert copies(root) == [("A", None), ("B", None), ("C", None), ("A", "1"), ("B", "1"), ("C", "1")]
     assert checker_offsets(root) == (3, None)
+    assert property_of(root, "TRANSACTION_CHECK_TIMES", "Orders") == [("A", "1")]  # as in a broker
+
+
+def test_a_committed_message_names_the_copy_that_the_check_has_stored(tmp_path: Path) -> None:
+    """Over several commitlog files."""
+    root = half_store(tmp_path / "s", [])
+    for i in range(6):
+        add_halves(root, [f"{i}-{j}" for j in range(60)], born_ms=BORN_MS + i)
+    with_log = list((root / "commitlog").iterdir())
+    assert check(root, lambda message: "commit", BORN_MS + MINUTE) == 360
+    assert len(list((root / "commitlog").iterdir())) > len(with_log) > 1
+    store = MessageStore.open(str(root))
+    copies_ = {
+        row["msgId"]: row["physicalOffset"]
+        for batch in store.queue("RMQ_SYS_TRANS_HALF_TOPIC", 0).read(
+            start=360, columns=("msgId", "physicalOffset")
+        )
+        for row in batch.to_pylist()
+    }
+    named = {
+        row["msgId"]: row["preparedTransactionOffset"]
+        for queue in store.queues("Orders".__eq__)
+        for batch in queue.read(columns=("msgId", "preparedTransactionOffset"))
+        for row in batch.to_pylist()
+    }
+    assert named == copies_
+    assert len(named) == 360
+    check(root, lambda message: "commit", BORN_MS + 2 * MINUTE)
+    assert len(visible(root)) == 360
+    assert checker_offsets(root) == (720, 1)
+
+
+def test_a_commit_to_a_topic_that_is_not_written_to_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", ["A", "B"])
+    add_halves(root, ["C"], topic="%LMQ%light")
+    assert check(root, lambda message: "commit", BORN_MS + MINUTE) == 3
+    assert states(root) == {"A": "committed", "B": "committed", "C": "pending"}
 
 
 def test_an_unknown_half_is_asked_every_interval_and_discarded_after_fifteen_checks(tmp_path: Path) -> None:
