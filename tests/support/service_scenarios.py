@@ -220,8 +220,8 @@ def _transaction_states(root: str) -> object:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "clean": Scenario(_make_aged, _run_clean, _files, every=5),
-    "flush": Scenario(_make_unflushed, _run_flush, _checkpoint, every=1),
+    "clean": Scenario(_make_aged, _run_clean, _files, every=9),
+    "flush": Scenario(_make_unflushed, _run_flush, _checkpoint, every=4),
     "sendBack": Scenario(_make_failed, _run_send_back, every=17),
     "resend": Scenario(_make_dead, _run_resend, _resent, every=29),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),

@@ -30,7 +30,7 @@ public final class StoreOpen {
     }
 
     /** 5.x asks for the table of topics too; without one every queue has the default type. */
-    private static DefaultMessageStore open(MessageStoreConfig config, BrokerConfig broker) throws Exception {
+    static DefaultMessageStore open(MessageStoreConfig config, BrokerConfig broker) throws Exception {
         Constructor<?> constructor = Arrays.stream(DefaultMessageStore.class.getConstructors())
             .filter(each -> each.getParameterCount() >= 4 && each.getParameterTypes()[0] == MessageStoreConfig.class).findFirst().orElseThrow();
         Object[] arguments = new Object[constructor.getParameterCount()];

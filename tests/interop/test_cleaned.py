@@ -1,0 +1,90 @@
+"""Cleaning by RocketMQ's own store classes and by ours, on copies of a store: the same files are left.
+
+The forced deletion depends on the disk of the test: run it on one that is more than 30 % full (--basetemp).
+4.9 has no setting diskSpaceCleanForciblyRatio, only a property of the JVM.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.services import clean
+from store_format.metadata.broker_conf import read_broker_conf
+from tests.interop.harness import RocketMQ
+from tests.support.staged import append, make_store, numbered
+
+_HOUR_MS = 3_600_000
+_ALWAYS = ";".join(f"{hour:02d}" for hour in range(24))
+_KINDS = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "timerlog")
+
+
+def _files(root: Path) -> list[str]:
+    return sorted(
+        str(path.relative_to(root)) for kind in _KINDS for path in (root / kind).rglob("*") if path.is_file()
+    )
+
+
+def _aged(root: Path, hours: list[int], rest: int) -> None:
+    """The nth commitlog file was written `hours[n]` hours ago, each later one `rest` hours."""
+    now = time.time_ns() // 1_000_000
+    for number, file in enumerate(sorted((root / "commitlog").iterdir())):
+        age = hours[number] if number < len(hours) else rest
+        os.utime(file, ns=(0, (now - age * _HOUR_MS - 60_000) * 1_000_000))
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "hours", "rest", "rounds"),
+    [
+        ("5.5.0", {"deleteWhen": _ALWAYS, "deleteFileBatchMax": "3"}, [3, 4, 5, 3, 1, 3], 0, 2),
+        # What happens depends on the disk of the test, and is the same for both.
+        ("5.5.0", {"deleteWhen": "00", "diskMaxUsedSpaceRatio": "10"}, [3, 3, 3], 1, 1),
+        ("4.9.7", {"deleteWhen": _ALWAYS}, [3, 3, 3], 1, 1),
+        *(
+            pytest.param(*each, marks=pytest.mark.whole)
+            for each in (
+                ("5.5.0", {"deleteWhen": _ALWAYS}, [], 9, 1),
+                ("5.5.0", {"deleteWhen": _ALWAYS}, [1], 9, 1),
+                ("5.5.0", {"deleteWhen": "00", "diskSpaceCleanForciblyRatio": "30"}, [3, 3], 1, 1),
+            )
+        ),
+    ],
+)
+def test_the_same_files_are_left(
+    rocketmq: Callable[[str], RocketMQ],
+    tmp_path: Path,
+    version: str,
+    settings: dict[str, str],
+    hours: list[int],
+    rest: int,
+    rounds: int,
+) -> None:
+    theirs, mine = make_store(tmp_path / "theirs"), tmp_path / "mine"
+    append(theirs, numbered("T", 0, 1000, body_size=100))
+    append(theirs, numbered("Few", 1000, 3))  # its only files keep their place
+    _aged(theirs, hours, rest)
+    shutil.copytree(theirs, mine)
+    before = _files(mine)
+    config = {"fileReservedTime": "2", "cleanFileForciblyEnable": "true", "haListenPort": "0"} | settings
+    config |= {"deleteCommitLogFilesInterval": "1", "deleteConsumeQueueFilesInterval": "1"}
+    program = rocketmq(version).program(
+        "CleanStore", [str(theirs), rocketmq(version).config_file(theirs, config), str(rounds), version]
+    )
+    try:
+        (line,) = program.lines("done", 90.0)
+    finally:
+        program.close()
+    conf = tmp_path / "broker.conf"
+    conf.write_text("".join(f"{name}={value}\n" for name, value in config.items()))
+    for _ in range(rounds):
+        plan = clean.plan(str(mine), None, read_broker_conf(str(conf)))
+        if plan.changes:
+            plan.apply()
+    assert _files(mine) == _files(theirs)
+    assert plan.log_min == line["minOffset"]
+    print(version, settings, plan.gate.reason, len(before) - len(_files(mine)), "files deleted")
