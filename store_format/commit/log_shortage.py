@@ -150,7 +150,7 @@ def cut_queues(
         "removed, as a broker that starts does",
         root, end.offset, _reason(end), name, physical, cut, len(ahead),
     )  # fmt: skip
-    _lower_checkpoint(root, log, end)
+    lower_checkpoint(root, log, end)
     if geometry is not None:
         cut_index(f"{root}/index", end.offset, log.store_timestamp_at, geometry, files)
     for state in states:
@@ -174,7 +174,7 @@ def _reason(end: LogEnd) -> str:
     return "no file follows" if end.end.kind in _FULL else "nothing is written there"
 
 
-def _lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
+def lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
     """Lowers the checkpoint to the log's end: it must not say that later messages are on the disk."""
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     if checkpoint is None:

@@ -16,16 +16,23 @@ import pyarrow as pa
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.bookkeeping.state import StoreState, store_state
-from store_format.commit.recovery_run import carry_out_recovery, open_store_log
+from store_format.commit.recovery_run import (
+    carry_out_into,
+    carry_out_recovery,
+    open_store_log,
+    survey_of_copy,
+)
 from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, look
+from store_format.commit.store_copy import NOT_COPIED, refuse_target
 from store_format.commit.unsupported import refuse_store
 from store_format.consumequeue.listing import FOLDERS, has_rocksdb_queues, list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
-from store_format.errors import StoreInUseError, UnsupportedFormatError
+from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.files.read import list_store_files
 from store_format.files.scratch import scratch_directory
 from store_format.files.status import stat_identity
+from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store_root import broker_name_of
@@ -35,7 +42,11 @@ RECOVER_COLUMNS = (
     ViewColumn("part", TEXT, "commitlog, consumequeue, batchconsumequeue, index, or commit (of rmqlog)."),
     ViewColumn("topic", TEXT, "The topic of a queue."),
     ViewColumn("queueId", INT, "The queue."),
-    ViewColumn("action", TEXT, "end, cut, create, complete, correct, replace, rebuild, keep, left, refused."),
+    ViewColumn(
+        "action",
+        TEXT,
+        "What happens: see docs/services.md.",
+    ),
     ViewColumn(
         "position",
         LONG,
@@ -66,12 +77,14 @@ class RecoverPlan:
         Builds the queues in a temporary directory: 20 bytes a message.
         """
         if self._survey is None:
-            if store_state(self.root) is StoreState.LIVE:
-                raise StoreInUseError(
-                    f"{self.root}: a broker has the store open; stop the broker, or copy the store first"
-                )
+            self._refuse_running()
             self._seen = _identity(self.root, self.options)
-            survey = find_end(self.root, open_store_log(self.root, self.options), self.options)
+            into = self.options.into
+            survey = (
+                find_end(self.root, open_store_log(self.root, self.options), self.options)
+                if into is None
+                else survey_of_copy(self.root, into, self.options)
+            )
             with scratch_directory("rmqlog-recover-") as aside:
                 look(survey, self.options, aside)
             self._survey = survey
@@ -82,20 +95,44 @@ class RecoverPlan:
 
         Raises StoreInUseError if a broker has the store, or if the store changed since `table`; what
         `refuse_cut` and `refuse_missing_files` raise for messages behind damage, unless
-        `cut_after_damage`; and OptionError if the store does not show the sizes of files that are created.
-        If the process dies, the next recovery, or the next commit, completes the work.
+        `cut_after_damage` or `salvage`; and OptionError if the store does not show the sizes of files that
+        are created. If the process dies, the next recovery, or the next commit, completes the work.
         """
-        refuse_store(self.root)
+        if self.options.into is not None:
+            return self._apply_into(self.options.into)
         with StoreLock(self.root, timeout=self.options.lock_timeout) as lock:
             lock.refuse_other_openers()
-            if self._seen is not None and self._seen != _identity(self.root, self.options):
-                raise StoreInUseError(
-                    f"{self.root}: the store changed since the recovery was planned; plan it again"
-                )
+            self._refuse_change("since the recovery was planned; plan it again")
             before = self._commit_row()
             survey = carry_out_recovery(self.root, self.options)
             lock.refuse_other_openers()
         return self._table(survey, before)
+
+    def _apply_into(self, target: str) -> pa.Table:
+        """Recovers the copy; the store itself is only read."""
+        self._refuse_running()
+        self._refuse_change("since the recovery was planned; plan it again")
+        self._seen = _identity(self.root, self.options)
+        refuse_target(self.root, target)
+        survey = survey_of_copy(self.root, target, self.options)
+        if survey.refused is not None:
+            raise survey.refused
+        FileWrites(sync=True).make_directories(os.path.dirname(target), os.path.basename(target))
+        with StoreLock(target, timeout=self.options.lock_timeout):
+            survey = carry_out_into(survey, self.options)
+        self._refuse_running()
+        self._refuse_change("while it was copied; remove the copy, stop what writes to the store, and repeat")
+        return self._table(survey)
+
+    def _refuse_running(self) -> None:
+        if store_state(self.root) is StoreState.LIVE:
+            raise StoreInUseError(
+                f"{self.root}: a broker has the store open; stop the broker, or copy the store first"
+            )
+
+    def _refuse_change(self, when: str) -> None:
+        if self._seen is not None and self._seen != _identity(self.root, self.options):
+            raise StoreInUseError(f"{self.root}: the store changed {when}")
 
     def _commit_row(self) -> list[_Row]:
         if read_journal(self.root) is None:
@@ -115,7 +152,9 @@ def recover(
     rebuild_queues: bool = True,
     rebuild_index: bool = True,
     topics: Collection[str] | None = None,
+    into: str | None = None,
     cut_after_damage: bool = False,
+    salvage: bool = False,
     broker_conf: str | None = None,
     commit_log_paths: Sequence[str] = (),
 ) -> RecoverPlan:
@@ -127,12 +166,23 @@ def recover(
     up the messages behind damage in the log, which are otherwise a reason to refuse. `broker_conf` is the
     path of the broker's settings; without it the store's own files show the sizes.
 
+    With `into`, a new directory, the store is only read: commitlog, configuration, checkpoint and timers are
+    copied, and the copy is recovered. `salvage` then keeps the messages behind damage, with their physical
+    and queue offsets: the damaged bytes become messages that no queue has.
+
     Raises UnsupportedFormatError for a store with RocksDB queues, under a controller, or of DLedger, and
     StoreNotFoundError without a store.
 
     Example: `recover("/data/store").table()`, then `recover("/data/store").apply()`.
     """
     root = os.path.abspath(path)
+    if salvage and into is None:
+        raise OptionError("salvage: expected into=DIRECTORY too: the damaged store itself is not changed")
+    if into is not None:
+        into = os.path.abspath(into)
+        refuse_target(root, into)
+        if topics is not None or not (rebuild_queues and rebuild_index):
+            raise OptionError("into: expected all queues and the index, found a part: a copy has none yet")
     _refuse_rocksdb(root)
     refuse_store(root)
     conf = broker_conf_of(root, broker_conf)
@@ -141,6 +191,8 @@ def recover(
         queues=rebuild_queues,
         index=rebuild_index and conf.message_index_enable,
         cut_after_damage=cut_after_damage,
+        into=into,
+        salvage=salvage,
         settings=None if broker_conf is None else _settings(root, conf),
         batch_queue_file_size=conf.batch_queue_file_size,
         delay_levels_ms=conf.message_delay_levels_ms,
@@ -210,7 +262,15 @@ def _log_rows(survey: Survey) -> Iterator[_Row]:
     yield "commitlog", None, None, "end", end.offset, survey.units or None, None, reason
     if survey.refused is not None:
         yield "commitlog", None, None, "refused", end.offset, None, None, str(survey.refused)
-    if survey.damage:
+    for part in survey.copied:
+        left_out = f"; {NOT_COPIED}" if part.name == "commitlog" else ""
+        reason = f"{part.files} files, {part.size} bytes (holes included) are copied{left_out}"
+        yield part.name, None, None, "copy", None, part.files, None, reason
+    if survey.holes:
+        size = sum(hole.stop - hole.start for hole in survey.holes)
+        reason = f"{size} bytes that are no message become fillers: the messages behind them stay"
+        yield "commitlog", None, None, "salvage", survey.holes[0].start, len(survey.holes), None, reason
+    elif survey.damage:
         path, byte, _, expected, found = survey.damage[0]
         size = sum(each[2] for each in survey.damage)
         reason = f"{size} damaged bytes, the first at {path} byte {byte}: expected {expected}, found {found}"

@@ -14,10 +14,11 @@ from contextlib import suppress
 from dataclasses import replace
 
 from store_format.bookkeeping.journal import abort_mark, read_journal, rebuild_path, write_abort_mark
+from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.log_scan import LogPart
-from store_format.commit.log_shortage import cut_queues
+from store_format.commit.log_shortage import cut_queues, lower_checkpoint
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.queue_compare import QueueChange, compare
@@ -27,14 +28,17 @@ from store_format.commit.queue_repair import queue_state, truncate
 from store_format.commit.rebuilt_index import IndexBuilder, IndexCheck, move_index
 from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, index_parts, look
 from store_format.commit.roll_forward import open_log
+from store_format.commit.salvage import check_holes, fill_holes, find_holes
+from store_format.commit.store_copy import copy_parts, copy_store, end_copy
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
-from store_format.errors import StoreError, StoreWriteError
+from store_format.errors import StoreError, StoreInUseError, StoreWriteError
 from store_format.files.read import entry_names, list_store_files
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.readable_end import find_readable_end
 
 
 def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
@@ -45,8 +49,60 @@ def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
 
 
 def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
+    """Recovers the store at `root`, whose lock the caller holds. Raises what `find_end` has as `refused`."""
     files = FileWrites(sync=True)
-    commit_options = CommitOptions(
+    files.make_directories(root, OWN_DIRECTORY)
+    is_crashed = abort_mark(root) == "" and read_journal(root) is None
+    if not is_crashed or not (options.queues and options.index and options.topics is None):
+        open_store(root, _commit_options(options), files)
+    survey = find_end(root, open_store_log(root, options), options)
+    if survey.refused is not None:
+        raise survey.refused
+    _carry_out(survey, options, files)
+    return survey
+
+
+def carry_out_into(survey: Survey, options: RecoverOptions) -> Survey:
+    """Makes the copy that `survey_of_copy` describes, whose lock the caller holds, and recovers it."""
+    files = FileWrites(sync=True)
+    source, target = survey.source, survey.root
+    copied, holes = survey.copied, survey.holes
+    copy_store(source, survey.log, target, files)
+    mine = replace(options, log_directories=(), into=None)
+    if holes:
+        fill_holes(open_store_log(target, mine), f"{target}/commitlog", read_ledger(source), holes, files)
+        mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
+    survey = find_end(target, open_store_log(target, mine), mine, source)
+    if survey.refused is not None:
+        raise survey.refused
+    survey.copied, survey.holes = copied, holes
+    _carry_out(survey, mine, files)
+    open_store(target, _commit_options(mine), files)
+    end_copy(target, files)
+    return survey
+
+
+def survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
+    """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
+    if read_journal(source) is not None:
+        raise StoreInUseError(
+            f"{source}: a commit of rmqlog was interrupted, and only this store can complete it. Copy the "
+            "whole directory (cp -a --sparse=always) and recover the copy"
+        )
+    log = open_store_log(source, options)
+    survey = find_end(target, log, options, source)
+    survey.copied = copy_parts(source, log)
+    if options.salvage:
+        readable = find_readable_end(source, log, survey.end)
+        survey.holes = find_holes(log, survey.end.offset, readable)
+        check_holes(log, read_ledger(source), survey.holes)
+        survey.end = replace(survey.end, offset=max(readable.offset, survey.end.offset))
+        survey.refused = None
+    return survey
+
+
+def _commit_options(options: RecoverOptions) -> CommitOptions:
+    return CommitOptions(
         log_directories=options.log_directories,
         settings=options.settings,
         is_queue_size_given=options.is_queue_size_given,
@@ -54,13 +110,10 @@ def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
         message_index_enable=options.index,
         clock=options.clock,
     )
-    files.make_directories(root, OWN_DIRECTORY)
-    is_crashed = abort_mark(root) == "" and read_journal(root) is None
-    if not is_crashed or not (options.queues and options.index and options.topics is None):
-        open_store(root, commit_options, files)
-    survey = find_end(root, open_store_log(root, options), options)
-    if survey.refused is not None:
-        raise survey.refused
+
+
+def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> None:
+    root = survey.root
     aside = rebuild_path(root)
     files.remove_tree(aside)
     files.make_directories(root, OWN_DIRECTORY, aside.rpartition("/")[2])
@@ -81,9 +134,8 @@ def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
         write_abort_mark(root, "recovered", files)
         end_rebuild(root)
-        open_store(root, commit_options, files)
+        open_store(root, _commit_options(options), files)
     end_rebuild(root)
-    return survey
 
 
 def _cut(survey: Survey, files: FileWrites) -> None:
@@ -92,7 +144,9 @@ def _cut(survey: Survey, files: FileWrites) -> None:
     settings = survey.settings
     directories = sorted({file.path.rpartition("/")[0] for file in log.files})
     log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-    if not survey.is_crashed:
+    if survey.root != survey.source:
+        lower_checkpoint(root, log, end)
+    elif not survey.is_crashed:
         cut_queues(root, log, end, survey.ahead, settings.geometry, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles).
     log_files.clear_behind(end.offset, keep=end.offset + 1 if survey.is_crashed else -1)

@@ -28,13 +28,15 @@ from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_
 from store_format.commit.queue_rebuild import doubtful_queues
 from store_format.commit.queue_repair import QueueState
 from store_format.commit.rebuilt_index import IndexCheck
+from store_format.commit.salvage import Hole
+from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.errors import OptionError, StoreError
-from store_format.files.read import entry_names
+from store_format.files.read import entry_names, list_store_files
 from store_format.files.write import FileWrites
 from store_format.index.keys import unit_key_hashes
 from store_format.message.locate import locate
@@ -58,6 +60,8 @@ class RecoverOptions:
       the topic was deleted. None: all queues.
     - `queues`, `index`: whether consume queues and index files are compared with the log and rebuilt.
     - `cut_after_damage`: gives up the messages behind damage in the log, as a broker that starts does.
+    - `into`: the directory of a copy that is recovered in place of the store. `salvage`: the copy keeps the
+      messages behind damage (`salvage.py`).
     - `settings`: for a store whose files do not show its sizes; `is_queue_size_given` is False if nobody gave
       mappedFileSizeConsumeQueue. `batch_queue_file_size` is mapperFileSizeBatchConsumeQueue.
     - `delay_levels_ms`: messageDelayLevel. `tag_keys`: whether the broker indexes tags (5.4 and later); None
@@ -69,6 +73,8 @@ class RecoverOptions:
     queues: bool = True
     index: bool = True
     cut_after_damage: bool = False
+    into: str | None = None
+    salvage: bool = False
     settings: StoreSettings | None = None
     is_queue_size_given: bool = True
     batch_queue_file_size: int = _BATCH_FILE_SIZE
@@ -96,10 +102,13 @@ class LeftQueue:
 class Survey:
     """What was found. `refused` says why the store cannot be recovered as it is.
 
-    `ahead` are the queues whose entries point behind the log's end. `left` are queues that stay as they are.
+    The queues and the index of `root` are compared. `source` shows sizes and deleted topics: another store if
+    `root` is its copy. `ahead` are the queues whose entries point behind the log's end. `left` are queues
+    that stay as they are.
     """
 
     root: str
+    source: str
     log: CommitLog
     end: LogEnd
     is_crashed: bool
@@ -116,14 +125,20 @@ class Survey:
     index: IndexCheck | None = None
     index_problem: str = ""
     misplaced: int = 0
+    holes: list[Hole] = field(default_factory=list)
+    copied: list[CopiedPart] = field(default_factory=list)
 
     @property
     def range(self) -> LogRange:
         return LogRange(self.log.min_offset, self.end.offset, self.broker_start)
 
 
-def find_end(root: str, log: CommitLog, options: RecoverOptions) -> Survey:
-    """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing."""
+def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | None = None) -> Survey:
+    """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing.
+
+    `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
+    """
+    target, root = root, source or root
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
     is_crashed = abort_mark(root) == ""
     queues = _whole_queues(root, log)
@@ -144,6 +159,7 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions) -> Survey:
     except StoreError as error:
         refused = error
     return Survey(
+        target,
         root,
         log,
         end,
@@ -151,7 +167,7 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions) -> Survey:
         settings,
         end.start if is_crashed else max(known + 1, end.start),
         known,
-        [queue for queue in queues if queue.last_physical_offset >= end.offset],
+        [queue for queue in queues if queue.last_physical_offset >= end.offset and target == root],
         refused,
     )
 
@@ -223,14 +239,14 @@ def index_parts(survey: Survey, options: RecoverOptions, start: int) -> Iterator
 
 
 def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
-    root = survey.root
+    root = survey.source
     batch = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
     batch |= {topic for topic, _, _, kind in list_queues(root, lambda _: True, _ignore) if kind == "batch"}
     tag_keys = options.tag_keys
     if tag_keys is None:
         tag_keys = indexes_tags(root, survey.log, survey.settings)
     return LogScan(
-        options.log_directories or (f"{root}/commitlog",),
+        tuple(sorted({file.path.rpartition("/")[0] for file in survey.log.files})),
         frozenset(batch),
         options.delay_levels_ms,
         options.index,
@@ -266,9 +282,9 @@ def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
 
 
 def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
-    batch = batch_file_size(survey.root, options.batch_queue_file_size)
+    batch = batch_file_size(survey.source, options.batch_queue_file_size)
     is_known = is_queue_file_size_known(
-        survey.root, survey.log, options.settings is not None and options.is_queue_size_given
+        survey.source, survey.log, options.settings is not None and options.is_queue_size_given
     )
 
     def size(queue: QueueKey, is_batch: bool) -> int:
@@ -276,9 +292,9 @@ def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, 
             return batch
         if not is_known:
             raise OptionError(
-                f"{survey.root}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store does "
-                "not show the size of the files. Nothing was changed. Give mappedFileSizeConsumeQueue from "
-                "the configuration of this store's broker (--broker-conf; the default is 6000000): the "
+                f"{survey.source}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store "
+                "does not show the size of the files. Nothing was changed. Give mappedFileSizeConsumeQueue "
+                "from the configuration of this store's broker (--broker-conf; the default is 6000000): the "
                 "broker loads files of that size only"
             )
         return survey.settings.queue_file_size
@@ -289,13 +305,14 @@ def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, 
 def _begin_index(survey: Survey, options: RecoverOptions) -> None:
     geometry = survey.settings.geometry
     mark = None
-    if survey.is_crashed:
-        mark = (read_checkpoint(f"{survey.root}/checkpoint") or Checkpoint()).index_msg_timestamp
+    if survey.is_crashed and survey.root == survey.source:
+        mark = (read_checkpoint(f"{survey.source}/checkpoint") or Checkpoint()).index_msg_timestamp
     check = IndexCheck.open(survey.root, geometry, survey.log.min_offset, survey.end.offset, mark=mark)
     is_known = (
         not check.is_empty
+        or not IndexCheck.open(survey.source, geometry, 0, survey.log.stop).is_empty
         or options.settings is not None
-        or read_settings(survey.root) is not None
+        or read_settings(survey.source) is not None
         or survey.log.file_size == StoreSettings("").mapped_file_size_commit_log
     )
     if is_known:
@@ -334,15 +351,16 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
     """The queues without files whose messages belong, or may belong, to a deleted topic."""
     filed: dict[QueueKey, QueueState] = {}
     topics_with_files = set()
-    for topic, queue_id, directory, kind in list_queues(survey.root, lambda _: True, _ignore):
+    for topic, queue_id, directory, kind in list_queues(survey.source, lambda _: True, _ignore):
         topics_with_files.add(topic)
         built = survey.built.get((topic, queue_id))
-        if (topic, queue_id) not in new:
+        if any(file.size for file in list_store_files(directory)):
             offset = built.max_offset if built is not None else 0
             filed[topic, queue_id] = QueueState(directory, kind == "batch", offset, None, 0, 0)
     if not filed or options.topics is not None:
         return {}
-    topics = read_topics(survey.root)
+    new = [key for key in new if key not in filed]
+    topics = read_topics(survey.source)
     reasons = {}
     if topics is not None:
         known = topics_with_files | set(topics)
@@ -353,7 +371,9 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
             if key[0] not in known and survey.built[key].seen.last < since
         }
     seen = {key: queue.seen for key, queue in survey.built.items()}
-    left_over, unknown = doubtful_queues(survey.root, [key for key in new if key not in reasons], filed, seen)
+    left_over, unknown = doubtful_queues(
+        survey.source, [key for key in new if key not in reasons], filed, seen
+    )
     for key in left_over:
         reasons[key] = "the topic was deleted and created again after these messages"
     for key in unknown:

@@ -17,6 +17,7 @@ from store_format.commit.recover import recover
 from store_format.index.file import open_index_files
 from store_format.layouts import INDEX_UNIT
 from tests.interop.harness import RocketMQ
+from tests.support import goldens
 
 _MESSAGES, _BODY, _LOG_FILE_SIZE = 5_000, 400, 1 << 20
 _WHOLE_MESSAGES, _WHOLE_BODY = 1_048_576, 815  # message records of 1 KiB: 1 GiB of log
@@ -77,3 +78,32 @@ def test_a_rebuilt_store_equals_the_broker_s(
         f"{len(wanted)} files equal, {entries} index entries equal; broker {started - begun:.1f} s to start, "
         f"rmqlog {done - rebuilt:.1f} s"
     )
+
+
+def test_a_broker_serves_all_that_was_salvaged(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """The copy of a store with two damaged places: the broker ends its log where the last message ends."""
+    name, new = "crash-5.5.0", tmp_path / "new"
+    store, config = copy_of(name), goldens.config(name)
+    rows = sorted(goldens.expected_rows(name), key=lambda row: int(row["physicalOffset"]))
+    files = sorted((store / "commitlog").iterdir())
+    size = files[0].stat().st_size
+    for place in (len(rows) // 4, len(rows) // 2):
+        physical = int(rows[place]["physicalOffset"])
+        with files[physical // size].open("r+b") as file:
+            file.seek(physical % size + 40)
+            file.write(b"\xff" * 60)
+    recover(str(store), into=str(new), salvage=True).apply()
+    java = rocketmq("5.5.0")
+    opened = java.open_store(new, config)
+    (new / "abort").touch()  # as after another crash: the broker checks every message
+    assert java.open_store(new, config | {"commitLogRecoverMaxNum": "100"}) == opened
+    served = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in opened.messages}
+    wanted = {(row["topic"], row["queueId"], row["queueOffset"]): row for row in rows}
+    assert opened.commit_log[1] == goldens.expected(name)["commitLog"]["maxOffset"]
+    assert served.keys() < wanted.keys()
+    assert len(wanted) - len(served) == 2
+    for key, row in served.items():
+        assert row["physicalOffset"] == wanted[key]["physicalOffset"]
+        assert row["body"] == wanted[key]["body"]

@@ -14,6 +14,7 @@ from pathlib import Path
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
 from tests.support.halves import BORN_MS, half_store, states
+from tests.support.recover_scenarios import files_seen, make_crashed, make_lost, run_recover
 from tests.support.staged import make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, delayed, recall_of, timed
 
@@ -220,6 +221,8 @@ def _transaction_states(root: str) -> object:
 
 
 SCENARIOS: dict[str, Scenario] = {
+    "recover a clean store": Scenario(make_lost, run_recover, files_seen, every=29),
+    "recover after a crash": Scenario(make_crashed, run_recover, files_seen, every=19),
     "clean": Scenario(_make_aged, _run_clean, _files, every=9),
     "flush": Scenario(_make_unflushed, _run_flush, _checkpoint, every=4),
     "sendBack": Scenario(_make_failed, _run_send_back, every=17),

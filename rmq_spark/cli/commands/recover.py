@@ -31,6 +31,15 @@ _SHOWN = ("part", "topic", "queueId", "action", "position", "entries", "byBroker
     is_flag=True,
     help="Give up the messages behind damage, as a starting broker does.",
 )
+@click.option(
+    "--into",
+    metavar="NEW",
+    type=click.Path(readable=False),
+    help="Recover a copy in this new directory; STORE is only read.",
+)
+@click.option(
+    "--salvage", is_flag=True, help="With --into: keep the messages behind damage, with their offsets."
+)
 @click.option("--apply", "apply_", is_flag=True, help="Change the store; without --apply it is only shown.")
 @broker_conf_option
 @output_options()
@@ -41,6 +50,8 @@ def recover_(
     index: bool,
     topics: tuple[str, ...],
     cut_after_damage: bool,
+    into: str | None,
+    salvage: bool,
     apply_: bool,
     broker_conf: str | None,
     output: Output,
@@ -54,9 +65,12 @@ def recover_(
     \b
     rmqlog recover /data/store
     rmqlog recover /data/store --apply
+    rmqlog recover /data/damaged --into /data/recovered --salvage --apply
     """
     from store_format.commit.recover import RECOVER_COLUMNS, recover
 
+    if into is not None and len(roots) > 1:
+        raise click.UsageError("--into takes one store, but STORE is a cluster: give one of its stores")
     both = queues == index
     plans = [
         recover(
@@ -64,7 +78,9 @@ def recover_(
             rebuild_queues=queues or both,
             rebuild_index=index or both,
             topics=topics or None,
+            into=into,
             cut_after_damage=cut_after_damage,
+            salvage=salvage,
             broker_conf=broker_conf,
             commit_log_paths=commit_log_paths,
         )

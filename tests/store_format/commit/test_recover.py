@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from store_format.commit.log_scan import LogScan, scan_log
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commit.recovery_survey import RecoverOptions
 from store_format.commitlog.log import CommitLog
-from store_format.errors import StoreInUseError, UnsupportedFormatError
+from store_format.diagnose import diagnose
+from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.files.read import FileCache
 from store_format.index.file import open_index_files
@@ -23,6 +25,7 @@ from store_format.store import MessageStore
 from tests.support import goldens
 
 Golden = Callable[[str], Path]
+Unchanged = Callable[[Path], AbstractContextManager[None]]
 FOLDERS = ("consumequeue", "batchconsumequeue", "index")
 CLEAN = (
     "basic-4.9.7",
@@ -252,3 +255,94 @@ def test_processes_find_the_entries_of_one_process(golden: Golden) -> None:
         assert one.index is not None
         assert other.index is not None
         assert one.index.key_hashes.tobytes() == other.index.key_hashes.tobytes()
+
+
+# ---- into a new directory ----------------------------------------------------------------------------------
+
+
+def _damage(root: Path, physical_offset: int) -> None:
+    file_size = next((root / "commitlog").iterdir()).stat().st_size
+    start = physical_offset // file_size * file_size
+    with (root / f"commitlog/{start:020d}").open("r+b") as file:
+        file.seek(physical_offset - start + 40)
+        file.write(b"\xff" * 120)
+
+
+def _rows(root: Path) -> dict[tuple[str, int, int], int]:
+    """Physical offset by topic, queue and queue offset."""
+    found = {}
+    for queue in MessageStore.open(str(root)).queues():
+        for batch in queue.read(columns=["queueOffset", "physicalOffset"]):
+            for offset, physical in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                found[queue.topic, queue.queue_id, offset] = physical
+    return found
+
+
+@pytest.mark.parametrize("name", ["crash-5.5.0", "propcrc-5.5.0"])
+def test_a_copy_keeps_the_messages_behind_damage_with_their_offsets(
+    copied: Callable[[str], Path], unchanged: Unchanged, tmp_path: Path, name: str
+) -> None:
+    root, new = copied(name), tmp_path / "new"
+    before = _rows(root)
+    lost = sorted(before.values())[len(before) // 3]
+    _damage(root, lost)
+    with unchanged(root):
+        with pytest.raises(CorruptStoreError, match="whole messages behind it"):
+            recover(str(root), into=str(new)).apply()
+        rows = recover(str(root), into=str(new), salvage=True).table().to_pylist()
+        (salvaged,) = (row for row in rows if row["action"] == "salvage")
+        assert (salvaged["position"], salvaged["entries"]) == (lost, 1)
+        assert {row["part"] for row in rows if row["action"] == "copy"} >= {
+            "commitlog",
+            "config",
+            "checkpoint",
+        }
+        recover(str(root), into=str(new), salvage=True).apply()
+    after = _rows(new)
+    assert {key: value for key, value in before.items() if key in after} == after
+    assert set(before.values()) - set(after.values()) >= {lost}
+    assert len(before) - len(after) <= 2  # the damaged messages
+    assert [each for each in diagnose(str(new)) if each.severity == "damage"] == []
+    assert _changes(_plan(name, new)) == []
+
+
+def test_a_copy_takes_what_a_broker_needs(
+    copied: Callable[[str], Path], golden: Golden, tmp_path: Path
+) -> None:
+    root, new = copied("delay-tx-5.5.0"), tmp_path / "new"
+    shutil.rmtree(root / "consumequeue/Orders", ignore_errors=True)
+    recover(str(root), into=str(new)).apply()
+    source = golden("delay-tx-5.5.0")
+    assert _queues(new) == _queues(source)
+    assert _index(new) == _index(source)
+    for path in sorted(source.rglob("*")):
+        name = path.relative_to(source)
+        if path.is_file() and name.parts[0] in ("commitlog", "config", "timerlog", "timerwheel"):
+            assert (new / name).read_bytes() == path.read_bytes(), name
+    assert (new / "timerwheel").stat().st_blocks * 512 < (new / "timerwheel").stat().st_size // 20  # holes
+    assert not (new / ".rmqlog/recover-into.json").exists()
+    with pytest.raises(OptionError, match="expected a new or empty directory"):
+        recover(str(root), into=str(new))
+
+
+def test_a_copy_leaves_a_deleted_topic_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    root, new = copied("basic-5.5.0"), tmp_path / "new"
+    topics = root / "config/topics.json"
+    text = topics.read_text()
+    topics.write_text(
+        text.replace('"Audit":{', '"Other":{').replace('"topicName":"Audit"', '"topicName":"Other"')
+    )
+    shutil.rmtree(root / "consumequeue/Audit")
+    recover(str(root), into=str(new)).apply()
+    assert not (new / "consumequeue/Audit").exists()
+    assert (new / "consumequeue/Orders").exists()
+
+
+def test_options_that_do_not_fit_are_refused(copied: Callable[[str], Path], tmp_path: Path) -> None:
+    root = copied("batchcq-5.5.0")
+    with pytest.raises(OptionError, match="into=DIRECTORY"):
+        recover(str(root), salvage=True)
+    with pytest.raises(OptionError, match="outside of the store"):
+        recover(str(root), into=str(root / "new"))
+    with pytest.raises(OptionError, match="a copy has none yet"):
+        recover(str(root), into=str(tmp_path / "new"), topics=["Simple"])

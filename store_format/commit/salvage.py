@@ -1,0 +1,156 @@
+"""Keeps the messages behind damage: in a copy of the log, the damaged bytes become fillers.
+
+A broker ends the log at the first bytes that are no message. So the damaged bytes of a copy are overwritten
+by messages of their exact length, of the transaction type rollback: recovery accepts them, and neither a
+queue nor the index gets an entry of them (DefaultMessageStore's dispatchers). Damage up to a file's end, and
+a missing file, become a BLANK. All other messages keep their physical and queue offsets, so that offsets of
+groups, half messages and timers stay right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from store_format.bookkeeping.ledger import Ledger
+from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.place import BLANK_SIZE_MIN
+from store_format.commitlog.walk import Damage
+from store_format.commitlog.write import LogFiles
+from store_format.errors import UnsupportedFormatError
+from store_format.files.write import FileWrites
+from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
+from store_format.message.sysflag import TRANSACTION_ROLLBACK
+from store_format.read.readable_end import ReadableEnd
+
+FILLER_TOPIC = "rmq_sys_rmqlog_filler"
+_FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
+_PLACES_MAX = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Hole:
+    """Bytes [start, stop) of the log, in one file, that are no message of the log. `timestamp` (ms) is the
+    store time of the message before.
+    """
+
+    start: int
+    stop: int
+    timestamp: int
+
+
+def find_holes(log: CommitLog, end: int, readable: ReadableEnd) -> list[Hole]:
+    """The damage between the log's first message and its last readable one, `readable.offset`.
+
+    Behind `end`, where a broker ends the log, messages that an earlier recovery has cut are holes, too.
+    """
+    places: list[tuple[int, int]] = []
+    walk = log.walk(log.min_offset, min(end, readable.offset), verify_crc=True, resync=True)
+    for step in walk:
+        if isinstance(step, Damage):
+            places.append((step.file.start + step.start, step.file.start + step.stop))
+    places += [*readable.damaged, *readable.hidden]
+    if len(readable.damaged) >= _PLACES_MAX or len(places) >= _PLACES_MAX:
+        raise UnsupportedFormatError(
+            f"the commitlog has {len(places)} damaged places or more; expected fewer than {_PLACES_MAX}. "
+            "Export the messages into a new store instead (rmqlog export --skip-damage)"
+        )
+    merged = _merged((start, min(stop, readable.offset)) for start, stop in places if start < readable.offset)
+    return [
+        Hole(low, high, _time_before(log, low))
+        for start, stop in merged
+        for low, high in _by_file(log, start, stop)
+    ]
+
+
+def _merged(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    found: list[tuple[int, int]] = []
+    for start, stop in sorted(places):
+        if found and start <= found[-1][1]:
+            found[-1] = (found[-1][0], max(stop, found[-1][1]))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _by_file(log: CommitLog, start: int, stop: int) -> list[tuple[int, int]]:
+    size, found = log.file_size, []
+    while start < stop:
+        end = min(stop, (start // size + 1) * size)
+        found.append((start, end))
+        start = end
+    return found
+
+
+def _time_before(log: CommitLog, offset: int) -> int:
+    """The store time of the last message that begins before the offset in its file, else of the next one."""
+    file = log.file_at(offset)
+    if file is None:
+        return 0
+    last = -1
+    for step in log.walk(file.start, offset, resync=True) if file.start < offset else ():
+        if not isinstance(step, Damage):
+            last = log.store_timestamp_at(step.file.start + int(step.positions[-1]))
+    if last < 0:
+        for step in log.walk(offset, resync=True):
+            if not isinstance(step, Damage):
+                return max(log.store_timestamp_at(step.file.start + int(step.positions[0])), 0)
+    return max(last, 0)
+
+
+def check_holes(log: CommitLog, ledger: Ledger, holes: Iterable[Hole]) -> None:
+    """Raises UnsupportedFormatError for a hole that is too small for a message: a broker would stop there."""
+    smallest = _filler(0, ends_with_crc_property(log, ledger)).offsets[-1]
+    for hole in holes:
+        is_end = hole.stop % log.file_size == 0
+        if hole.stop - hole.start < (BLANK_SIZE_MIN if is_end else smallest):
+            raise UnsupportedFormatError(
+                f"physical offset {hole.start}: expected at least {smallest} damaged bytes, which a message "
+                f"can replace, found {hole.stop - hole.start}. Export the messages into a new store instead "
+                "(rmqlog export --skip-damage)"
+            )
+
+
+def fill_holes(
+    log: CommitLog, directory: str, ledger: Ledger, holes: Iterable[Hole], files: FileWrites
+) -> None:
+    """Overwrites the holes in the commitlog of the copy, whose files are in `directory`.
+
+    A second call writes the same bytes.
+    """
+    log_files = LogFiles(log, [directory], log.file_size, files)
+    has_crc = ends_with_crc_property(log, ledger)
+    for hole in holes:
+        if hole.stop % log.file_size == 0:
+            log_files.write_blank(hole.start)
+            continue
+        smallest = int(_filler(0, has_crc).offsets[-1])
+        start = hole.start
+        while start < hole.stop:
+            left = hole.stop - start
+            size = left if left <= _FILLER_MAX + smallest else _FILLER_MAX
+            units = _filler(size - smallest, has_crc)
+            assign(
+                units,
+                physical_offset=np.array([start]),
+                queue_offset=np.array([0]),
+                store_timestamp=np.array([hole.timestamp]),
+            )
+            log_files.write(start, units.data)
+            start += size
+    log_files.close()
+
+
+def _filler(body_size: int, has_crc: bool) -> EncodedUnits:
+    """A message of the type rollback with a body of so many zeros."""
+    messages = MessageColumns(
+        topic=FILLER_TOPIC,
+        body=pa.array([bytes(body_size)], pa.large_binary()),
+        properties=pa.array([b""], pa.large_binary()),
+        sys_flag=TRANSACTION_ROLLBACK,
+    )
+    return encode(messages, crc_property=has_crc)

@@ -1,0 +1,140 @@
+"""Copies what a recovery needs into a new directory, so that the damaged store stays as it is.
+
+Consume queues and index are not copied: they are built in the copy. Holes of sparse files stay holes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.commitlog.log import CommitLog
+from store_format.errors import OptionError
+from store_format.files.read import (
+    FileView,
+    entry_names,
+    list_entries,
+    offset_file_name,
+    read_bytes,
+)
+from store_format.files.status import is_directory
+from store_format.files.write import FileWrites
+
+_PIECE = 1 << 16
+_FILES = ("checkpoint", "abort")
+_DIRECTORIES = ("config", "timerlog", "compaction", "rocksdbstore")
+_OWN_FILES = ("store.json", "ledger.json", "broker.conf", "services.json")
+_PREFIX = "timerwheel"  # and its snapshots
+NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedPart:
+    """Files below one name of the store: how many, and their bytes (those of holes included)."""
+
+    name: str
+    files: int
+    size: int
+
+
+def marker_path(target: str) -> str:
+    """The file that marks a copy that is not complete."""
+    return f"{target}/{OWN_DIRECTORY}/recover-into.json"
+
+
+def refuse_target(root: str, target: str) -> None:
+    """Raises OptionError unless `target` is missing, empty, or a copy of `root` that was broken off."""
+    if os.path.commonpath((root, target)) in (root, target):
+        raise OptionError(f"into={target}: expected a directory outside of the store {root}")
+    if not is_directory(target):
+        if read_bytes(target) is not None:
+            raise OptionError(f"into={target}: expected a new directory, found a file")
+        return
+    if entry_names(target) <= {"lock"}:
+        return
+    begun = read_bytes(marker_path(target))
+    if begun is None or json.loads(begun).get("source") != root:
+        raise OptionError(
+            f"into={target}: expected a new or empty directory, found {len(entry_names(target))} entries. "
+            "Give another directory, or empty this one"
+        )
+
+
+def copy_parts(root: str, log: CommitLog) -> list[CopiedPart]:
+    """What `copy_store` copies."""
+    found: dict[str, list[int]] = {"commitlog": [file.size for file in log.files]}
+    for name, path, _ in _others(root):
+        found.setdefault(name, []).append(_size(path))
+    return [CopiedPart(name, len(sizes), sum(sizes)) for name, sizes in found.items()]
+
+
+def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> None:
+    """Copies commitlog, configuration, checkpoint, `abort`, timers and rmqlog's own files.
+
+    A second call completes a copy that was broken off. The caller calls `end_copy` after the recovery.
+    """
+    files.make_directories(os.path.dirname(target), os.path.basename(target), OWN_DIRECTORY)
+    files.replace(marker_path(target), json.dumps({"version": 1, "source": root}).encode())
+    files.make_directories(target, "commitlog")
+    for file in log.files:
+        size = max(file.size, log.file_size)  # a short file gets its full length: a broker needs it
+        _copy(file.path, f"{target}/commitlog/{offset_file_name(file.start)}", size, files)
+    for _, path, names in _others(root):
+        directory = files.make_directories(target, *names[:-1])
+        _copy(path, f"{directory}/{names[-1]}", _size(path), files)
+        files.sync_directory(directory)
+    files.sync_directory(f"{target}/commitlog")
+    files.sync_directory(target)
+
+
+def end_copy(target: str, files: FileWrites) -> None:
+    """The copy is complete and recovered."""
+    files.remove(marker_path(target))
+    files.sync_directory(f"{target}/{OWN_DIRECTORY}")
+
+
+def _others(root: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """(first name, path, names below the root) of every file that is copied but the commitlog; no links."""
+    for entry in list_entries(root):
+        if entry.kind == "file" and (entry.name in _FILES or entry.name.startswith(_PREFIX)):
+            yield entry.name, entry.path, (entry.name,)
+        elif entry.kind == "directory" and entry.name in _DIRECTORIES:
+            yield from ((entry.name, path, names) for path, names in _below(entry.path, (entry.name,)))
+    for name in _OWN_FILES:
+        if name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True):
+            yield OWN_DIRECTORY, f"{root}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)
+
+
+def _below(directory: str, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    for entry in list_entries(directory):
+        if entry.kind == "directory":
+            yield from _below(entry.path, (*names, entry.name))
+        elif entry.kind == "file" and entry.name not in ("LOCK",):
+            yield entry.path, (*names, entry.name)
+
+
+def _size(path: str) -> int:
+    with FileView(path) as view:
+        return view.size
+
+
+def _copy(source: str, target: str, size: int, files: FileWrites) -> None:
+    """Copies the data of a file, not its holes. The target has `size` bytes from the start."""
+    with FileView(source) as view:
+        file, made = files.open_full(target, size)
+        with file:
+            if not made:
+                file.zero(0, size)
+            at = 0
+            while at < view.size:
+                at = view.data_from(at)
+                data = view.read(at, min(_PIECE, view.size - at))
+                if not data:
+                    break
+                if data.strip(b"\0"):
+                    file.write(at, data)
+                at += len(data)
+            files.sync(file)
