@@ -81,15 +81,15 @@ def send_back(
     root = store.path
     if key is not None:
         refuse_service_key(key[0])
-        if read_ledger(root).has(key):
-            return SendBackResult(False)
     refuse_store(root)
     refuse_lost_log(root, store.log, store.commit_log_paths)
     conf = broker_conf_of(root, broker_conf)
     settings = SendBackSettings(
         group, max_reconsume_times, conf.message_delay_levels_ms, store_host=store_host
     )
-    staged, files = _staged(store, _found(store, places), delay_level, settings)
+    staged, files = StagedBack(), list[StagedFile]()
+    if key is None or not read_ledger(root).has(key):  # The messages of a committed call may be deleted.
+        staged, files = _staged(store, _found(store, places), delay_level, settings)
     options = CommitOptions(
         new_topics=staged.new_topics,
         lock_timeout=lock_timeout,

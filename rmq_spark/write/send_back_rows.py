@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, stage_send_back
-from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, is_sync
+from rmq_spark.write.stage_and_commit import Staged, commit_write, is_sync
 from rmq_spark.write.target import TargetStore, WriteTarget
 from store_format.arrays.sql_types import type_name
 from store_format.bookkeeping.ledger import read_ledger
@@ -208,8 +208,7 @@ def commit_send_back(
         if key is None or not any(read_ledger(store.root).has(key) for store in target.stores):
             raise
         _log.warning("batch %d of %s is committed already and not written again: %s", key[1], key[0], error)
-        abort_write(target)
-        return {}
+        staged, counts = Staged({}, ()), StagedBack()
     results = commit_write(target, [staged], key, keeps_key=keeps_key)
     if all(result.committed for result in results.values()):
         _log.info(
