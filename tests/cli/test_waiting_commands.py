@@ -119,9 +119,9 @@ def test_dead_letters_are_stored_again(rmqlog: Runner, tmp_path: Path) -> None:
     (row,) = rmqlog.rows(*command, "--key", "id-41")
     assert (row["originTopic"], row["targetTopic"], row["resent"]) == ("Jobs", "Jobs", False)
     seen = rmqlog(*command, "--key", "id-41").err
-    assert "nothing was written; add --apply to store 1 dead letters of CG_fail again" in seen
+    assert "nothing was written; add --apply to store 1 dead letter of CG_fail again" in seen
     applied = rmqlog(*command, "--key", "id-41", "--apply").err
-    assert "1 dead letters of CG_fail stored again, 0 were before" in applied
+    assert "1 dead letter of CG_fail stored again, 0 were before" in applied
     again = rmqlog(*command, "-n", 10, "--to", "%RETRY%CG_fail", "--apply").err
     assert "9 dead letters of CG_fail stored again, 1 were before" in again
     after = sum(queue.max_offset for queue in MessageStore.open(str(path)).queues("Jobs".__eq__))

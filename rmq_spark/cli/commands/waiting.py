@@ -167,17 +167,21 @@ def _resend(
     due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
     if not apply_:
         print(
-            f"rmqlog: nothing was written; add --apply to store {due} dead letters of {shown(group)} again"
+            f"rmqlog: nothing was written; add --apply to store {_letters(due)} of {shown(group)} again"
             + (f"; {already} were stored again before" if already else ""),
             file=sys.stderr,
         )
         return
     done = [plan.apply() for plan in plans]
     print(
-        f"rmqlog: {sum(each.resent for each in done)} dead letters of {shown(group)} stored again, "
+        f"rmqlog: {_letters(sum(each.resent for each in done))} of {shown(group)} stored again, "
         f"{sum(each.already for each in done)} were before",
         file=sys.stderr,
     )
+
+
+def _letters(count: int) -> str:
+    return f"{count} dead letter{'s' * (count != 1)}"
 
 
 @click.command("delay")
