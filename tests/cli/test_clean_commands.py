@@ -73,3 +73,12 @@ def test_a_store_in_use_is_refused(rmqlog: Runner, aged: Path, settings: Path) -
         done = rmqlog("clean", aged, "--broker-conf", settings, "--now", NOW_MS, "--apply")
     assert done.code == 6, done.err
     assert [path for path in before if not path.exists()] == []
+
+
+def test_what_is_read_may_be_unknown(rmqlog: Runner, aged: Path, settings: Path) -> None:
+    for name in ("consumerOffset.json", "consumerOffset.json.bak"):
+        (aged / "config" / name).write_text("{")
+    done = rmqlog("clean", aged, "--broker-conf", settings, "--now", NOW_MS, "--apply")
+    assert done.code == 4, done.err
+    assert "unread messages are not known: " in done.err
+    assert "files deleted" in done.err

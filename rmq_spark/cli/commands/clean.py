@@ -7,13 +7,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.exit_codes import OK
+from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.progress import in_bytes
 from rmq_spark.cli.view_rows import show_batches
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from rmq_spark.services.clean import CleanPlan
 
 _FILES = ("kind", "file", "sizeBytes", "diskBytes", "modified", "reason")
@@ -67,26 +69,37 @@ def clean_(
         )
         for root in roots
     ]  # fmt: skip
-    lost = [each.unread() for each in plans]
+    lost = [_unread(each) for each in plans]
     columns, shown = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
-    tables = lost if unread else [each.table() for each in plans]
+    tables = [table for table in lost if table is not None] if unread else [each.table() for each in plans]
     batches = [batch for table in tables for batch in table.to_batches()]
     show_batches(output, batches, [column.name for column in columns], shown)
     for each, table in zip(plans, lost, strict=True):
         done = each.apply() if apply_ else None
-        messages = sum(filter(None, table["messages"].to_pylist()))
+        messages = None if table is None else sum(filter(None, table["messages"].to_pylist()))
         print(f"rmqlog: {each.store.path}: {_summary(each, done, messages)}", file=sys.stderr)
-    return OK
+    return PARTIAL if any(table is None for table in lost) else OK
 
 
-def _summary(plan: CleanPlan, done: int | None, unread: int) -> str:
+def _unread(plan: CleanPlan) -> pa.Table | None:
+    """The unread messages; None, with a remark on stderr, if the store does not say what is read."""
+    from store_format.errors import StoreError
+
+    try:
+        return plan.unread()
+    except StoreError as error:
+        print(f"rmqlog: {plan.store.path}: unread messages are not known: {error}", file=sys.stderr)
+        return None
+
+
+def _summary(plan: CleanPlan, done: int | None, unread: int | None) -> str:
     files = f"{plan.due} files, {in_bytes(plan.disk_bytes)} on the disk"
     if not plan.due:
         return "no file has expired; nothing was deleted"
     lost = f"; {unread} messages in them were not read" if unread else ""
     if done is not None:
         return f"{done} files deleted ({in_bytes(plan.disk_bytes)}), because {plan.gate.reason}{lost}"
-    advice = "" if not unread else ", --unread to see them by group"
+    advice = ", --unread to see them by group" if unread else ""
     return (
         f"{files}, because {plan.gate.reason}{lost}. Nothing was deleted; add --apply to delete them{advice}"
     )
