@@ -80,7 +80,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         values.one_of("SYNC_FLUSH", "ASYNC_FLUSH"),
         "`SYNC_FLUSH`: a commit survives power loss. `ASYNC_FLUSH`: a commit survives only the death of "
         "processes; call "
-        "`MessageStore.flush()` before a broker starts.",
+        "`MessageStore.flush()`, or run the service `flush`, before a broker starts.",
         "SYNC_FLUSH",
     ),
     _row(

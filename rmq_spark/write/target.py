@@ -114,7 +114,9 @@ def _only(root: str, options: WriteOptions) -> TargetStore:
     if held:
         raise StoreInUseError(f"{root} is {held}; stop the broker, or write to another store")
     if full:
-        raise StoreWriteError(f"{root}: {full}; free some space, or raise diskSpaceWarningLevelRatio")
+        raise StoreWriteError(
+            f"{root}: {full}; free some space (rmqlog clean), or raise diskSpaceWarningLevelRatio"
+        )
     if is_new:
         settings = given_settings(options, options.new_store.broker_name or os.path.basename(root))
         return TargetStore(root, settings, conf, is_new=True, was_missing=was_missing)

@@ -14,10 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.services import clean
+from rmq_spark.services import clean, run_once
+from store_format.commit.prepare_store import CommitOptions
 from store_format.metadata.broker_conf import read_broker_conf
 from tests.interop.harness import RocketMQ
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, make_store, numbered, rows_by_queue
 
 _HOUR_MS = 3_600_000
 _ALWAYS = ";".join(f"{hour:02d}" for hour in range(24))
@@ -88,3 +89,22 @@ def test_the_same_files_are_left(
     assert _files(mine) == _files(theirs)
     assert plan.log_min == line["minOffset"]
     print(version, settings, plan.gate.reason, len(before) - len(_files(mine)), "files deleted")
+
+
+def test_a_broker_takes_over_after_a_flush_and_a_cleaning_of_ours(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 1000, body_size=100), options=CommitOptions(sync=False))
+    _aged(root, [3, 3, 3, 3, 3], 0)
+    run_once(str(root), ["flush"])
+    clean.plan(str(root), file_reserved_hours=2, is_manual=True, disk_percent=lambda path: 10).apply()
+    ours = {key: (rows[0][0], rows[-1][0] + 1, len(rows)) for key, rows in rows_by_queue(root).items()}
+    before = _files(root)
+    broker = rocketmq("5.5.0")
+    found = broker.open_store(root, start=True).queues
+    assert {(q["topic"], q["queueId"]): (q["minOffset"], q["maxOffset"], q["rows"]) for q in found} == ours
+    assert all(first > 0 for first, *_ in ours.values())
+    assert _files(root) == before
+    logs = [path.read_text() for path in broker.directory.rglob("store.log")]
+    assert any(f"last shutdown normally, store path root dir: {root}" in text for text in logs)

@@ -97,7 +97,7 @@ def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place:
         target_of(place, diskSpaceWarningLevelRatio="0")
     sentence = (
         f"{place}: the file system {mount} is {used} % full, above the limit of 0 % for writes; free "
-        f"some space, or raise "
+        f"some space (rmqlog clean), or raise "
     )
     assert str(caught.value) == f"{sentence}diskSpaceWarningLevelRatio"
     assert isinstance(caught.value, OSError)
