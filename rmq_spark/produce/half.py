@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.delays import Parked
+from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.produce.rows import Rows
 from store_format.java.numbers import parse_long
 from store_format.message.encode import MessageColumns
@@ -28,6 +29,7 @@ from store_format.message.sysflag import (
 )
 from store_format.names import (
     CHECK_TIMES,
+    DELAY,
     DISCARDED_TOPIC,
     HALF_TOPIC,
     OP_TOPIC,
@@ -44,6 +46,7 @@ HALF_QUEUE_ID = 0
 OP_TAG = "d"  # TransactionalMessageUtil.REMOVE_TAG, of a commit and of a rollback
 OP_BODY_SIZE_MAX = 4096  # BrokerConfig.transactionOpMsgMaxSize
 
+_TIMES_OF_DELIVERY = ("TIMER_DELAY_SEC", "TIMER_DELAY_MS", "TIMER_DELIVER_MS")
 _KIND = pa.large_binary()
 _MESSAGE_MAP_CAPACITY = 16  # Message.properties of an op message, which no client has sent
 _V16 = np.dtype("V16")
@@ -96,14 +99,16 @@ def _same(value: bytes, count: int) -> pa.LargeBinaryArray:
 # ---- the decision ------------------------------------------------------------------------------------------
 
 
-def real_queues(halves: StoredMessages) -> tuple[list[str | None], list[int | None]]:
-    """(REAL_TOPIC, REAL_QID) of each half message; None where the property is missing or is no queue id."""
-    topics, numbers = halves.properties(REAL_TOPIC, REAL_QID)
-    queue_ids = [parse_long(text) for text in numbers.to_pylist()]
-    return (
-        topics.to_pylist(),
-        [each if each is not None and 0 <= each < 2**31 else None for each in queue_ids],
-    )
+def delayed(halves: StoredMessages) -> NDArray[np.bool_]:
+    """Half messages with a delay, which Java producers do not send (5.5) or remove (before).
+
+    A broker would delay the committed message. So these must not be committed as they are.
+    """
+    levels, *times = halves.properties(DELAY, *_TIMES_OF_DELIVERY)
+    is_level = np.array([(parse_long(text) or 0) > 0 for text in levels.to_pylist()], bool)
+    for column in times:
+        is_level |= column.is_valid().to_numpy(zero_copy_only=False)
+    return is_level
 
 
 def committed(halves: StoredMessages, *, is_old: bool = False) -> MessageColumns:
@@ -112,11 +117,11 @@ def committed(halves: StoredMessages, *, is_old: bool = False) -> MessageColumns
     Body, flag, birth, both hosts and reconsumeTimes are those of the half message. `is_old`: up to 5.3 a
     broker keeps REAL_TOPIC and REAL_QID in the properties. All halves have a real topic and queue.
     """
-    topics, queue_ids = real_queues(halves)
+    queues = real_queues(halves)
     raw = halves.messages.properties
     return halves.copies(
-        topic=pa.array(topics, pa.string()),
-        queue_id=np.array(queue_ids, np.int64),
+        topic=queues.topics,
+        queue_id=queues.queue_ids,
         properties=edited_properties(raw, {}, removed=() if is_old else (REAL_TOPIC, REAL_QID)),
         sys_flag=np.asarray(halves.messages.sys_flag) & ~TRANSACTION_MASK | TRANSACTION_COMMIT,
         prepared_transaction_offset=halves.physical_offsets,

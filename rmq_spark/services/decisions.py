@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.half import HALF_QUEUE_ID, committed, op_bodies, op_messages
+from rmq_spark.produce.half import HALF_QUEUE_ID, committed, delayed, op_bodies, op_messages
 from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.services.half_queue import HalfQueue, find_half_queue
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.session import WriteSession
-from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
 from store_format.java.numbers import parse_long
 from store_format.message.encode import MessageColumns
 from store_format.message.stored import StoredMessages, join_columns
@@ -263,6 +263,12 @@ def _write(
         place = int(halves.physical_offsets[(queues.bad & is_commit).argmax()])
         raise CorruptStoreError(
             store.path, place, "a half message with REAL_TOPIC and REAL_QID of a queue", "another"
+        )
+    late = delayed(halves) & is_commit
+    if late.any():
+        raise UnsupportedFormatError(
+            f"{chunk[int(late.argmax())].name}: a half message with a delay (DELAY, TIMER_…) cannot "
+            "be committed here, because a broker would deliver it later; it can be rolled back"
         )
     offsets = [offset for each in chunk for offset in each.offsets]
     columns, ops = decision_columns(halves, is_commit, offsets, now_ms, is_old=is_old)

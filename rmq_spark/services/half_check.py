@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import pyarrow as pa
 
-from rmq_spark.produce.half import HALF_QUEUE_ID, checked, discarded
+from rmq_spark.produce.half import HALF_QUEUE_ID, checked, delayed, discarded
 from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.services.decisions import COMMIT, decision_columns
 from rmq_spark.services.half_due import Act, act_of, facts_of, op_stop
@@ -244,15 +244,16 @@ def _possible_answers(root: str, halves: StoredMessages, answers: Sequence[str |
     """The answers, None for a commit to a topic that is not written to: it is checked again."""
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     queues = real_queues(halves)
+    bads = queues.bad | delayed(halves)
     found = list(answers)
     for place, (answer, bad, topic, queue_id) in enumerate(
-        zip(answers, queues.bad.tolist(), queues.topics.to_pylist(), queues.queue_ids.tolist(), strict=True)
+        zip(answers, bads.tolist(), queues.topics.to_pylist(), queues.queue_ids.tolist(), strict=True)
     ):
         if answer != COMMIT:
             continue
         try:
             if bad:
-                raise IllegalMessageError("expected REAL_TOPIC and REAL_QID of a queue, found another")
+                raise IllegalMessageError("expected REAL_TOPIC and REAL_QID of a queue, and no delay")
             refuse_topics(root, [(topic, queue_id)], topics)
         except StoreError as error:
             _log.warning("%s: a half message cannot be committed and is checked again: %s", root, error)

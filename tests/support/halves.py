@@ -33,7 +33,7 @@ def add_halves(
     ids: Sequence[str],
     *,
     born_ms: int = BORN_MS,
-    topic: str = "Orders",
+    stored: dict[str, str] | None = None,
     properties: dict[str, str] | None = None,
     **columns: Any,
 ) -> None:
@@ -48,9 +48,8 @@ def add_halves(
         **columns,
     )
     columns_ = produce(rows, _ORDERS, transaction_group="PG_orders").columns(STORE_HOST)
-    if topic != "Orders":  # one that a producer could not name
-        changed = edited_properties(columns_.properties, {"REAL_TOPIC": topic})
-        columns_ = replace(columns_, properties=changed)
+    if stored:  # what a row cannot have
+        columns_ = replace(columns_, properties=edited_properties(columns_.properties, stored))
     with write_session(str(root), CommitOptions(clock=lambda: born_ms)) as session:
         session.append(columns_, new_topics={"Orders": 2, "RMQ_SYS_TRANS_HALF_TOPIC": 1})
 

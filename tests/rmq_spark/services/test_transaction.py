@@ -127,6 +127,43 @@ def test_golden_pending_halves_are_committed(golden: Callable[[str], Path], tmp_
     assert visible(root, "Tx") == sorted(was_visible + pending[:10])
 
 
+def test_golden_pending_halves_are_checked(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """The broker's own check goes on: its next run would have stored these copies."""
+    root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
+    before = property_of(root, "TRANSACTION_CHECK_TIMES")
+    assert checker_offsets(root) == (259, 3)
+    conf = BrokerConf(transaction_timeout_ms=2000, transaction_check_interval_ms=3000)
+    run = transaction.check(str(root), lambda message: None, 1_795_244_200_000, broker_conf=conf)
+    assert run.apply() == 18
+    after = property_of(root, "TRANSACTION_CHECK_TIMES")
+    assert after == before + [(name, str(int(times or 0) + 1)) for name, times in before[259:]]
+    assert checker_offsets(root) == (277, 3)
+
+
+def test_a_broker_of_4_9_writes_one_op_message_for_each_half(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = Path(shutil.copytree(golden("basic-4.9.7"), tmp_path / "store"))
+    add_halves(root, ["A", "B"])
+    decide(root, commit=["A"], rollback=["B"])
+    ops = MessageStore.open(str(root)).queue("RMQ_SYS_TRANS_OP_HALF_TOPIC", 0)
+    bodies = [body for batch in ops.read(columns=("body",)) for body in batch["body"].to_pylist()]
+    assert bodies == [b"0", b"1"]
+    assert property_of(root, "REAL_TOPIC", "Orders")[-1:] == [("A", "Orders")]  # 5.4 removes it
+    assert states(root)["B"] == "rolled back"
+
+
+def test_a_half_with_a_delay_is_not_committed(tmp_path: Path) -> None:
+    """Java producers send none; a broker would deliver it later."""
+    root = half_store(tmp_path / "s", ["A"])
+    add_halves(root, ["D"], stored={"DELAY": "3"})
+    plan = transaction.decide(str(root), commit=["A", "D"])
+    with pytest.raises(UnsupportedFormatError, match="msgId 'D': a half message with a delay"):
+        plan.apply()
+    assert check(root, lambda message: "commit", BORN_MS + MINUTE) == 2
+    assert states(root) == {"A": "committed", "D": "pending"}
+
+
 def test_rocksdb_transactions_are_refused(tmp_path: Path) -> None:
     root = half_store(tmp_path / "s", ["A"])
     conf = BrokerConf(transaction_rocksdb_enable=True)
@@ -199,7 +236,7 @@ def test_a_committed_message_names_the_copy_that_the_check_has_stored(tmp_path: 
 
 def test_a_commit_to_a_topic_that_is_not_written_to_does_not_hold_up_the_others(tmp_path: Path) -> None:
     root = half_store(tmp_path / "s", ["A", "B"])
-    add_halves(root, ["C"], topic="%LMQ%light")
+    add_halves(root, ["C"], stored={"REAL_TOPIC": "%LMQ%light"})
     assert check(root, lambda message: "commit", BORN_MS + MINUTE) == 3
     assert states(root) == {"A": "committed", "B": "committed", "C": "pending"}
 
