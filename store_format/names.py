@@ -81,6 +81,8 @@ WAIT = "WAIT"
 DELAY = "DELAY"  # the delay level, from 1
 REAL_TOPIC = "REAL_TOPIC"  # topic and queue id of delivery, while a message waits in a system topic
 REAL_QID = "REAL_QID"
+BORN_TIMESTAMP = "BORN_TIMESTAMP"  # of a recall: when the producer asked for it
+TIMER_DELIVER_MS = "TIMER_DELIVER_MS"  # the time that a producer asks for
 TIMER_OUT_MS = "TIMER_OUT_MS"  # when the timer delivers the message
 TIMER_ENQUEUE_MS = "TIMER_ENQUEUE_MS"  # when the timer put it into the wheel
 TIMER_DEQUEUE_MS = "TIMER_DEQUEUE_MS"  # when the timer took it out
@@ -123,7 +125,7 @@ RESERVED_PROPERTIES = frozenset(
         "TIMER_DELAY_LEVEL",
         "TIMER_DELAY_SEC",
         "TIMER_DELAY_MS",
-        "TIMER_DELIVER_MS",
+        TIMER_DELIVER_MS,
         TIMER_OUT_MS,
         TIMER_ENQUEUE_MS,
         TIMER_DEQUEUE_MS,
@@ -155,7 +157,7 @@ RESERVED_PROPERTIES = frozenset(
         "__CRC32#",
         "EXTEND_UNIQ_INFO",
         "__BORNHOST",
-        "BORN_TIMESTAMP",
+        BORN_TIMESTAMP,
         "TRACE_CONTEXT",
         "MIN_OFFSET",
         "MAX_OFFSET",

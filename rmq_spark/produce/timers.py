@@ -14,10 +14,26 @@ from numpy.typing import NDArray
 
 from rmq_spark.produce.real_queue import real_queues
 from store_format.java.numbers import read_integers
+from store_format.message import sysflag
 from store_format.message.encode import PROPERTIES_SIZE_MAX, MessageColumns
+from store_format.message.property_encoder import encode_property_columns
 from store_format.message.stored import StoredMessages, edited_properties
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_NORMAL, MAGIC_ROLL, WHEEL_SLOTS
-from store_format.names import TIMER_DEQUEUE_MS, TIMER_ENQUEUE_MS, TIMER_ROLL_TIMES, TIMER_TOPIC
+from store_format.names import (
+    BORN_TIMESTAMP,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    TAGS,
+    TIMER_DEL_UNIQKEY,
+    TIMER_DELIVER_MS,
+    TIMER_DEQUEUE_MS,
+    TIMER_ENQUEUE_MS,
+    TIMER_OUT_MS,
+    TIMER_ROLL_TIMES,
+    TIMER_TOPIC,
+    UNIQ_KEY,
+)
 
 _Ints = NDArray[np.int64]
 _Flags = NDArray[np.bool_]
@@ -70,13 +86,15 @@ def recall_key(topic: str, unique_key: str, *, has_topic: bool) -> str:
     return f"{topic}+{unique_key}" if has_topic else unique_key
 
 
-def recalled(
-    topics: Iterable[str | None], unique_keys: Iterable[str | None], keys: frozenset[str], *, has_topic: bool
-) -> _Flags:
-    """Which messages with these REAL_TOPIC and UNIQ_KEY one of the recall keys of their slot names."""
+def recalled(topics: Iterable[str | None], unique_keys: Iterable[str | None], keys: frozenset[str]) -> _Flags:
+    """Which messages with these REAL_TOPIC and UNIQ_KEY one of the recall keys of their slot names.
+
+    Both forms of a key count, so that a store keeps its recalls when its broker's setting changes.
+    """
     return np.array(
         [
-            unique is not None and recall_key(str(topic), unique, has_topic=has_topic) in keys
+            unique is not None
+            and not keys.isdisjoint((unique, recall_key(str(topic), unique, has_topic=True)))
             for topic, unique in zip(topics, unique_keys, strict=True)
         ],
         bool,
@@ -120,3 +138,44 @@ def _next_times(times: pa.StringArray, rolls: _Flags) -> pa.StringArray:
     """TIMER_ROLL_TIMES of the messages that roll; null for the others, which keep theirs."""
     numbers, _ = read_integers(times)
     return pc.cast(pa.array(numbers + 1, mask=~rolls), pa.string())
+
+
+def recall_messages(
+    victims: StoredMessages, *, has_topic: bool, producer_group: str, now_ms: int
+) -> MessageColumns:
+    """The messages that recall these timer messages, as the broker stores them.
+
+    Each has the time of its victim, so that both are in one slot of the wheel, and the hosts of its victim.
+    The broker writes an empty TRACE_CONTEXT too, which no reader sees (RecallMessageProcessor.buildMessage).
+    """
+    topics, keys, outs = victims.properties(REAL_TOPIC, UNIQ_KEY, TIMER_OUT_MS)
+    times, _ = read_integers(outs)
+    named = [
+        recall_key(topic, key, has_topic=has_topic)
+        for topic, key in zip(topics.to_pylist(), keys.to_pylist(), strict=True)
+    ]
+    properties = encode_property_columns(
+        len(victims),
+        {
+            TAGS: "_RECALL_TAG_",
+            TIMER_DEL_UNIQKEY: pa.array(named, pa.string()),
+            UNIQ_KEY: keys,
+            TIMER_DELIVER_MS: pc.cast(pa.array(times + 1), pa.string()),
+            BORN_TIMESTAMP: str(now_ms),
+            PGROUP: producer_group,
+            TIMER_OUT_MS: outs,
+            REAL_TOPIC: topics,
+            REAL_QID: "0",
+        },
+    )
+    return victims.copies(
+        topic=TIMER_TOPIC,
+        queue_id=0,
+        body=pa.array([b"0"] * len(victims), pa.large_binary()),
+        properties=properties,
+        flag=0,
+        sys_flag=np.asarray(victims.messages.sys_flag) & (sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6),
+        born_timestamp=now_ms,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+    )

@@ -9,13 +9,23 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from rmq_spark.services import clean, retry, transaction
+from rmq_spark.services import clean, retry, timer, transaction
 from rmq_spark.services.half_message import HalfMessage
 from rmq_spark.services.loop import Services
 from rmq_spark.services.turn import run_once
 from store_format.commit.recover import recover
 
-__all__ = ["HalfMessage", "Orderly", "Services", "clean", "recover", "retry", "run_once", "transaction"]
+__all__ = [
+    "HalfMessage",
+    "Orderly",
+    "Services",
+    "clean",
+    "recover",
+    "retry",
+    "run_once",
+    "timer",
+    "transaction",
+]
 
 
 def __getattr__(name: str) -> Any:  # Any: a class that only mypy would need to know

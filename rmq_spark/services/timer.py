@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
+from rmq_spark.services.recall import RecallPlan, recall
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
 from rmq_spark.services.timer_slots import DueSlot, copies_of, parts_of
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
@@ -40,6 +41,8 @@ from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIME
 from store_format.read.snapshot import take_snapshot
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
+
+__all__ = ["RecallPlan", "Timer", "TimerPlan", "recall"]
 
 _log = logging.getLogger(__name__)
 

@@ -104,7 +104,7 @@ def copies_of(store: Store, part: DuePart, now: Now) -> Found:
     )
     for each in damaged:
         _log.warning("%s: a timer message cannot be delivered: %s", store.path, each.error)
-    kept = ~_recalled(store, part, messages, slot[places], now)
+    kept = ~_recalled(store, part, messages, slot[places])
     messages, places = messages.take(kept), places[kept]
     rolls = units["magic"][places] & MAGIC_ROLL != 0
     copies, good = timer_copies(messages, units["write_timestamp"][places].astype(np.int64), rolls, now.ms)
@@ -117,7 +117,7 @@ def copies_of(store: Store, part: DuePart, now: Now) -> Found:
     return Found(messages.take(good), times[slot[places[good]]], copies)
 
 
-def _recalled(store: Store, part: DuePart, messages: StoredMessages, slot: _Ints, now: Now) -> _Flags:
+def _recalled(store: Store, part: DuePart, messages: StoredMessages, slot: _Ints) -> _Flags:
     """Which messages are recalled by a mark in their own slot."""
     found = np.zeros(len(messages), bool)
     for number, each in enumerate(part.slots):
@@ -132,7 +132,5 @@ def _recalled(store: Store, part: DuePart, messages: StoredMessages, slot: _Ints
         here = np.flatnonzero(slot == number)
         topics, unique = messages.take(here).properties(REAL_TOPIC, UNIQ_KEY)
         named = frozenset(key for key in keys.to_pylist() if key is not None)
-        found[here] = recalled(
-            topics.to_pylist(), unique.to_pylist(), named, has_topic=now.conf.timer_delete_key_has_topic
-        )
+        found[here] = recalled(topics.to_pylist(), unique.to_pylist(), named)
     return found

@@ -30,8 +30,8 @@ DELAYED_COLUMNS = (
     ViewColumn(
         "state",
         TEXT,
-        "`waiting`; `due`: the time has come and the broker has not delivered the message; `recalled` by "
-        "another message; `recall`: such a message; or `unknown`.",
+        "`waiting`; `due`: the time has come (kind `timer`: a second after `dueTimestamp`) and the "
+        "message is not delivered; `recalled` by another message; `recall`: such a message; or `unknown`.",
     ),
     ViewColumn(
         "dueTimestamp",
@@ -69,7 +69,9 @@ _COLUMNS = (
 
 def delayed(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
     """One row for each message that is not delivered yet: delay levels first, each queue in its order."""
-    rows = (row for found in (_level_rows(store, now_ms, conf), _timer_rows(store, now_ms)) for row in found)
+    rows = (
+        row for found in (_level_rows(store, now_ms, conf), _timer_rows(store, now_ms, conf)) for row in found
+    )
     return batches_of(DELAYED_COLUMNS, rows)
 
 
@@ -105,16 +107,18 @@ def _delay(level: int, conf: BrokerConf) -> int | None:
     return delays[level - 1] if 0 < level <= len(delays) else None
 
 
-def _timer_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
+def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[object, ...]]:
     """The messages that the wheel has not read yet or has not fired yet, by config/timercheck.
 
     A broker stores a message again at the end of each roll window until its time is within the window
-    (TimerMessageStore.needRoll); the last copy counts.
+    (TimerMessageStore.needRoll); the last copy counts. A message is due when its slot of the wheel has
+    passed, and a recall counts for messages of its own slot.
     """
+    precision = conf.timer_precision_ms
     queues = store.queues(TIMER_TOPIC.__eq__)
     check = read_timer_check(config_path(store.path, "timercheck")) if queues else None
     pending: dict[Any, dict[str, Any]] = {}
-    recalls: set[str] = set()
+    recalls: set[tuple[str, int]] = set()
     for batch in read_queues(queues, _COLUMNS):
         times = map(parse_long, batch[TIMER_OUT_MS].to_pylist())
         due = np.array([-1 if time is None else time for time in times], np.int64)
@@ -127,18 +131,21 @@ def _timer_rows(store: Store, now_ms: int) -> Iterator[tuple[object, ...]]:
         for row in kept.to_pylist():
             victim = row["TIMER_DEL_UNIQKEY"]
             if victim is not None:
-                recalls.add(victim)
+                recalls.add((victim, row["due"] // precision))
             key = (
                 row["physicalOffset"]
                 if row[UNIQ_KEY] is None or victim is not None
-                else (row[UNIQ_KEY], row["due"])
+                else (row[UNIQ_KEY], row["due"], row[REAL_TOPIC])
             )
             pending[key] = row
     for row in sorted(pending.values(), key=lambda row: row["queueOffset"]):
-        named = {row[UNIQ_KEY], f"{row[REAL_TOPIC]}+{row[UNIQ_KEY]}"}  # the second up to 5.3
-        state = "waiting" if row["due"] > now_ms else "due"
-        state = "unknown" if check is None else "recall" if row["TIMER_DEL_UNIQKEY"] is not None else state
-        state = "recalled" if state in ("waiting", "due") and named & recalls else state
+        slot = row["due"] // precision
+        # the second up to 5.3, and with appendTopicForTimerDeleteKey=true
+        named = {(row[UNIQ_KEY], slot), (f"{row[REAL_TOPIC]}+{row[UNIQ_KEY]}", slot)}
+        state = "due" if slot < now_ms // precision else "waiting"
+        state = "unknown" if check is None else state
+        state = "recalled" if named & recalls else state
+        state = "recall" if row["TIMER_DEL_UNIQKEY"] is not None else state
         yield _delayed_row(store, row, "timer", state, row["due"], now_ms)
 
 

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from rmq_spark.services import run_once, timer, timer_slots
+from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.errors import CorruptStoreError, UnsupportedFormatError
+from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
@@ -189,6 +190,52 @@ def test_a_recall_of_another_time_recalls_nothing(tmp_path: Path) -> None:
     (other,) = timed("T", BEGIN_MS + 4_000, 0, 1)
     append(root, [message, recall_of(other)])
     assert _turn(root, BEGIN_MS + 9_000)["done"] == 1
+
+
+def test_a_recall_by_hand(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    out_ms = BEGIN_MS + 5_000
+    append(root, timed("T", out_ms, 0, 3) + timed("S", out_ms, 5, 1))
+    path, now = str(root), BEGIN_MS + 2_000
+    plan = timer.recall(path, topic="T", uniq_key="U0000001", now_ms=now)
+    assert plan.table()["dueTimestamp"][0].as_py().timestamp() * 1000 == out_ms
+    before = len(messages_of(root))
+    assert (plan.apply(), len(messages_of(root))) == (1, before + 1)
+    mark = messages_of(root)[-1]
+    assert mark.properties == {
+        "TAGS": "_RECALL_TAG_", "TIMER_DEL_UNIQKEY": "U0000001", "UNIQ_KEY": "U0000001",
+        "TIMER_DELIVER_MS": str(out_ms + 1), "BORN_TIMESTAMP": str(now), "PGROUP": "rmqlog",
+        "TIMER_OUT_MS": str(out_ms), "REAL_TOPIC": "T", "REAL_QID": "0",
+    }  # fmt: skip
+    assert (mark.topic, mark.queue_id, mark.body) == ("rmq_sys_wheel_timer", 0, b"0")
+    again = timer.recall(path, topic="T", uniq_key="U0000001", now_ms=now)
+    assert (again.table().num_rows, again.apply()) == (0, 0)
+    assert _turn(root, now)["done"] == 0
+    states = {
+        (row["topic"], row["msgId"]): row["state"]
+        for row in MessageStore.open(path).view("delayed", now_ms=out_ms + 999).to_pylist()
+    }
+    assert states[("T", "U0000000")] == states[("S", "U0000005")] == "waiting"
+    assert _turn(root, out_ms + 1_000)["done"] == 3
+    assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
+    assert bodies(root, "S").total() == 1
+    for unique in ("U0000000", "U0000009"):
+        with pytest.raises(OptionError, match="none waits in the timer"):
+            timer.recall(path, topic="T", uniq_key=unique, now_ms=now)
+
+
+def test_the_view_shows_what_the_service_will_do(tmp_path: Path) -> None:
+    """The rows `due` are the messages that the next turn delivers, at every moment."""
+    root = make_store(tmp_path / "store")
+    messages = [m for i in range(6) for m in timed("T", BEGIN_MS + 1_000 * i, 3 * i, 3)]
+    (elsewhere,) = timed("T", BEGIN_MS + 9_000, 4, 1)
+    append(root, [*messages, recall_of(messages[1]), recall_of(messages[7], has_topic=True)])
+    append(root, [recall_of(elsewhere)])
+    _turn(root, BEGIN_MS - 5_000)
+    for now in (BEGIN_MS + 999, BEGIN_MS + 1_000, BEGIN_MS + 3_500, BEGIN_MS + 60_000):
+        rows = MessageStore.open(str(root)).view("delayed", now_ms=now).to_pylist()
+        assert _turn(root, now)["done"] == sum(row["state"] == "due" for row in rows)
+    assert bodies(root, "T").total() == 16
 
 
 def test_a_slot_larger_than_a_turn_is_delivered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
