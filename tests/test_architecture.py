@@ -101,6 +101,7 @@ PUBLIC = {
     "rmq_spark/consume/__init__.py",
     "rmq_spark/services/__init__.py",
     "rmq_spark/services/retry.py",
+    "rmq_spark/services/timer.py",
     "rmq_spark/show.py",
     "pyspark_rmqlog.py",
 }
