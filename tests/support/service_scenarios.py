@@ -229,5 +229,5 @@ SCENARIOS: dict[str, Scenario] = {
     "resend": Scenario(_make_dead, _run_resend, _resent, every=29),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
     "transaction": Scenario(_make_halves, _run_transactions, _transaction_states, every=37),
-    "timer": Scenario(_make_timers, _run_timers, _timer_files, every=29),
+    "timer": Scenario(_make_timers, _run_timers, _timer_files, every=71),
 }
