@@ -21,6 +21,7 @@ from store_format.commit.recovery_run import (
     carry_out_recovery,
     open_store_log,
     survey_of_copy,
+    with_noted_sizes,
 )
 from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, look
 from store_format.commit.store_copy import NOT_COPIED, refuse_target
@@ -81,12 +82,16 @@ class RecoverPlan:
             self._seen = _identity(self.root, self.options)
             into = self.options.into
             survey = (
-                find_end(self.root, open_store_log(self.root, self.options), self.options)
+                find_end(
+                    self.root,
+                    open_store_log(self.root, self.options),
+                    with_noted_sizes(self.root, self.options),
+                )
                 if into is None
                 else survey_of_copy(self.root, into, self.options)
             )
             with scratch_directory("rmqlog-recover-") as aside:
-                look(survey, self.options, aside)
+                look(survey, with_noted_sizes(self.root, self.options), aside)
             self._survey = survey
         return self._table(self._survey)
 

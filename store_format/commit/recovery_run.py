@@ -8,20 +8,22 @@ the next survey finds what is still missing.
 from __future__ import annotations
 
 import datetime
+import json
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 from store_format.bookkeeping.journal import abort_mark, read_journal, rebuild_path, write_abort_mark
 from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.log_scan import LogPart
 from store_format.commit.log_shortage import cut_queues, lower_checkpoint
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions, open_store
-from store_format.commit.queue_compare import QueueChange, compare
+from store_format.commit.queue_compare import QueueChange, batch_file_size, compare
 from store_format.commit.queue_moves import clear_directory, end_rebuild, move_in
 from store_format.commit.queue_rebuild import has_queue_files
 from store_format.commit.queue_repair import queue_state, truncate
@@ -33,8 +35,8 @@ from store_format.commit.store_copy import copy_parts, copy_store, end_copy
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
-from store_format.errors import StoreError, StoreInUseError, StoreWriteError
-from store_format.files.read import entry_names, list_store_files
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
+from store_format.files.read import entry_names, list_store_files, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
@@ -52,6 +54,7 @@ def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
     """Recovers the store at `root`, whose lock the caller holds. Raises what `find_end` has as `refused`."""
     files = FileWrites(sync=True)
     files.make_directories(root, OWN_DIRECTORY)
+    options = with_noted_sizes(root, options)
     is_crashed = abort_mark(root) == "" and read_journal(root) is None
     if not is_crashed or not (options.queues and options.index and options.topics is None):
         open_store(root, _commit_options(options), files)
@@ -127,6 +130,7 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
             built[0].add(part.index)
 
     look(survey, options, aside, on_part=index)
+    _note_sizes(survey, options, files)
     _cut(survey, files)
     _change_queues(survey, aside, files)
     _change_index(survey, options, aside, files, built[0] if built else None)
@@ -136,6 +140,38 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
         end_rebuild(root)
         open_store(root, _commit_options(options), files)
     end_rebuild(root)
+    files.remove(_sizes_path(root))
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------
+
+
+def _sizes_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/recover.json"
+
+
+def _note_sizes(survey: Survey, options: RecoverOptions, files: FileWrites) -> None:
+    """Notes the sizes of files: after a crash in between, no file of the store may show them any more."""
+    if survey.index is not None and (survey.changes or survey.index.bad_from is not None):
+        value = asdict(survey.settings) | {
+            "batch": batch_file_size(survey.source, options.batch_queue_file_size)
+        }
+        files.replace(_sizes_path(survey.root), json.dumps(value).encode())
+
+
+def with_noted_sizes(root: str, options: RecoverOptions) -> RecoverOptions:
+    """The options, with the sizes that a recovery noted before it was interrupted."""
+    data = read_bytes(_sizes_path(root))
+    if data is None or options.settings is not None:
+        return options
+    try:
+        value = json.loads(data)
+        batch = int(value.pop("batch"))
+        return replace(options, settings=StoreSettings(**value), batch_queue_file_size=batch)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(
+            _sizes_path(root), 0, "the sizes of a store", "something else; give them with --broker-conf"
+        ) from error
 
 
 def _cut(survey: Survey, files: FileWrites) -> None:

@@ -16,6 +16,7 @@ from store_format.errors import OptionError
 from store_format.names import did_you_mean
 from store_format.views import (
     checkpoint,
+    consume_time,
     dead_letters,
     delayed,
     duplicates,
@@ -51,6 +52,7 @@ VIEWS: tuple[View, ...] = (  # in the order of the reference
     transactions.VIEW,
     dead_letters.VIEW,
     duplicates.VIEW,
+    consume_time.VIEW,
     services.VIEW,
     problems.VIEW,
 )

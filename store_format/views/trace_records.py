@@ -60,3 +60,20 @@ def trace_events(body: bytes, message_ids: Collection[str | None]) -> Iterator[T
         if fields.get("msgId") in message_ids or fields.get("offsetMsgId", "") in message_ids:
             detail = ", ".join(f"{name}={fields[name]}" for name in _SHOWN if name in fields)
             yield TraceEvent(parse_long(fields.get("timestamp")), _WHAT[kind], fields.get("group"), detail)
+
+
+def consume_records(body: bytes) -> Iterator[dict[str, str] | None]:
+    """The records SubBefore and SubAfter of a trace message: their fields, and the `kind`.
+
+    None for text that is no record of any kind. Records of producers are left out.
+    """
+    for text in decode_utf8(body).split(_RECORD):
+        if not text:
+            continue
+        kind, *values = text.split(_FIELD)
+        names = _RECORDS.get(kind)
+        if names is None:
+            yield None
+        elif kind in ("SubBefore", "SubAfter"):
+            fields = {name: value for name, value in zip(names, values, strict=False) if value != "null"}
+            yield {**fields, "kind": kind}
