@@ -70,6 +70,21 @@ class RocketMQ:
             [line for line in lines if "physicalOffset" in line],
         )
 
+    def clean(self, stores: Mapping[Path, Mapping[str, str]], rounds: int) -> dict[Path, list[Line]]:
+        """The stores' own cleaning, so many times on each; then the ends of the queues of each store.
+
+        `stores` has the settings of each, as in broker.conf.
+        """
+        arguments = [str(rounds)]
+        for store, config in stores.items():
+            arguments += [str(store), self.config_file(store, {"haListenPort": "0"} | dict(config))]
+        program = self.program("StoreClean", arguments)
+        try:
+            lines = program.lines("done", _ANSWER_SECONDS_MAX)
+        finally:
+            program.close()
+        return {store: [line for line in lines if line["store"] == str(store)] for store in stores}
+
     def program(self, main: str, arguments: list[str]) -> Program:
         return Program(
             self.version, main, arguments, self.directory / f"{main}-{self.version}-{next(self._numbers)}"
@@ -153,15 +168,8 @@ class Broker:
 
     def check(self) -> None:
         """Asks the producers about half messages, as a broker does every transactionCheckInterval."""
-        self._now("check")
-
-    def clean(self) -> None:
-        """Deletes files, as a broker does every cleanResourceInterval."""
-        self._now("clean")
-
-    def _now(self, what: str) -> None:
         assert self._program is not None
-        self._program.say(what)
+        self._program.say("check")
         self._program.lines("done", _ANSWER_SECONDS_MAX)
 
     def stop(self) -> None:

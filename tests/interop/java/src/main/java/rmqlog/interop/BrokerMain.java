@@ -1,6 +1,5 @@
 package rmqlog.interop;
 
-import java.lang.reflect.Method;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.locks.LockSupport;
@@ -16,9 +15,8 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 
 /**
  * `BrokerMain store broker.conf`: a name server and a broker on that store directory, on free ports of 127.0.0.1. Says when the
- * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. `check` and
- * `clean` have the broker do at once what it does by the clock. Shuts both down in order at the command `stop` or at the end of
- * its input.
+ * store is loaded and recovered, goes on at the command `start`, and then says its addresses when clients can come. `check` has
+ * the broker do at once what it does by the clock. Shuts both down in order at the command `stop` or at the end of its input.
  */
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
@@ -104,19 +102,11 @@ public final class BrokerMain {
         broker.getTransactionalMessageService().check(told.getTransactionTimeOut(), told.getTransactionCheckMax(), broker.getTransactionalMessageCheckListener());
     }
 
-    /** What the store does every cleanResourceInterval, for the first time a minute after its start. */
-    private void clean() throws ReflectiveOperationException {
-        Method clean = broker.getMessageStore().getClass().getDeclaredMethod("cleanFilesPeriodically");
-        clean.setAccessible(true);
-        clean.invoke(broker.getMessageStore());
-    }
-
     /** Until the command `stop` or the end of the input. */
     private void serve() throws Exception {
         for (List<String> command = Lines.next(); !command.isEmpty() && !command.get(0).equals("stop"); command = Lines.next()) {
             switch (command.get(0)) {
                 case "check" -> check();
-                case "clean" -> clean();
                 default -> throw new IllegalArgumentException("no such command: " + command.get(0));
             }
             Lines.put(Map.of("done", true));

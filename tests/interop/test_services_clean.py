@@ -1,0 +1,140 @@
+"""Cleaning: the store classes of RocketMQ and our service leave the same files.
+
+The disk of the test cannot be filled. RocketMQ is told of several replicas on one disk instead, so many that
+the share of each is full; ours is told the percentage. `compaction` and `rocksdbstore` are no files of
+messages, and a start of RocketMQ creates files there.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from rmq_spark.services import clean
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.prepare_store import CommitOptions
+from store_format.metadata.broker_conf import BrokerConf
+from tests.interop.harness import RocketMQ
+from tests.support import goldens
+from tests.support.staged import append, make_store, numbered
+
+_ROUNDS = 2
+_HOUR = 3600
+_ALWAYS = ";".join(f"{hour:02d}" for hour in range(24))
+_FULL = {"replicasPerDiskPartition": "100000000"}  # logicalRatio is far above 1
+
+
+@dataclass(frozen=True)
+class Case:
+    """`ages` are hours since the last write of the commitlog files from the oldest on; the rest is young.
+
+    `percent` is what our service is told; `full` has the settings by which RocketMQ decides the same.
+    """
+
+    golden: str | None
+    ages: tuple[int, ...]
+    settings: dict[str, str]
+    percent: int
+    full: dict[str, str]
+    deleted: int  # commitlog files
+
+
+def _never() -> str:
+    return f"{(time.localtime().tm_hour + 12) % 24:02d}"
+
+
+_UNFORCED = _FULL | {"logicalDiskSpaceCleanForciblyThreshold": "1e300"}
+_CASES = {
+    # by time: in the hour of deleteWhen, ten files a round, up to the first young one
+    "time": Case(None, (100,) * 14 + (1, 100), {"deleteWhen": _ALWAYS}, 50, {}, 14),
+    "batches": Case(None, (100,) * 25, {"deleteWhen": _ALWAYS}, 50, {}, 20),
+    "all-old": Case(None, (100,) * 99, {"deleteWhen": _ALWAYS, "deleteFileBatchMax": "50"}, 50, {}, -1),
+    "hour": Case(None, (100,) * 14, {}, 50, {}, 0),
+    # by ratio: above diskMaxUsedSpaceRatio old files at any hour, above the forcible ratio young ones too
+    "ratio": Case(None, (100,) * 3, {}, 78, _UNFORCED, 3),
+    "forced": Case(None, (), {"cleanFileForciblyEnable": "true"}, 86, _FULL, 20),
+    "not-forced": Case(None, (100,), {"cleanFileForciblyEnable": "false"}, 86, _FULL, 1),
+    "cleaned-5.5.0": Case("cleaned-5.5.0", (100, 100, 100), {"deleteWhen": _ALWAYS}, 50, {}, 3),
+    "basic-5.5.0": Case("basic-5.5.0", (), {"cleanFileForciblyEnable": "true"}, 86, _FULL, -1),
+}
+
+
+def test_the_same_files_survive(
+    rocketmq: Callable[[str], RocketMQ], golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    written, now = _many_files(tmp_path / "written"), time.time()
+    theirs: dict[Path, dict[str, str]] = {}
+    before = {}
+    for name, case in _CASES.items():
+        for side in ("broker", "ours"):
+            store = tmp_path / side / name
+            shutil.copytree(golden(case.golden) if case.golden else written, store)
+            _age(store, case.ages, now)
+        theirs[tmp_path / "broker" / name] = _settings(case) | case.full | _NO_PAUSES
+        before[name] = len(list((store / "commitlog").iterdir()))
+    ends = rocketmq("5.5.0").clean(theirs, _ROUNDS)
+    for name, case in _CASES.items():
+        store = tmp_path / "ours" / name
+        conf = BrokerConf.of(_settings(case), "test")
+        for _ in range(_ROUNDS):
+            clean.plan(str(store), int(now * 1000), conf, disk_percent=lambda _: case.percent).apply()  # noqa: B023
+        assert _files(store) == _files(tmp_path / "broker" / name), name
+        deleted = before[name] - len(list((store / "commitlog").iterdir()))
+        assert deleted == (before[name] - 1 if case.deleted < 0 else case.deleted), name
+        assert _ends(store) == {
+            (line["topic"], line["queueId"]): (line["minOffset"], line["maxOffset"])
+            for line in ends[tmp_path / "broker" / name]
+            if line["maxOffset"]
+        }, name
+
+
+def _settings(case: Case) -> dict[str, str]:
+    given = goldens.config(case.golden) if case.golden else _SIZES
+    return given | {"deleteWhen": _never(), "fileReservedTime": "72"} | case.settings
+
+
+_SIZES = {
+    "mappedFileSizeCommitLog": str(1 << 14),
+    "mappedFileSizeConsumeQueue": str(20 * 100),
+    "maxHashSlotNum": "50",
+    "maxIndexNum": "800",
+    "cleanFileForciblyEnable": "false",
+}
+_NO_PAUSES = {"deleteCommitLogFilesInterval": "0", "deleteConsumeQueueFilesInterval": "0"}
+
+
+def _many_files(root: Path) -> Path:
+    """More than 30 commitlog files, with queues of several files and index files; one topic ends early."""
+    make_store(root, StoreSettings("broker-a", 1 << 14, 20 * 100, 50, 800))
+    now = time.time_ns() // 1_000_000
+    for number, topic in enumerate(["Old", *["T"] * 12]):
+        options = CommitOptions(sync=False, clock=lambda: now)
+        append(root, numbered(topic, number * 200, 200), options=options)
+    MessageStore.open(str(root)).flush()
+    return root
+
+
+def _age(store: Path, hours: tuple[int, ...], now: float) -> None:
+    files = sorted((store / "commitlog").iterdir())
+    for index, file in enumerate(files):
+        age = hours[index] if index < len(hours) else 1
+        os.utime(file, (now - age * _HOUR, now - age * _HOUR))
+
+
+def _files(store: Path) -> dict[str, int]:
+    """The files of messages, queues and index, with their lengths."""
+    folders = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "timerlog")
+    found = [path for folder in folders for path in (store / folder).rglob("*") if path.is_file()]
+    return {str(path.relative_to(store)): path.stat().st_size for path in found}
+
+
+def _ends(store: Path) -> dict[tuple[str, int], tuple[int, int]]:
+    queues = MessageStore.open(str(store)).queues()
+    return {
+        (each.topic, each.queue_id): (each.min_offset, each.max_offset) for each in queues if each.max_offset
+    }
