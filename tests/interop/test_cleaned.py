@@ -16,13 +16,33 @@ import pytest
 
 from rmq_spark.services import clean, run_once
 from store_format.commit.prepare_store import CommitOptions
-from store_format.metadata.broker_conf import read_broker_conf
+from store_format.metadata.broker_conf import BrokerConf, read_broker_conf
 from tests.interop.harness import RocketMQ
 from tests.support.staged import append, make_store, numbered, rows_by_queue
 
 _HOUR_MS = 3_600_000
 _ALWAYS = ";".join(f"{hour:02d}" for hour in range(24))
 _KINDS = ("commitlog", "consumequeue", "consumequeue_ext", "batchconsumequeue", "index", "timerlog")
+
+
+_CONFIG = {
+    "fileReservedTime": "2",
+    "cleanFileForciblyEnable": "true",
+    "deleteCommitLogFilesInterval": "1",
+    "deleteConsumeQueueFilesInterval": "1",
+    "haListenPort": "0",
+}
+
+
+def _clean(rocketmq: RocketMQ, store: Path, config: dict[str, str], rounds: int) -> object:
+    """RocketMQ's cleaning; the start of the commitlog afterwards."""
+    conf = rocketmq.config_file(store, config)
+    program = rocketmq.program("CleanStore", [str(store), conf, str(rounds), rocketmq.version])
+    try:
+        (line,) = program.lines("done", 90.0)
+    finally:
+        program.close()
+    return line["minOffset"]
 
 
 def _files(root: Path) -> list[str]:
@@ -71,15 +91,8 @@ def test_the_same_files_are_left(
     _aged(theirs, hours, rest)
     shutil.copytree(theirs, mine)
     before = _files(mine)
-    config = {"fileReservedTime": "2", "cleanFileForciblyEnable": "true", "haListenPort": "0"} | settings
-    config |= {"deleteCommitLogFilesInterval": "1", "deleteConsumeQueueFilesInterval": "1"}
-    program = rocketmq(version).program(
-        "CleanStore", [str(theirs), rocketmq(version).config_file(theirs, config), str(rounds), version]
-    )
-    try:
-        (line,) = program.lines("done", 90.0)
-    finally:
-        program.close()
+    config = _CONFIG | settings
+    log_min = _clean(rocketmq(version), theirs, config, rounds)
     conf = tmp_path / "broker.conf"
     conf.write_text("".join(f"{name}={value}\n" for name, value in config.items()))
     for _ in range(rounds):
@@ -87,8 +100,32 @@ def test_the_same_files_are_left(
         if plan.changes:
             plan.apply()
     assert _files(mine) == _files(theirs)
-    assert plan.log_min == line["minOffset"]
+    assert plan.log_min == log_min
     print(version, settings, plan.gate.reason, len(before) - len(_files(mine)), "files deleted")
+
+
+@pytest.mark.whole
+def test_the_extensions_of_consume_queues_are_left_alike(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+) -> None:
+    """A broker rebuilds the queues, with extensions of small files, before both clean."""
+    theirs, mine = make_store(tmp_path / "theirs"), tmp_path / "mine"
+    append(theirs, numbered("T", 0, 1000, body_size=100))
+    shutil.rmtree(theirs / "consumequeue")
+    (theirs / "checkpoint").unlink()
+    (theirs / "abort").touch()
+    extended = {"enableConsumeQueueExt": "true", "mappedFileSizeConsumeQueueExt": "1000"}
+    config = _CONFIG | extended | {"commitLogRecoverMaxNum": "1000", "deleteWhen": _ALWAYS}
+    rocketmq("5.5.0").open_store(theirs, config, start=True)
+    _aged(theirs, [3] * 6, 0)
+    shutil.copytree(theirs, mine)
+    before = _files(mine)
+    _clean(rocketmq("5.5.0"), theirs, config, 1)
+    conf = BrokerConf.of(config, "the test")
+    clean.plan(str(mine), None, conf, is_manual=True, disk_percent=lambda path: 10).apply()
+    assert _files(mine) == _files(theirs)
+    deleted = [file for file in before if file not in _files(mine)]
+    assert sum(file.startswith("consumequeue_ext") for file in deleted) > 4
 
 
 def test_a_broker_takes_over_after_a_flush_and_a_cleaning_of_ours(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import INTERRUPTED, OK
-from rmq_spark.cli.options import store_argument
+from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 
 if TYPE_CHECKING:
@@ -32,12 +32,7 @@ if TYPE_CHECKING:
 @click.option(
     "--only", metavar="NAMES", help="These services, separated by commas, such as schedule,timer,clean."
 )
-@click.option(
-    "--broker-conf",
-    metavar="FILE",
-    type=click.Path(readable=False),
-    help="The broker's settings (messageDelayLevel ...); by default .rmqlog/broker.conf in STORE.",
-)
+@broker_conf_option
 @click.option("--apply", "apply_", is_flag=True, help="Write to a store that rmqlog did not create.")
 @output_options()
 def services_(
