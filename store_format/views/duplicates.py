@@ -2,7 +2,7 @@
 
 The copies that a broker or a group makes of one message are no duplicates: retries, delayed and half messages
 and dead letters are in topics of their own, and what was sent back names its first message
-(ORIGIN_MESSAGE_ID).
+(ORIGIN_MESSAGE_ID). So does a dead letter that was stored again (RESENT_FROM).
 
 Memory is bounded for any number of messages. The first pass over a topic counts ids and keys in slots of a
 table by their hash. Only those in a slot with two or more can be duplicates. Further passes, each for a share
@@ -33,7 +33,7 @@ from store_format.display.columns import (
     schema_of,
 )
 from store_format.java.hashes import java_hash_many
-from store_format.names import ORIGIN_MESSAGE_ID, UNIQ_KEY, is_system_topic
+from store_format.names import ORIGIN_MESSAGE_ID, RESENT_FROM, UNIQ_KEY, is_system_topic
 from store_format.views.messages import read_queues
 from store_format.views.view import View
 
@@ -57,7 +57,10 @@ DUPLICATE_COLUMNS = (
     ViewColumn("physicalOffset", LONG, "The physical offset of the later message."),
 )
 
-_READ = ("queueId", "queueOffset", "physicalOffset", "storeTimestampMs", "keys", UNIQ_KEY, ORIGIN_MESSAGE_ID)
+_READ = (
+    "queueId", "queueOffset", "physicalOffset", "storeTimestampMs", "keys", UNIQ_KEY, ORIGIN_MESSAGE_ID,
+    RESENT_FROM,
+)  # fmt: skip
 _KINDS = {"U": "msgId", "K": "key"}  # first character of a text
 _TABLE = ("text", "physical", "queue", "offset", "time", "unique")
 
@@ -108,9 +111,9 @@ def _of_topic(
 def _texts(batch: pa.RecordBatch) -> pa.Table:
     """One row for the id of each message and one for each of its keys, with the columns of `_TABLE`.
 
-    `text` is U and the id, or K and the key. Rows that were sent back are left out.
+    `text` is U and the id, or K and the key. Messages that were sent back or resent are left out.
     """
-    batch = batch.filter(pc.is_null(batch[ORIGIN_MESSAGE_ID]))
+    batch = batch.filter(pc.and_(pc.is_null(batch[ORIGIN_MESSAGE_ID]), pc.is_null(batch[RESENT_FROM])))
     unique, keys = batch[UNIQ_KEY], batch["keys"]
     rows = np.concatenate([np.arange(len(batch)), pc.list_parent_indices(keys).to_numpy()])
     ids, words = (

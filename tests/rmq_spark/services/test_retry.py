@@ -233,6 +233,14 @@ def test_a_crash_before_the_state_file_repeats_nothing(root: str) -> None:
     assert len(resent_rows(root)) == 20
 
 
+def test_a_damaged_state_file_is_named(root: str) -> None:
+    """Without the file nobody knows what was stored again, so nothing is."""
+    retry.resend(root, "CG_fail", where=retry.Where(limit=3)).apply()
+    pathlib.Path(root, ".rmqlog", "resent.json").write_text("{")
+    with pytest.raises(CorruptStoreError, match=r"resent\.json"):
+        retry.resend(root, "CG_fail")
+
+
 def test_one_group_alone_gets_the_message_again(root: str) -> None:
     plan = retry.resend(root, "CG_direct", to="%RETRY%CG_direct", where=retry.Where(limit=2))
     assert plan.apply().resent == 2
@@ -244,8 +252,10 @@ def test_one_group_alone_gets_the_message_again(root: str) -> None:
 
 
 def test_the_life_of_a_resent_message(root: str) -> None:
+    before = MessageStore.open(root).view("duplicates").num_rows
     retry.resend(root, "CG_fail", where=retry.Where(keys=("id-41",))).apply()
     (copy,) = resent_rows(root)
+    assert MessageStore.open(root).view("duplicates").num_rows == before
     key = dict(copy["properties"])["UNIQ_KEY"]
     retry.send_back(root, "CG_fail", [("Jobs", int(copy["queueId"]), int(copy["queueOffset"]))])
     events = MessageStore.open(root).trace(key).to_pylist()
