@@ -39,7 +39,7 @@ from store_format.read.stored_messages import read_stored
 _log = logging.getLogger(__name__)
 
 # messages that a turn reads at a time: most turns need only the first
-_CHUNKS = (16, 1024, TURN_MESSAGES_MAX)
+_CHUNKS = (16, 1024, TURN_MESSAGES_MAX - 1040)
 
 
 CHECK_COLUMNS = (

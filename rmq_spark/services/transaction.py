@@ -24,7 +24,7 @@ from rmq_spark.services.half_check import Checker, CheckPlan
 from rmq_spark.services.half_message import Decide, HalfMessage
 from rmq_spark.services.service import Now
 from rmq_spark.services.turn import now_of
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import read_ledger, refuse_service_key
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
@@ -117,8 +117,10 @@ class DecisionPlan:
         """Writes the decisions that are pending, store by store; returns how many they were.
 
         In a store the decisions of one commit are all written or none. `key` notes the batch in each store's
-        ledger: a store that has it is left as it is.
+        ledger: a store that has it is left as it is. Its id must not begin with `rmqlog/`.
         """
+        if key is not None:
+            refuse_service_key(key[0])
         done = 0
         for store, decisions in self.parts:
             with write_session(store.path, options or _options(store, self.now)) as session:

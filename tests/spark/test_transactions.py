@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from rmq_spark.services import transaction
 from store_format import MessageStore
+from store_format.message.encode import MessageColumns
 from tests.support.halves import half_store, states, visible
 
 
@@ -33,14 +35,11 @@ def test_half_messages_are_decided_by_the_rows_of_the_view(spark: SparkSession, 
     path = tmp_path / "store"
     _write(_halves(spark, 0, 6), path, transaction="half", producerGroup="PG")
     assert visible(path) == []
-    topics = MessageStore.open(str(path)).topics()
-    assert "RMQ_SYS_TRANS_HALF_TOPIC" in topics
     pending = _pending(spark, path)
     assert {row["producerGroup"] for row in pending.collect()} == {"PG"}
     _write(pending.where("msgId <= 'id-2'"), path, transaction="commit", producerGroup="PG")
     assert visible(path) == ["id-0", "id-1", "id-2"]
-    offsets = pending.where("msgId > 'id-3'").selectExpr("cast(null AS string) AS msgId", "halfQueueOffset")
-    _write(offsets, path, transaction="rollback")
+    _write(pending.where("msgId > 'id-3'").drop("msgId"), path, transaction="rollback")
     assert visible(path) == ["id-0", "id-1", "id-2"]
     assert [state for _, state in sorted(states(path).items())] == (
         ["committed"] * 3 + ["pending"] + ["rolled back"] * 2
@@ -53,8 +52,9 @@ def test_a_stream_decides_half_messages(spark: SparkSession, tmp_path: Path) -> 
     """Answers arrive as messages of a topic; a streaming sink commits the half messages that they name."""
     path, answers = tmp_path / "store", tmp_path / "answers"
     half_store(path, ["A", "B", "C"])
-    rows = spark.createDataFrame([("A",), ("C",)], "body string").selectExpr("'Paid' AS topic", "body")
-    _write(rows, answers)
+    MessageStore.create(str(answers)).append(
+        MessageColumns(topic="Paid", body=pa.array([b"A", b"C"]), properties=pa.array([b"", b""]))
+    )
     stream = (
         spark.readStream.format("rmqlog")
         .options(subscribe="Paid", startingOffsets="earliest")
