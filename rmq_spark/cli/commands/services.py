@@ -74,8 +74,9 @@ def services_(
                 file=sys.stderr,
             )
         return OK
+    turns = _until_signal()  # before the first turn: a signal must not end it
     _write(output, batches)
-    return _loop(roots, commit_log_paths, names, broker_conf, every_ms / 1000, output)
+    return _loop(roots, commit_log_paths, names, broker_conf, every_ms / 1000, output, turns)
 
 
 def _write(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
@@ -125,6 +126,21 @@ def _batch(root: str, reports: Sequence[TurnReport]) -> pa.RecordBatch:
     return (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
 
 
+_Turns = queue.SimpleQueue["tuple[str, list[TurnReport]] | int"]  # reports of a store, or a signal
+
+
+def _until_signal() -> _Turns:
+    """A queue that gets the number of each SIGTERM and SIGINT from now on."""
+    turns: _Turns = queue.SimpleQueue()
+
+    def stop(number: int, frame: FrameType | None) -> None:
+        turns.put(number)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, stop)
+    return turns
+
+
 def _loop(
     roots: Sequence[str],
     commit_log_paths: tuple[str, ...],
@@ -132,14 +148,10 @@ def _loop(
     broker_conf: str | None,
     every: float,
     output: Output,
+    turns: _Turns,
 ) -> int:
     """Turns in a thread for each store; writes the turns that did something, until a signal."""
     from rmq_spark.services.loop import Services
-
-    turns: queue.SimpleQueue[tuple[str, list[TurnReport]] | int] = queue.SimpleQueue()
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        turns.put(number)
 
     def did() -> Iterator[pa.RecordBatch]:
         while not isinstance(turn := turns.get(), int):
@@ -150,8 +162,6 @@ def _loop(
         ended_by.append(turn)
 
     ended_by: list[int] = []
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, stop)
     with ExitStack() as stack:
         for root in roots:
             stack.enter_context(
