@@ -86,13 +86,11 @@ class OrderlyRun:
                 "leave out joins, sorts and repartitions before foreachBatch"
             )
         self._last[queue] = offset
-        stop = self._stops.get(queue)
-        return self.goes_on(queue) and (stop is None or offset >= stop.offset)
-
-    def goes_on(self, queue: MessageQueue) -> bool:
-        """Whether the handler has not failed in this queue."""
         report = self._reports.get(queue)
-        return report is None or not report.times
+        if report is not None:
+            return not report.times
+        stop = self._stops.get(queue)
+        return stop is None or offset >= stop.offset
 
     def handle(
         self, queue: MessageQueue, offset: int, stored_times: int, call: Callable[[int], object]

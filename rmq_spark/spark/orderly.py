@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import chain
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.errors import PySparkAttributeError, PySparkNotImplementedError
 from pyspark.sql import Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.services.orderly import FOREVER, DeadLetter, OrderlyGroup, OrderlyRun, QueueReport
 from store_format.errors import OptionError
@@ -79,50 +81,73 @@ class Orderly:
                 f"{missing[0]}; keep them in the DataFrame"
             )
         stops = self._group.stops()
-        run = _in_tasks(self._handler, frame.schema, stops, self._group.max_reconsume_times)
-        rows = frame.mapInArrow(run, _REPORT_DDL).collect()
-        self._group.finish([_report(row) for row in rows], stops)
+        names = frame.columns
+        places = [names.index(name) for name in (*_QUEUE, _OFFSET)]
+        times = names.index(_TIMES) if _TIMES in names else None
+        run = partial(OrderlyRun, stops, self._group.max_reconsume_times)
+        handle = partial(_handle, self._handler, run, places, times)
+        self._group.finish(_in_tasks(frame, handle), stops)
 
 
-def _in_tasks(
-    handler: Callable[[Row], object],
-    schema: StructType,
-    stops: Mapping[MessageQueue, Stop],
-    max_reconsume_times: int,
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        done = OrderlyRun(stops, max_reconsume_times)
-        for batch in batches:
-            _handle(batch, handler, schema, done)
-        if done.reports():
-            yield pa.RecordBatch.from_pylist([_members(each) for each in done.reports()], _REPORT)
-
-    return run
+_Handle = Callable[[Iterable[Row]], list[QueueReport]]
 
 
 def _handle(
-    batch: pa.RecordBatch, handler: Callable[[Row], object], schema: StructType, done: OrderlyRun
-) -> None:
-    names = [MessageQueue(*key) for key in zip(*(batch[name].to_pylist() for name in _QUEUE), strict=True)]
-    offsets = batch[_OFFSET].to_pylist()
-    wanted = [done.takes(queue, offset) for queue, offset in zip(names, offsets, strict=True)]
-    kept = [place for place, is_wanted in enumerate(wanted) if is_wanted]
-    if not kept:
-        return
-    table = pa.Table.from_batches([batch.take(pa.array(kept))])
-    has_times = _TIMES in table.column_names
-    for place, row in zip(kept, ArrowTableToRowsConversion.convert(table, schema), strict=True):
-        queue = names[place]
-        if done.goes_on(queue):
-            stored = row[_TIMES] if has_times else 0
-            done.handle(queue, offsets[place], stored, partial(_call, handler, row, has_times))
+    handler: Callable[[Row], object],
+    begin: Callable[[], OrderlyRun],
+    places: Sequence[int],
+    times: int | None,
+    rows: Iterable[Row],
+) -> list[QueueReport]:
+    """Gives the rows of one partition to the handler. Runs in a task.
+
+    `places` are the positions of the queue's three columns and of the offset in a row, `times` that of
+    reconsumeTimes, which the handler gets with the deliveries that the stored message does not know of.
+    """
+    run, place_of = begin(), itemgetter(*places)
+    for row in rows:
+        *name, offset = place_of(row)
+        queue = MessageQueue(*name)
+        if not run.takes(queue, offset):
+            continue
+        if times is None:
+            run.handle(queue, offset, 0, partial(_call_only, handler, row))
+        else:
+            run.handle(queue, offset, row[times], partial(_call, handler, row))
+    return run.reports()
 
 
-def _call(handler: Callable[[Row], object], row: Row, has_times: bool, times: int) -> None:
-    """Calls the handler with the row, and with the deliveries that the stored message does not know of."""
-    if has_times and row[_TIMES] != times:
-        row = Row(**{**row.asDict(), _TIMES: times})
+def _call_only(handler: Callable[[Row], object], row: Row, times: int) -> None:
     handler(row)
+
+
+def _call(handler: Callable[[Row], object], row: Row, times: int) -> None:
+    handler(row if row[_TIMES] == times else Row(**{**row.asDict(), _TIMES: times}))
+
+
+def _in_tasks(frame: DataFrame, handle: _Handle) -> list[QueueReport]:
+    """The reports of all partitions. Spark Connect has no RDD; mapInArrow needs pandas, as Connect does."""
+    try:
+        rdd = frame.rdd
+    except (PySparkAttributeError, PySparkNotImplementedError):
+        return [
+            _report(row) for row in frame.mapInArrow(_by_arrow(frame.schema, handle), _REPORT_DDL).collect()
+        ]
+    reports: list[QueueReport] = rdd.mapPartitions(handle).collect()
+    return reports
+
+
+def _by_arrow(
+    schema: StructType, handle: _Handle
+) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        tables = (pa.Table.from_batches([batch]) for batch in batches)
+        rows = chain.from_iterable(ArrowTableToRowsConversion.convert(table, schema) for table in tables)
+        reports = [_members(report) for report in handle(rows)]
+        if reports:
+            yield pa.RecordBatch.from_pylist(reports, _REPORT)
+
+    return run
 
 
 def _members(report: QueueReport) -> dict[str, object]:

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.spark
 STORE = "basic-5.5.0"
 
 SCRIPT = """
-import json, sys
+import json, os, sys
 from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 path = sys.argv[1]
@@ -46,7 +46,22 @@ query = (
 )
 query.awaitTermination()
 streamed = sorted(tuple(row) for row in spark.read.parquet("streamed").collect())
+def handle(row):
+    if (row.queueId, row.queueOffset) == (2, 7):
+        raise ValueError("no such customer")
+from rmq_spark.consume.offset_store import LocalOffsets
+from rmq_spark.services import Orderly
+ordered = {
+    "path": path, "subscribe": "Orders", "group": "g", "splitBy": "wholeQueue", "offsetStore": "local",
+    "offsetStorePath": os.path.abspath("offsets"), "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+}
+(
+    spark.readStream.format("rmqlog").options(**ordered).load().writeStream.foreachBatch(Orderly(handle, ordered))
+    .option("checkpointLocation", "orderly").trigger(availableNow=True).start().awaitTermination()
+)
+committed = LocalOffsets("offsets/g/offsets.json").read()
 print(json.dumps({
+    "orderly": {queue.queue_id: offset for queue, offset in committed.items() if queue.topic == "Orders"},
     "streamed": streamed,
     "session": type(spark).__module__,
     "found": found,
@@ -73,4 +88,7 @@ def test_a_connect_session(golden: Callable[[str], Path], tmp_path: Path) -> Non
     assert [tuple(place) for place in seen["streamed"]] == told_places(rows)
     assert seen["own"] == [["queueOffset", "BODY"], len(rows)]
     assert seen["view"] == [sum(row["properties"].get("TAGS") == "BB" for row in rows), 1, "BB"]
+    # The handler of an orderly query fails at offset 7 of queue 2.
+    ends = {str(queue): sum(row["queueId"] == queue for row in rows) for queue in range(4)}
+    assert seen["orderly"] == ends | {"2": 7}
     assert "unknown option 'subscripe'; did you mean subscribe?" in seen["error"]
