@@ -150,45 +150,32 @@ class ResendPlan:
             done = _read_done(session.store(), self.group, session.ledger())
             if done.is_behind:
                 _write_done(session, self.group, done)
-            places = [
-                (str(row["topic"]), int(row["queueId"]), int(row["queueOffset"]))
-                for row in self.rows
-                if row["physicalOffset"] not in done.offsets
-            ]
-            targets = [
-                (row["originTopic"], target)
+            waiting = [
+                (row, target)
                 for row, target in zip(self.rows, self.targets, strict=True)
                 if row["physicalOffset"] not in done.offsets
             ]
-            for count in self._append(session, places, targets, done):
-                assert count
-        return ResendResult(len(places), len(self.rows) - len(places))
+            _refuse_targets(self.store, self.group, {target for _, target in waiting})
+            self._append(session, waiting, done)
+        return ResendResult(len(waiting), len(self.rows) - len(waiting))
 
-    def _append(
-        self,
-        session: WriteSession,
-        places: Sequence[tuple[str, int, int]],
-        targets: Sequence[tuple[str | None, str]],
-        done: _Done,
-    ) -> Iterator[int]:
+    def _append(self, session: WriteSession, waiting: Sequence[tuple[_Row, str]], done: _Done) -> None:
         """Commits a turn for each chunk of dead letters, and then notes the turn in the state file."""
-        found = find_places(session.store(), places)
+        places = [(str(row["topic"]), int(row["queueId"]), int(row["queueOffset"])) for row, _ in waiting]
         new_topics = {}
-        if any(is_retry_topic(target) for _, target in targets):
+        if any(is_retry_topic(target) for _, target in waiting):
             new_topics[retry_topic(self.group)] = kept_group(session.root, self.group).retry_queue_nums
         topics: Mapping[str, TopicConfig] = read_topics(session.root) or {}
-        for messages, first in found.read():
-            chosen = [targets[number] for number in first.tolist()]
-            queue_nums = [
-                len(topics[target].written_queue_ids) if target in topics else new_topics[target]
-                for _, target in chosen
-            ]
+        queue_nums = new_topics | {name: len(config.written_queue_ids) for name, config in topics.items()}
+        for messages, first in find_places(session.store(), places).read():
+            chosen = [waiting[number] for number in first.tolist()]
             copies = copies_of(
                 messages,
                 pa.array([target for _, target in chosen]),
-                np.array(queue_nums, np.int64),
+                np.array([queue_nums[target] for _, target in chosen], np.int64),
                 origin_topics=pa.array(
-                    [origin if is_retry_topic(target) else None for origin, target in chosen], pa.string()
+                    [row["originTopic"] if is_retry_topic(target) else None for row, target in chosen],
+                    pa.string(),
                 ),
             )
             turn = ServiceTurn(_part(self.group), done.turns + 1, done.turns)
@@ -196,7 +183,6 @@ class ResendPlan:
             done.turns += 1
             done.offsets.update(messages.physical_offsets.tolist())
             _write_done(session, self.group, done)
-            yield len(messages)
 
 
 def resend(

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.services import retry
+from rmq_spark.services import retry, run_once
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, IllegalMessageError, OffsetOutOfRangeError, OptionError
 from store_format.files.lock import StoreLock
@@ -81,6 +81,27 @@ def test_the_last_retry_becomes_a_dead_letter(root: str) -> None:
     # consumers read queue 0 only, the retry topic has no other
     (waiting,) = last(root, "SCHEDULE_TOPIC_XXXX")
     assert dict(waiting["properties"])["REAL_QID"] == "0"
+
+
+def test_the_whole_life_of_a_message_that_always_fails(root: str) -> None:
+    """RocketMQ's schedule: 16 retries after 10 s to 2 h, the 17th failure makes a dead letter."""
+    now = 10**13
+    run_once(root, ["schedule"], now, apply=True)
+    place, waited = ("Jobs", 0, 0), []
+    while retry.send_back(root, "CG_new", [place], now_ms=now).retried:
+        (waiting,) = MessageStore.open(root).view("delayed").to_pylist()
+        due = round(waiting["dueTimestamp"].timestamp() * 1000)
+        waited.append((due - now) // 1000)
+        assert run_once(root, ["schedule"], due - 1)["done"].to_pylist() == [0]
+        assert run_once(root, ["schedule"], due)["done"].to_pylist() == [1]
+        place, now = ("%RETRY%CG_new", 0, len(waited) - 1), due
+    minutes = [60 * minute for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)]
+    assert waited == [10, 30, *minutes]
+    (dead,) = rows(root, "%DLQ%CG_new")
+    assert dead["reconsumeTimes"] == 17
+    retries = rows(root, "%RETRY%CG_new")
+    assert [row["reconsumeTimes"] for row in retries] == list(range(1, 17))
+    assert len({dict(row["properties"])["ORIGIN_MESSAGE_ID"] for row in [dead, *retries]}) == 1
 
 
 def test_a_dead_letter_topic_is_created_with_one_queue(root: str) -> None:
