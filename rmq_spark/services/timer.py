@@ -79,9 +79,11 @@ class Timer:
         plan.queue_offset = state.check.last_timer_queue_offset
         oldest = plan.clock_ms - _BEHIND_SLOTS_MAX * conf.timer_precision_ms
         # The wheel turns in 14 days: slots that are far behind are read before new ones take their places.
-        is_far_behind = bool(state.slots_between(plan.read_ms, oldest))
+        is_far_behind = plan.read_ms > 0 and bool(state.slots_between(plan.read_ms, oldest))
         plan.after_ms = plan.read_ms if is_far_behind else max(plan.read_ms, oldest)
         if queue is not None and not conf.timer_stop_enqueue and not is_far_behind:
+            if state.has_lost_units:
+                _enqueue_again(plan, state, queue)
             _enqueue(plan, state, queue)
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
@@ -128,6 +130,7 @@ class TimerPlan:
             self.slots
             or state.slots
             or state.is_damaged
+            or state.has_lost_units
             or self.queue_offset != state.check.last_timer_queue_offset
             or self.read_ms != state.check.last_read_time
         )
@@ -224,10 +227,31 @@ def _lost(path: str) -> CorruptStoreError:
     )
 
 
-def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
+def _enqueue_again(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
+    """Puts the messages whose units are lost into the state again (TimerMessageStore.reviseQueueOffset).
+
+    Messages whose slots were read are passed over. A message that was stored again for a longer wait may be
+    delivered twice, as by a broker.
+    """
+    read_before, last = plan.queue_offset, state.last_unit
+    plan.queue_offset = queue.min_offset
+    if last is not None:
+        place = np.array([last["physical_offset"]], np.int64), np.array([last["message_size"]], np.int64)
+        messages, _, _ = read_stored(plan.store.log, *place)
+        plan.queue_offset = int(messages.queue_offsets[0]) + 1 if len(messages) else read_before
+    _log.warning(
+        "%s: the timerlog has lost units; messages from queue offset %d on are put into it again",
+        plan.store.path, plan.queue_offset,
+    )  # fmt: skip
+    while plan.queue_offset < min(read_before, queue.max_offset):
+        _enqueue(plan, state, queue, read_before)
+
+
+def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue, read_before: int = 0) -> None:
     """Puts the next messages of the timer topic into the state (TimerMessageStore.enqueue).
 
-    Messages that a crashed turn has put into the log already are passed over.
+    Messages that a crashed turn has put into the log already are passed over, and those before the offset
+    `read_before` whose slots were read.
     """
     conf, store = plan.now.conf, plan.store
     start = min(max(plan.queue_offset, queue.min_offset), queue.max_offset)
@@ -252,6 +276,7 @@ def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
             "%s: the timer message at physical offset %d is passed over: expected a time in the property %s, "
             "found none", store.path, messages.physical_offsets[row], TIMER_OUT_MS,
         )  # fmt: skip
+    is_time &= (offsets[rows] >= read_before) | (out_ms >= plan.read_ms)
     waiting = wait_in_wheel(
         out_ms[is_time],
         pc.is_valid(recalls).to_numpy(zero_copy_only=False)[is_time],

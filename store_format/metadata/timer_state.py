@@ -54,6 +54,7 @@ class TimerState:
     `slots` (by index) differ from the wheel's file. `unflushed` are the physical offsets of the messages
     whose units are behind the position in timercheck: a crash came before the next timercheck. `is_damaged`:
     the log has other bytes than zeros behind its last unit. `rewrites_wheel`: the slots come from a snapshot.
+    `has_lost_units`: units before the position in timercheck are gone; `last_unit` is the last that is left.
     """
 
     root: str
@@ -65,6 +66,8 @@ class TimerState:
     end: int = 0
     is_damaged: bool = False
     rewrites_wheel: bool = False
+    has_lost_units: bool = False
+    last_unit: np.void | None = None
     unflushed: _Ints = field(default_factory=lambda: np.empty(0, np.int64))
     new_units: _Units = field(default_factory=lambda: np.empty(0, TIMER_LOG_UNIT))
     new_positions: _Ints = field(default_factory=lambda: np.empty(0, np.int64))
@@ -112,6 +115,8 @@ class TimerState:
         hashes: _Ints,
     ) -> None:
         """Appends units and links them into their slots (TimerMessageStore.doEnqueue)."""
+        if not len(slot_ms):
+            return
         positions = self._next_positions(len(slot_ms))
         times = slot_ms // self.precision_ms
         units = pack(
@@ -135,8 +140,7 @@ class TimerState:
         # Without `dtype` numpy changes the byte order of the fields.
         self.new_units = np.concatenate([self.new_units, units], dtype=TIMER_LOG_UNIT)
         self.new_positions = np.concatenate([self.new_positions, positions])
-        if len(positions):
-            self.end = int(positions[-1]) + _UNIT
+        self.end = int(positions[-1]) + _UNIT
 
     def _next_positions(self, count: int) -> _Ints:
         """The positions of the next units: a file has room for a blank after its last unit."""
@@ -257,7 +261,8 @@ def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
 
     `file_size` (mappedFileSizeTimerLog) counts if the log has no file. If the wheel has the last flushed
     unit, only the units behind are read; else those from the file before on, as a broker does; without a
-    wheel all. Raises CorruptStoreError for a wheel of another size.
+    wheel all. If units are lost, the wheel is made from those that are left: its slots point to bytes that
+    other units will take. Raises CorruptStoreError for a wheel of another size.
     """
     check = read_timer_check(config_path(root, "timercheck")) or TimerCheck()
     log = TimerLog.open(f"{root}/timerlog")
@@ -274,6 +279,10 @@ def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
         start = 0 if state.wheel is None else max(flushed - size, 0)
         start -= start % size
     _read_units(state, start)
+    if state.end < check.last_timer_log_flush_pos:
+        state.wheel, state.slots = None, {}
+        state.has_lost_units = state.rewrites_wheel = True
+        _read_units(state, 0)
     return state
 
 
@@ -300,7 +309,6 @@ def _read_units(state: TimerState, start: int) -> None:
     state.end = max(start, state.log.files[0].start) if state.log.files else 0
     unflushed = []
     flushed = state.check.last_timer_log_flush_pos
-    units, positions = np.empty(0, TIMER_LOG_UNIT), np.empty(0, np.int64)
     try:
         for first, found in state.log.scan(state.end):
             units = _whole(found)
@@ -308,7 +316,7 @@ def _read_units(state: TimerState, start: int) -> None:
             state.revise(positions, units)
             unflushed.append(units["physical_offset"][positions >= flushed].astype(np.int64))
             if len(units):
-                state.end = int(positions[-1]) + _UNIT
+                state.end, state.last_unit = int(positions[-1]) + _UNIT, units[-1]
             if len(units) < len(found):
                 state.is_damaged = True
                 break

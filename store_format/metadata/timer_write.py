@@ -82,8 +82,8 @@ def _cut(state: TimerState, files: FileWrites) -> None:
 def write_timer_wheel(state: TimerState, files: FileWrites) -> None:
     """Writes the changed slots; a wheel that is missing is created with empty slots, as by a broker.
 
-    If the slots come from a snapshot (timerWheelSnapshotFlush), the whole wheel is written. The snapshots
-    stay: a broker that uses them reads the timerlog again from their position on.
+    If the slots come from a snapshot (timerWheelSnapshotFlush) or from the log, the whole wheel is written.
+    The snapshots stay: a broker that uses them reads the timerlog again from their position on.
     """
     if not state.slots and not state.rewrites_wheel:
         return
@@ -91,8 +91,9 @@ def write_timer_wheel(state: TimerState, files: FileWrites) -> None:
     records = slot_records([state.slots[index] for index in indices])
     file, is_new = files.open_full(f"{state.root}/timerwheel", WHEEL_SLOTS * _SLOT)
     with file:
-        if state.rewrites_wheel and state.wheel is not None:
-            whole = state.wheel.copy()
+        if state.rewrites_wheel:
+            empty = np.zeros(WHEEL_SLOTS, TIMER_WHEEL_SLOT)
+            whole = empty if state.wheel is None else state.wheel.copy()
             whole[indices] = records
             file.write(0, whole.tobytes())
         else:

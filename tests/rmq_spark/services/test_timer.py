@@ -346,6 +346,26 @@ def test_damage_behind_the_last_unit_is_cut(tmp_path: Path) -> None:
     assert _turn(root, BEGIN_MS + 60_000)["done"] == 21
 
 
+@pytest.mark.parametrize("left", [0, 7])
+def test_units_that_are_lost_are_made_again(tmp_path: Path, left: int) -> None:
+    """The log is gone behind some unit, which timercheck says was flushed: a copy, or a bad disk."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 1_000, 20, 3))
+    assert _turn(root, BEGIN_MS + 2_000)["done"] == 3
+    _pending(root)
+    with (root / "timerlog" / f"{0:020}").open("r+b") as file:
+        file.seek(left * 52)
+        file.write(bytes((23 - left) * 52))
+    if left == 0:
+        shutil.rmtree(root / "timerlog")
+    append(root, timed("T", BEGIN_MS + 6_000, 23, 1))
+    _turn(root, BEGIN_MS + 3_000)
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 21
+    assert set(bodies(root, "T").values()) == {1}
+    assert bodies(root, "T").total() == 24
+    assert _turn(root, BEGIN_MS + 90_000)["done"] == 0
+
+
 def test_timercheck_counts_unless_the_last_turn_began_there(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     _pending(root)
@@ -402,7 +422,9 @@ def test_a_message_that_cannot_be_delivered_is_passed_over(
     tmp_path: Path, properties: dict[str, str], caplog: pytest.LogCaptureFixture
 ) -> None:
     root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 17, 20 * 20, 50, 200))
-    append(root, timed("T", BEGIN_MS, 0, 1) + timed("T", BEGIN_MS, 1, 1, properties))
+    append(root, timed("T", BEGIN_MS, 1, 1, properties))
+    _turn(root, BEGIN_MS - 1_000)
+    append(root, timed("T", BEGIN_MS, 0, 1))
     append(root, timed("T", BEGIN_MS, 2, 1))
     assert _turn(root, BEGIN_MS + 5_000)["done"] == 2
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
