@@ -20,7 +20,7 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError, IllegalMessageError, StoreError, UnsupportedFormatError
 from store_format.layouts import CQ_EXT_ADDRESS_MAX
 from store_format.message.stored import StoredMessages
 from store_format.metadata.delay_offsets import write_delay_offsets
@@ -219,14 +219,11 @@ class SchedulePlan:
                     progress[each.level.level] = each.stop
                 continue
             try:
-                found = _read(self.store, each)
-                if len(found.messages):
-                    turn = ServiceTurn(_part(each.level.level), found.stop, each.level.began)
-                    session.append(delivered_from_level(found.messages, found.queues), turn=turn)
-                    done += len(found.messages)
+                found = _appended(session, each, _read(self.store, each))
             except StoreError as error:
                 errors.append(error)
                 continue
+            done += len(found.messages)
             progress[each.level.level] = found.stop
             if found.error is not None:
                 errors.append(found.error)
@@ -270,12 +267,41 @@ def _read(store: Store, due: _Due) -> _Found:
     return _Found(messages, real_queues(messages), times, stop, stops.get(stop))
 
 
+def _appended(session: WriteSession, due: _Due, found: _Found) -> _Found:
+    """Stores the copies; if a message cannot be stored, those before it, and `error` names it.
+
+    A commit refuses all messages for one of them, so half of them are tried next: later turns store the rest.
+    """
+    level = due.level
+    while len(found.messages):
+        turn = ServiceTurn(_part(level.level), found.stop, level.began)
+        try:
+            session.append(delivered_from_level(found.messages, found.queues), turn=turn)
+            return found
+        except (IllegalMessageError, UnsupportedFormatError) as error:
+            offsets = found.messages.queue_offsets
+            refused = type(error)(
+                f"{SCHEDULE_TOPIC}-{level.queue.queue_id} offset {offsets[0]}: {error}. "
+                f"{_how_to_skip(due, int(offsets[0]))}"
+            )
+            half = np.arange(len(found.messages) // 2)
+            kept = found.messages.take(half)
+            stop = int(offsets[len(half)])
+            error_then = None if len(half) else refused
+            found = _Found(kept, real_queues(kept), found.times[: len(half)], stop, error_then)
+    return found
+
+
+def _how_to_skip(due: _Due, offset: int) -> str:
+    path = config_path(due.level.queue.store.path, "delayOffset.json")
+    return f"To skip the message, set level {due.level.level} in {path} to {offset + 1}"
+
+
 def _undeliverable(due: _Due, offset: int) -> StoreError:
     path, byte = place_of_entry(due.piece, offset)
     return CorruptStoreError(
         path, byte, f"a message of {SCHEDULE_TOPIC}-{due.level.queue.queue_id} offset {offset} with "
-        "REAL_TOPIC and REAL_QID of a queue", "another topic or queue id. To skip the message, set level "
-        f"{due.level.level} in {config_path(due.level.queue.store.path, 'delayOffset.json')} to {offset + 1}",
+        "REAL_TOPIC and REAL_QID of a queue", f"another topic or queue id. {_how_to_skip(due, offset)}",
     )  # fmt: skip
 
 

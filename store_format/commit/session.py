@@ -28,11 +28,16 @@ from store_format.commit.unsupported import refuse_store
 from store_format.commitlog.place import LogLayout
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.message.encode import MessageColumns, encode
+from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
 from store_format.read.store import Store
 
+# A message that is in the store is stored again, also above the maxMessageSize of today.
+_COPY_SIZE_MAX = (1 << 31) - (1 << 17)
 
-def stage_messages(root: str, messages: MessageColumns, options: CommitOptions) -> StagedFile:
+
+def stage_messages(
+    root: str, messages: MessageColumns, options: CommitOptions, *, message_size_max: int = MESSAGE_SIZE_MAX
+) -> StagedFile:
     """Writes the messages into the staging directory, as one write of its own.
 
     Raises IllegalMessageError as `stage_columns` does, and StoreNotFoundError for a lost commitlog.
@@ -47,6 +52,7 @@ def stage_messages(root: str, messages: MessageColumns, options: CommitOptions) 
             messages,
             crc_property=crc_property,
             tag_keys=options.tag_keys,
+            message_size_max=message_size_max,
             delay_levels_ms=broker_conf_of(root, options.conf).message_delay_levels_ms,
         )
         return writer.close()
@@ -85,7 +91,10 @@ class WriteSession:
         """
         options = replace(self.options, new_topics={**self.options.new_topics, **(new_topics or {})})
         return self.append_staged(
-            stage_messages(self.root, messages, options), turn, store_timestamps, options
+            stage_messages(self.root, messages, options, message_size_max=_COPY_SIZE_MAX),
+            turn,
+            store_timestamps,
+            options,
         )
 
     def next_places(self, messages: MessageColumns) -> NDArray[np.int64]:

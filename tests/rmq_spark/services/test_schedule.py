@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,13 +17,17 @@ from rmq_spark.services import run_once, schedule
 from rmq_spark.services.service import Now
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.errors import CorruptStoreError
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import commit
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.staging import StagingWriter, stage_columns
+from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.support import oracle
 from tests.support.oracle import Message
-from tests.support.staged import make_store, messages_of, numbered
+from tests.support.staged import columns_of, make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed
 
 # In a message unit: queue offset, physical offset; store time; the store's host (IPv4).
@@ -216,3 +222,36 @@ def test_the_plan_lists_the_due_messages_and_writes_nothing(
     assert set(table["delayLevel"].to_pylist()) == {14, 16, 17, 18}
     assert table["topic"].null_count == table["msgId"].null_count == 0
     assert isinstance(table, pa.Table)
+
+
+def test_a_message_for_a_topic_that_is_not_written_to_stops_its_level_there(tmp_path: Path) -> None:
+    """A commit refuses all messages for one of them; those before it are delivered all the same."""
+    root = make_store(tmp_path / "store")
+    messages = delayed("T", 1, 0, 20)
+    messages[13] = delayed("%LMQ%T", 1, 13, 1)[0]
+    append(root, messages + delayed("T", 2, 20, 1))
+    for _ in range(6):
+        with contextlib.suppress(UnsupportedFormatError):
+            run_once(str(root), ["schedule"], _FUTURE_MS)
+    with pytest.raises(
+        UnsupportedFormatError, match=r"SCHEDULE_TOPIC_XXXX-0 offset 13: .*light queue.*to 14"
+    ):
+        run_once(str(root), ["schedule"], _FUTURE_MS)
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(13), 20)}
+    assert read_delay_offsets(str(root)) == {1: 13, 2: 1}
+
+    (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:14,2:1}}')  # a person skips it
+    run_once(str(root), ["schedule"], _FUTURE_MS)
+    assert bodies(root, "T").total() == 20
+    assert max(bodies(root, "T").values()) == 1
+
+
+def test_a_message_above_the_size_of_today_is_delivered(tmp_path: Path) -> None:
+    """A broker with a maxMessageSize of 8 MiB stored it."""
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 16 << 20, 400, 50, 200))
+    (message,) = delayed("T", 1, 0, 1)
+    writer = StagingWriter(str(root), "large")
+    columns = columns_of([replace(message, body=bytes(5 << 20))])
+    stage_columns(writer, columns, message_size_max=8 << 20)
+    commit(str(root), [writer.close()], options=CommitOptions(clock=lambda: BEGIN_MS))
+    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
