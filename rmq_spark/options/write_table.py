@@ -165,7 +165,8 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "Send stored messages back for this consumer group, which failed to consume them: as retries, later "
         "as dead letters. A row names a message by `brokerName`, `storedTopic` (else `topic`), `queueId` and "
         "`queueOffset`; `delayTimeLevel` is its delay level, negative for a dead letter; other columns are "
-        "ignored. Inside foreachBatch `txnAppId` and `txnVersion` are required.",
+        "ignored. Inside foreachBatch `txnAppId` and `txnVersion` are required, with a `txnAppId` of its own "
+        "for each write.",
     ),
     _row(
         "maxReconsumeTimes",

@@ -197,18 +197,28 @@ def commit_send_back(
 ) -> Mapping[str, CommitResult]:
     """Sends back the messages at these places, all or none, once for each key.
 
+    `keeps_key`: the batch is a stream's. A stream may repeat a committed batch with other failures. They are
+    not sent back, because in the committed batch each message succeeded or was sent back.
+
     Raises what `commit_write` and `stage_send_back` raise, and OffsetOutOfRangeError for a place without a
     message, unless the key is committed: then retention may have deleted the message since.
     """
     group = target.options.send_back
     assert group is not None
+    rows = pa.concat_tables([_PLACES.empty_table(), *places])
+    is_committed = key is not None and any(read_ledger(store.root).has(key) for store in target.stores)
+    staged, counts = Staged({}, ()), StagedBack()
     try:
-        staged, counts = _staged(target, group, pa.concat_tables([_PLACES.empty_table(), *places]))
+        if not (is_committed and keeps_key):
+            staged, counts = _staged(target, group, rows)
+        elif len(rows):
+            _log.warning(
+                "%d failed messages are not sent back: batch %s is committed already", len(rows), key
+            )
     except OffsetOutOfRangeError as error:
-        if key is None or not any(read_ledger(store.root).has(key) for store in target.stores):
+        if not is_committed:
             raise
-        _log.warning("batch %d of %s is committed already and not written again: %s", key[1], key[0], error)
-        staged, counts = Staged({}, ()), StagedBack()
+        _log.warning("batch %s is committed already and not written again: %s", key, error)
     results = commit_write(target, [staged], key, keeps_key=keeps_key)
     if all(result.committed for result in results.values()):
         _log.info(

@@ -72,6 +72,15 @@ def test_places_in_any_case_and_beside_other_columns(path: Path) -> None:
     assert [times for _, times in waiting(path)[before:]] == [1, 2]
 
 
+def test_no_failed_row_is_no_message(path: Path) -> None:
+    before = waiting(path)
+    send(path)
+    send(path, batch_of(PLACE).slice(0, 0), key=("job", 1))
+    assert waiting(path) == before
+    with pytest.raises(OptionError, match="is committed already"):
+        send(path, batch_of(PLACE), key=("job", 1))
+
+
 @pytest.mark.parametrize(
     ("row", "error", "what"),
     [
@@ -139,6 +148,19 @@ def test_a_committed_batch_is_not_sent_back_again(path: Path) -> None:
         send(path, batch_of(PLACE | {"queueOffset": 99}), key=("job", 5))
     with pytest.raises(OptionError, match="is committed already, with 1 messages"):
         send(path, batch_of(PLACE, PLACE | {"queueOffset": 4}), key=("job", 4))
+
+
+def test_a_stream_may_repeat_a_batch_with_other_failures(
+    path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """In the committed batch each message succeeded or was sent back, so the query must go on."""
+    before = len(waiting(path))
+    target = target_of(path)
+    for offsets in ([3], [3, 4], []):
+        rows = [batch_of(PLACE | {"queueOffset": offset}) for offset in offsets]
+        commit_send_back(target, [collect_places(target, rows)], ("query", 4), keeps_key=True)
+    assert len(waiting(path)) == before + 1
+    assert "2 failed messages are not sent back: batch ('query', 4) is committed already" in caplog.text
 
 
 def test_each_row_goes_back_to_its_broker(tmp_path: Path) -> None:
