@@ -7,6 +7,7 @@ slot's time has come, and writes timercheck. A broker that starts afterwards goe
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -27,9 +28,11 @@ from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batc
 from store_format.errors import CorruptStoreError
 from store_format.java.hashes import java_hash_many
 from store_format.java.numbers import read_integers
+from store_format.message.stored import StoredMessages
 from store_format.message.unit_refs import Identity
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import WHEEL_SLOTS, read_timer_check
+from store_format.metadata.timer_metrics import write_timer_metrics
 from store_format.metadata.timer_state import TimerState, recover_timer
 from store_format.metadata.timer_write import (
     next_timer_check,
@@ -109,6 +112,7 @@ class TimerPlan:
     has_more_new: bool = False
     has_more_due: bool = False
     slots: list[DueSlot] = field(default_factory=list)
+    waiting: Counter[str] = field(default_factory=Counter)  # by topic, what the turn adds
 
     @property
     def clock_ms(self) -> int:
@@ -187,6 +191,7 @@ class TimerPlan:
             if len(found.messages):
                 session.append(found.copies, turn=turn)
             done += len(found.messages)
+            self.waiting.subtract(_topics(found.messages))
         check = next_timer_check(
             state.check,
             read_time=self.after_ms,
@@ -197,7 +202,16 @@ class TimerPlan:
         write_timer_check(
             session.root, check, session.files, aside=f"{session.root}/{OWN_DIRECTORY}/timercheck.new"
         )
+        try:
+            write_timer_metrics(session.root, self.waiting, timestamp=self.now.ms, files=session.files)
+        except CorruptStoreError as error:  # only statistics: a broker counts again at night
+            _log.warning("%s", error)
         return done
+
+
+def _topics(messages: StoredMessages) -> list[str]:
+    (topics,) = messages.properties(REAL_TOPIC)
+    return [topic for topic in topics.to_pylist() if topic is not None]
 
 
 def _refuse_future(plan: TimerPlan) -> None:
@@ -277,9 +291,13 @@ def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue, read_before: int 
             "found none", store.path, messages.physical_offsets[row], TIMER_OUT_MS,
         )  # fmt: skip
     is_time &= (offsets[rows] >= read_before) | (out_ms >= plan.read_ms)
+    is_recall = pc.is_valid(recalls).to_numpy(zero_copy_only=False)
+    if not read_before:  # else the messages are counted already
+        plan.waiting.update(_topics(messages.take(is_time & ~is_recall)))
+        plan.waiting.subtract(_topics(messages.take(is_time & is_recall)))
     waiting = wait_in_wheel(
         out_ms[is_time],
-        pc.is_valid(recalls).to_numpy(zero_copy_only=False)[is_time],
+        is_recall[is_time],
         write_ms=plan.clock_ms,
         read_ms=plan.after_ms,
         precision_ms=conf.timer_precision_ms,

@@ -15,6 +15,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read_state import read_timer_metrics
 from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
 from tests.support import oracle
@@ -69,6 +70,8 @@ def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Callable[[str], Pat
     root = shutil.copytree(golden(GOLDEN), tmp_path / "store")
     shutil.rmtree(root / "timerlog")
     (root / "timerwheel").unlink()
+    (root / "config" / "timermetrics").unlink()
+    (root / "config" / "timermetrics.bak").unlink()
     _set_check(root, last_read_time=0, last_timer_log_flush_pos=0, last_timer_queue_offset=0)
     report = _turn(root, ENQUEUED_MS + 421, BrokerConf())
     assert (report["due"], report["done"]) == (0, 0)
@@ -78,6 +81,14 @@ def test_the_log_and_the_wheel_are_those_of_a_broker(golden: Callable[[str], Pat
         assert (root / name).stat().st_blocks * 512 < 200_000, "holes are not written"
     check = _check(root)
     assert (check.last_timer_log_flush_pos, check.last_timer_queue_offset) == (3640, 70)
+    # timermetrics: what waits in the end is what the broker counted
+    assert _turn(root, LATER_MS)["done"] == 40
+    theirs = read_timer_metrics(str(golden(GOLDEN)))
+    ours = read_timer_metrics(str(root))
+    assert ours is not None
+    assert theirs is not None
+    assert {topic: each.count for topic, each in ours.items()} == {"Timer": 30}
+    assert theirs["Timer"].count == 30
 
 
 def test_delivers_the_bytes_that_a_broker_delivered(golden: Callable[[str], Path], tmp_path: Path) -> None:
@@ -181,6 +192,9 @@ def test_a_recalled_message_is_not_delivered(tmp_path: Path, has_topic: bool, tu
     assert (report["due"], report["done"]) == (3, 2)
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
     assert _turn(root, out_ms + 9_000, conf)["done"] == 0
+    metrics = read_timer_metrics(str(root))
+    assert turn_before == (metrics is not None), "a turn without a change writes no count"
+    assert metrics is None or metrics["T"].count == 0
 
 
 def test_a_recall_of_another_time_recalls_nothing(tmp_path: Path) -> None:

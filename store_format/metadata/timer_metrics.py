@@ -1,0 +1,53 @@
+"""timermetrics: how many messages of each topic wait in the timer (TimerMetrics, spec 6.11)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from store_format.files.write import FileWrites
+from store_format.java.fastjson import loads
+from store_format.metadata.beans import bean_errors_of, integer, members
+from store_format.metadata.group_offsets import rewrite_config
+from store_format.metadata.read import config_path
+from store_format.metadata.write import dumps, next_version
+
+_NAME = "timermetrics"
+
+
+def merge_timer_metrics(
+    data: bytes | None, changes: Mapping[str, int], *, timestamp: int, file: str = f"config/{_NAME}"
+) -> bytes | None:
+    """The file with these changes of the counts by topic; None without a change.
+
+    `data` is the present file, None or empty without one; `timestamp` is the clock in ms. Raises
+    CorruptStoreError for a file of another kind.
+
+    >>> merge_timer_metrics(None, {"T": 2}, timestamp=5)
+    b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":5},"timingCount":{"T":{"count":2,"timeStamp":5}}}'
+    """
+    if not any(changes.values()):
+        return None
+    with bean_errors_of(file):
+        raw = members(loads(data, file) if data else None, "the file")
+        counts = dict(members(raw.get("timingCount"), "timingCount"))
+        for topic, change in changes.items():
+            before = members(counts.get(topic), f"timingCount.{topic}")
+            count = integer(before.get("count", 0), f"timingCount.{topic}.count")
+            counts[topic] = {**before, "count": count + change, "timeStamp": timestamp}
+        version = members(raw.get("dataVersion") or {"counter": 0, "stateVersion": 0}, "dataVersion")
+        newer = next_version(version, timestamp)
+    return dumps({"dataVersion": newer} | raw | {"dataVersion": newer, "timingCount": counts}, pretty=False)
+
+
+def write_timer_metrics(root: str, changes: Mapping[str, int], *, timestamp: int, files: FileWrites) -> bool:
+    """Adds to the counts by topic; False without a change.
+
+    The caller holds the store's lock. Raises CorruptStoreError for a file that cannot be decoded and has no
+    `.bak`.
+    """
+
+    def merge(data: bytes | None, file: str) -> bytes | None:
+        return merge_timer_metrics(data, changes, timestamp=timestamp, file=file)
+
+    files.make_directories(root, "config")
+    return rewrite_config(config_path(root, _NAME), merge, files)
