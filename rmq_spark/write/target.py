@@ -19,7 +19,7 @@ from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.create_store import is_store
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.unsupported import refuse_store
-from store_format.errors import OptionError, StoreInUseError, StoreWriteError
+from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.files.status import disk_usage
 from store_format.metadata.broker_conf import BrokerConf
@@ -89,7 +89,17 @@ def open_target(options: WriteOptions) -> WriteTarget:
         default_topic_queue_nums=options.default_topic_queue_nums,
     )
     ordered = tuple(by_name[store.broker_name] for store in routes.stores)
+    _refuse_transactions(options, ordered)
     return WriteTarget(ordered, secrets.token_hex(8), options, routes, is_cluster)
+
+
+def _refuse_transactions(options: WriteOptions, stores: tuple[TargetStore, ...]) -> None:
+    for store in stores if options.transaction is not None else ():
+        if store.conf.transaction_rocksdb_enable:
+            raise UnsupportedFormatError(
+                f"{store.root}: its broker keeps transactions in RocksDB (transRocksDBEnable=true); write "
+                "without the option transaction, or to another store"
+            )
 
 
 def given_settings(options: WriteOptions, broker_name: str) -> StoreSettings:

@@ -104,8 +104,9 @@ def test_columns_and_stores_that_cannot_be_decided_are_refused(tmp_path: Path) -
     with pytest.raises(StoreNotFoundError, match="expected the store of the half messages"):
         check(tmp_path / "none", ("msgId", "string"))
     (path / ".rmqlog" / "broker.conf").write_text("transRocksDBEnable=true\n")
-    with pytest.raises(UnsupportedFormatError, match="transRocksDBEnable"):
-        decide(path, named("A"))
+    for options in ({"transaction": "commit"}, {"transaction": "half", "producerGroup": "PG"}):
+        with pytest.raises(UnsupportedFormatError, match="transRocksDBEnable"):
+            open_target(parse_write_options({"path": str(path), **options}))
 
 
 @pytest.mark.parametrize(
