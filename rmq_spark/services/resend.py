@@ -32,8 +32,8 @@ from store_format.files.read import read_bytes
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import (
+    DLQ_PREFIX,
     RESENT_FROM,
-    dead_letter_topic,
     did_you_mean,
     is_retry_topic,
     is_system_topic,
@@ -206,10 +206,10 @@ def resend(
     """
     store = Store.open(store) if isinstance(store, str) else store
     where = where or Where()
-    topic = dead_letter_topic(check_group(group))
-    rows = [row for batch in dead_letters(store, 0) for row in batch.to_pylist() if row["topic"] == topic]
+    rows = [row for batch in dead_letters(store, 0, group=check_group(group)) for row in batch.to_pylist()]
     if not rows:
-        groups = sorted(name.removeprefix("%DLQ%") for name in store.topics() if name.startswith("%DLQ%"))
+        names = filter(lambda name: name.startswith(DLQ_PREFIX), store.topics())
+        groups = sorted(name.removeprefix(DLQ_PREFIX) for name in names)
         advice = did_you_mean(group, groups, "groups with dead letters")
         raise OptionError(f"{store.path}: group {group} has no dead letters; {advice}")
     chosen = [row for row in rows if where.matches(row)][: where.limit]

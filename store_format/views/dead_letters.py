@@ -40,13 +40,15 @@ _COLUMNS = (
 )  # fmt: skip
 
 
-def dead_letters(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    """One row for each message of a `%DLQ%` topic; the messages of one queue are in order."""
-    return batches_of(DEAD_LETTER_COLUMNS, _dead_letter_rows(store))
+def dead_letters(store: Store, now_ms: int, *, group: str | None = None) -> Iterator[pa.RecordBatch]:
+    """One row for each message of a `%DLQ%` topic, or of one group; messages of one queue are in order."""
+    return batches_of(DEAD_LETTER_COLUMNS, _dead_letter_rows(store, group))
 
 
-def _dead_letter_rows(store: Store) -> Iterator[tuple[object, ...]]:
-    queues = store.queues(lambda topic: topic.startswith(DLQ_PREFIX))
+def _dead_letter_rows(store: Store, group: str | None) -> Iterator[tuple[object, ...]]:
+    queues = store.queues(
+        lambda topic: topic.startswith(DLQ_PREFIX) and group in (None, topic.removeprefix(DLQ_PREFIX))
+    )
     for batch in read_queues(queues, _COLUMNS):
         for row in batch.to_pylist():
             yield (
