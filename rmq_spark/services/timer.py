@@ -19,7 +19,7 @@ from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
 from rmq_spark.services.recall import RecallPlan, recall
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
 from rmq_spark.services.timer_slots import DueSlot, copies_of, parts_of
-from store_format.bookkeeping.ledger import Ledger, ServiceTurn
+from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_timeline
@@ -90,6 +90,7 @@ class Timer:
             _enqueue(plan, state, queue)
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
+        plan.has_more_due |= is_far_behind
         if plan.changes:
             refuse_timeline(store.path, conf)
         return plan
@@ -318,10 +319,7 @@ def _choose_slots(plan: TimerPlan, state: TimerState, ledger: Ledger) -> None:
     precision = plan.now.conf.timer_precision_ms
     for slot in state.slots_between(plan.after_ms, plan.clock_ms):
         time_ms = slot.time * precision
-        done_until = 0
-        if not plan.slots:
-            resumed = ledger.resume(_SLOT_TURN, time_ms, plan.store.log)
-            done_until = 0 if resumed == time_ms else resumed
+        done_until = 0 if plan.slots else _done_until(ledger, time_ms, plan.store)
         due = DueSlot.of(time_ms, *state.chain(slot.last), done_until)
         messages, size = messages + len(due.units), size + due.bytes
         if plan.slots and (messages > TURN_MESSAGES_MAX or size > TURN_BYTES_MAX):
@@ -330,3 +328,15 @@ def _choose_slots(plan: TimerPlan, state: TimerState, ledger: Ledger) -> None:
         plan.slots.append(due)
     if plan.slots:
         plan.after_ms = plan.clock_ms
+
+
+def _done_until(ledger: Ledger, time_ms: int, store: Store) -> int:
+    """The timerlog position up to which a crashed turn has stored the units of a slot; 0: none.
+
+    If a later turn has ended the slot, somebody has set timercheck back, who wants all of the slot again.
+    """
+    ended = ledger.keys.get(SERVICE_PREFIX + _TURN)
+    if ended is not None and ended.number > time_ms:
+        return 0
+    position = ledger.resume(_SLOT_TURN, time_ms, store.log)
+    return 0 if position == time_ms else position

@@ -264,6 +264,8 @@ def test_a_slot_larger_than_a_turn_is_delivered_once(tmp_path: Path, monkeypatch
     assert [each["done"] for each in reports] == [0, 0, 24, 4, 0, 0]
     assert [each["nextDue"] is None for each in reports] == [False, False, False, True, True, True]
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(29) if i != 3}
+    _set_check(root, last_read_time=BEGIN_MS)  # a person wants all of them again
+    assert [_turn(root, now)["done"] for _ in range(3)] == [24, 4, 0]
 
 
 def test_the_log_goes_on_in_a_new_file(tmp_path: Path) -> None:
