@@ -31,6 +31,8 @@ EVERYTHING = {
     "storehost": "[2001:db8::1]:10911",
     "txnappid": "job",
     "txnversion": "0",
+    "transaction": "HALF",
+    "producergroup": "PG",
     "brokerconf": "/etc/rocketmq/broker.conf",
     "diskspacewarninglevelratio": "85",
     "rebuildlostqueues": "false",
@@ -77,8 +79,12 @@ def test_a_path_is_enough() -> None:
 
 
 def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
-    assert set(EVERYTHING) == {option.name.lower() for option in WRITE_OPTIONS}
+    names = {option.name.lower() for option in WRITE_OPTIONS}
+    assert names == set(EVERYTHING) | {"sendback", "maxreconsumetimes"}
+    sent_back = parse_write_options({"path": "/data/store", "sendback": "CG", "maxreconsumetimes": "3"})
+    assert (sent_back.send_back, sent_back.max_reconsume_times) == ("CG", 3)
     options = parse_write_options(EVERYTHING)
+    assert (options.transaction, options.producer_group) == ("half", "PG")
     assert (options.path, options.topic, options.message_queue_selector) == (
         "/data/store",
         "TopicTest",
