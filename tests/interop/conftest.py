@@ -38,13 +38,17 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Rocket
     return version
 
 
-@pytest.fixture(scope="session")
-def runs(rocketmq: Callable[[str], RocketMQ], tmp_path_factory: pytest.TempPathFactory) -> Runs:
+@pytest.fixture(scope="session", params=["5.5.0", pytest.param("4.9.7", marks=pytest.mark.whole)])
+def runs(
+    request: pytest.FixtureRequest,
+    rocketmq: Callable[[str], RocketMQ],
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Runs:
     """The workload of the services on all copies, made by one of the processes that run tests."""
     base = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         base = base.parent
-    return made_once(base / "services", rocketmq)
+    return made_once(base / f"services-{request.param}", rocketmq(request.param))
 
 
 @pytest.fixture(scope="session")

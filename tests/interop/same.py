@@ -32,7 +32,7 @@ class Written:
     queue_id: int
     uniq_key: str
     reconsume_times: int
-    properties: bytes  # byte for byte, `_TIMES` without their values
+    properties: bytes  # byte for byte, `_TIMES` without their values; of 4.9 in the order of their names
     body: bytes
     flag: int
     sys_flag: int
@@ -43,8 +43,8 @@ class Written:
 class Copy:
     """A stopped store, and what it has above the end that both copies began with."""
 
-    def __init__(self, root: Path, began: int) -> None:
-        self.root, self.began = root, began
+    def __init__(self, root: Path, began: int, *, is_old: bool = False) -> None:
+        self.root, self.began, self.is_old = root, began, is_old
 
     @cached_property
     def messages(self) -> list[Message]:
@@ -70,7 +70,7 @@ class Copy:
             message.queue_id,
             message.properties.get("UNIQ_KEY", ""),
             message.reconsume_times,
-            _TIMES.sub(b"\\1\x01*", message.properties_bytes),
+            self._properties(message.properties_bytes),
             message.body,
             message.flag,
             message.sys_flag,
@@ -79,6 +79,10 @@ class Copy:
             if half
             else ("", ""),
         )
+
+    def _properties(self, raw: bytes) -> bytes:
+        named = _TIMES.sub(b"\\1\x01*", raw)
+        return b"\x02".join(sorted(filter(None, named.split(b"\x02")))) if self.is_old else named
 
     @cached_property
     def decided(self) -> set[tuple[str, str]]:
@@ -138,7 +142,8 @@ class Copy:
     @property
     def timer_check(self) -> dict[str, int]:
         """The longs of timercheck that are no times."""
-        data = (self.root / "config" / "timercheck").read_bytes()
+        path = self.root / "config" / "timercheck"
+        data = path.read_bytes() if path.exists() else bytes(40)
         longs = [int.from_bytes(data[start : start + 8], "big") for start in range(0, 40, 8)]
         names = ("lastReadTimeMs", "lastTimerLogFlushPos", "lastTimerQueueOffset", "masterTimerQueueOffset")
         return dict(zip(names[1:], longs[1:4], strict=True))

@@ -10,7 +10,6 @@ import fcntl
 import json
 import subprocess
 import threading
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,13 +22,15 @@ from tests.interop.same import Copy
 from tests.interop.workload import Left, now_ms
 from tests.support.staged import messages_of
 
+OLD = "4.9.7"  # has no timer messages
 COPIES = ("broker", "ours", "handed")
 
 
 @dataclass(frozen=True)
 class Runs:
-    """The stores in `directory`, what the first broker left, and what the groups of each copy have seen."""
+    """The stores of this version in `directory`, what the first broker left, what the groups have seen."""
 
+    version: str
     directory: Path
     left: Left
     seen: dict[str, list[Line]]
@@ -37,20 +38,21 @@ class Runs:
     def copy(self, name: str) -> Copy:
         """A copy with what it has above the end of the store that the first broker left."""
         last = messages_of(self.directory / "left")[-1]
-        return Copy(self.directory / name, last.physical_offset + last.total_size)
+        end = last.physical_offset + last.total_size
+        return Copy(self.directory / name, end, is_old=self.version == OLD)
 
 
-def made_once(directory: Path, rocketmq: Callable[[str], RocketMQ]) -> Runs:
+def made_once(directory: Path, java: RocketMQ) -> Runs:
     """Makes the runs in `directory`, or waits for the process that makes them and reads its notes."""
     directory.mkdir(exist_ok=True)
     with (directory / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         notes = directory / "notes.json"
         if not notes.exists():
-            left, seen = make(directory, rocketmq("5.5.0"))
+            left, seen = make(directory, java)
             notes.write_text(json.dumps([left.as_json(), seen]))
         left_data, seen = json.loads(notes.read_text())
-    return Runs(directory, Left.of_json(left_data), seen)
+    return Runs(java.version, directory, Left.of_json(left_data), seen)
 
 
 def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
@@ -59,7 +61,7 @@ def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
     slowness = workload.slowness()
     long, short = workload.settings(slowness)
     with java.broker(store, long) as broker:
-        left = workload.leave_work(broker, slowness)
+        left = workload.leave_work(broker, slowness, is_old=java.version == OLD)
     left.stopped_ms = now_ms()
     for name in COPIES:
         # holes stay holes: the timer wheel is a file of 38 MB
@@ -70,7 +72,7 @@ def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
     def under_broker(name: str) -> None:
         with java.broker(directory / name, short) as broker:
             started.set()
-            seen[name] = workload.go_on(broker, left, workload.delivered_in_the_end())
+            seen[name] = workload.go_on(broker, left, workload.delivered_in_the_end(left))
 
     def under_ours() -> None:
         started.wait(workload.START_SECONDS_MAX)

@@ -9,7 +9,9 @@ since, byte for byte. These are left out:
 - storeHost: each start of the tests' broker has another port;
 - preparedTransactionOffset: the half at that place is compared instead;
 - the values of TIMER_ENQUEUE_MS and TIMER_DEQUEUE_MS: when the broker handled the message;
-- op records: how many halves one names depends on a batch of 100 ms; the halves named are compared.
+- op records: how many halves one names depends on a batch of 100 ms; the halves named are compared;
+- with 4.9.7 (only --whole) the order of properties and the separator after the last one, which are another
+  there; orderly dead letters, which 4.9.7 sends through a delay level, are not among its work.
 """
 
 from __future__ import annotations
@@ -20,10 +22,9 @@ from dataclasses import replace
 
 from tests.interop.programs import Line
 from tests.interop.same import HALF, OP, SCHEDULED, TIMER, Copy, Written, differences
-from tests.interop.services_runs import Runs
+from tests.interop.services_runs import OLD, Runs
 from tests.interop.workload import (
     CHECKS_MAX,
-    FAILS,
     LEVELS,
     LIMITED,
     ORDERLY,
@@ -65,7 +66,7 @@ def test_retries_and_dead_letters(runs: Runs) -> None:
     topics = [f"%{kind}%{group}" for kind in ("RETRY", "DLQ") for group in (RETRIED, LIMITED)]
     written = _compared(runs, lambda topic: topic in topics or topic == SCHEDULED)
     for group in (RETRIED, LIMITED):
-        fails, most = FAILS[group], TIMES_MAX[group]
+        fails, most = runs.left.rules[group], TIMES_MAX[group]
         retries = [each.reconsume_times for each in written if each.topic == f"%RETRY%{group}"]
         assert sorted(retries) == sorted(times for n in fails for times in range(1, min(n, most) + 1))
         dead = [each.reconsume_times for each in written if each.topic == f"%DLQ%{group}"]
@@ -90,7 +91,7 @@ def test_orderly_dead_letters(runs: Runs) -> None:
         for name in ("broker", "ours")
     ]
     assert differences(*dead) == []
-    assert len(dead[1]) == sum(n > TIMES_MAX[ORDERLY] for n in FAILS[ORDERLY])
+    assert len(dead[1]) == sum(n > TIMES_MAX[ORDERLY] for n in runs.left.rules[ORDERLY])
     for name in ("broker", "ours"):
         calls = [line for line in runs.seen[name] if line["group"] == ORDERLY]
         assert _steps(calls) == _steps([line for line in runs.seen["broker"] if line["group"] == ORDERLY])
@@ -108,6 +109,8 @@ def _steps(calls: list[Line]) -> dict[int, list[tuple[int, int, bool]]]:
 def test_timers(runs: Runs) -> None:
     """Near ones, far ones that are put again, and recalled ones of both kinds."""
     _compared(runs, ("Timed", TIMER).__contains__)
+    if runs.version == OLD:
+        return
     ours, left = runs.copy("ours"), runs.left
     delivered = [key for (topic, _), keys in ours.in_order.items() if topic == "Timed" for key in keys]
     assert sorted(delivered) == sorted(left.timers.keys() - set(left.recalled))
