@@ -55,12 +55,13 @@ _V16 = np.dtype("V16")
 
 
 def park_half(
-    rows: Rows, queue_id: NDArray[np.int64], uniq_key: pa.LargeBinaryArray, producer_group: str
+    rows: Rows, queue_id: NDArray[np.int64], uniq_key: pa.LargeBinaryArray | None, producer_group: str
 ) -> Parked:
     """Every row in the half topic, with its real topic and queue in its properties.
 
     TransactionMQProducer and TransactionalMessageBridge.parseHalfMessageInner. The transaction bits of the
-    sys flag are 0, so that the half message has a place in its queue.
+    sys flag are 0, so that the half message has a place in its queue. `uniq_key` is None for a 4.9 broker,
+    which does not add it as __transactionId__.
 
     Raises IllegalMessageError for a row with a delay: 5.5 refuses delayed transactions.
     """
@@ -85,7 +86,7 @@ def park_half(
         np.zeros(rows.count, np.int64),
         {TRAN_MSG: _same(b"true", rows.count), PGROUP: _same(producer_group.encode(), rows.count)},
         {
-            TRANSACTION_ID: uniq_key,
+            **({} if uniq_key is None else {TRANSACTION_ID: uniq_key}),
             REAL_TOPIC: topics.take(pa.array(rows.codes)),
             REAL_QID: numbers,
         },

@@ -54,6 +54,7 @@ class ProducerSettings:
     store_host_v6: bool = False
     crc_property: bool = False  # enabledAppendPropCRC: 20 more bytes of properties
     transaction_group: str | None = None  # producer group: all rows become half messages of transactions
+    transaction_id: bool = True  # a 4.9 broker does not add __transactionId__
     confs: tuple[BrokerConf, ...] = (BrokerConf(),)  # of the broker of each store, in the order of the routes
 
     @property
@@ -205,7 +206,7 @@ class Producer:
         if group is None:
             place = park(rows, choice.queue_id, now_ms, choice.store, settings.confs)
         else:
-            place = park_half(rows, choice.queue_id, uniq_key, group)
+            place = park_half(rows, choice.queue_id, uniq_key if settings.transaction_id else None, group)
         strings = properties.strings(uniq_key, place, settings.properties_size_max)
         stored, sys_flag = compress_bodies(body, sizes, settings.compression)
         sys_flag[choice.multi_tags] |= MULTI_TAGS

@@ -65,6 +65,7 @@ def stage_rows(
             strict_properties=options.strict_properties,
             message_size_max=options.max_message_size,
             transaction_group=options.producer_group if options.transaction == "half" else None,
+            transaction_id=not any(store.is_old for store in target.stores),
             store_host_v6=options.store_host is not None and len(options.store_host[0]) == 16,
             crc_property=any(store.crc_property for store in target.stores),
             file_sizes=tuple(store.settings.mapped_file_size_commit_log for store in target.stores),

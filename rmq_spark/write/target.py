@@ -23,6 +23,7 @@ from store_format.errors import OptionError, StoreInUseError, StoreWriteError, U
 from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.files.status import disk_usage
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.cluster import store_roots
@@ -40,6 +41,7 @@ class TargetStore:
     settings: StoreSettings
     conf: BrokerConf = field(default_factory=BrokerConf)  # of the store's broker
     crc_property: bool = False  # add a CRC property, as the last message has (enabledAppendPropCRC)
+    is_old: bool = False  # of a 4.9 broker; known for transactions only
     closed: str | None = None  # why the store cannot be written to now
     is_new: bool = False
     was_missing: bool = False
@@ -150,7 +152,8 @@ def _existing(root: str, options: WriteOptions, conf: BrokerConf, closed: str | 
     settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
     _refuse_other_settings(root, options.new_store, settings)
     crc_property = ends_with_crc_property(store.log, read_ledger(root))
-    return TargetStore(root, settings, conf, crc_property, closed)
+    is_old = options.transaction is not None and is_broker_49(root)
+    return TargetStore(root, settings, conf, crc_property, is_old, closed)
 
 
 def _refuse_other_settings(root: str, given: NewStoreOptions, settings: StoreSettings) -> None:
