@@ -255,3 +255,13 @@ def test_a_message_above_the_size_of_today_is_delivered(tmp_path: Path) -> None:
     stage_columns(writer, columns, message_size_max=8 << 20)
     commit(str(root), [writer.close()], options=CommitOptions(clock=lambda: BEGIN_MS))
     assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
+
+
+def test_levels_of_the_stores_own_settings(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    (root / ".rmqlog").mkdir(exist_ok=True)
+    (root / ".rmqlog" / "broker.conf").write_text("messageDelayLevel=2s 7m\n")
+    append(root, delayed("T", 2, 0, 1))
+    early = run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS - 1).to_pylist()[0]
+    assert (early["due"], early["nextDue"].timestamp() * 1000) == (0, BEGIN_MS + 7 * _MINUTE_MS)
+    assert run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS)["done"].to_pylist() == [1]
