@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
+from rmq_spark.services import run_once
 from store_format import MessageStore
 
 DELAYED = "SCHEDULE_TOPIC_XXXX"
@@ -69,27 +71,35 @@ def test_failed_rows_are_sent_back_as_they_are_stored(spark: SparkSession, tmp_p
         _send_back(failed.drop("queueOffset"), path)
 
 
-def test_inside_foreach_batch_the_batch_must_have_a_key(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_group_that_fails_gets_its_messages_again(spark: SparkSession, tmp_path: Path) -> None:
+    """A query with `group` reads its retries too, and sends them back by the topic that stores them."""
     path = tmp_path / "store"
     _make(spark, path, 6)
+    seen: list[tuple[bytes, str, int]] = []
 
-    def run(name: str, send: Callable[[DataFrame, int], None]) -> None:
-        stream = spark.readStream.format("rmqlog").option("subscribe", "Orders")
-        query = stream.option("startingOffsets", "earliest").load(str(path)).writeStream.foreachBatch(send)
-        options = query.option("checkpointLocation", str(tmp_path / name)).trigger(availableNow=True)
-        options.start().awaitTermination()
+    def run(send: Callable[[DataFrame, int], None]) -> None:
+        options = {"subscribe": "Orders", "group": "CG", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
+        columns = "brokerName,topic,storedTopic,queueId,queueOffset,body,reconsumeTimes"
+        stream = spark.readStream.format("rmqlog").options(**options, columns=columns).load(str(path))
+        query = stream.writeStream.foreachBatch(send).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+
+    def fail_twice(frame: DataFrame, batch: int) -> None:
+        failed = frame.where("body IN ('1', '4')")
+        seen.extend((bytes(row.body), row.topic, row.reconsumeTimes) for row in failed.collect())
+        for _ in range(2):
+            _send_back(failed, path, txnAppId="job", txnVersion=batch)
 
     with pytest.raises(Exception, match="sendBack inside foreachBatch: expected txnAppId and txnVersion"):
-        run("without", lambda frame, batch: _send_back(frame, path))
+        run(lambda frame, batch: _send_back(frame, path))
     assert _stored(path, DELAYED) == []
-
-    def twice(frame: DataFrame, batch: int) -> None:
-        for _ in range(2):
-            _send_back(frame.where("queueOffset < 2"), path, txnAppId="job", txnVersion=batch)
-
-    run("with", twice)
-    bodies = [row["body"] for row in _stored(path, DELAYED)]
-    assert len(bodies) == len(set(bodies)) > 0
+    run(fail_twice)
+    run_once(str(path), ["schedule"], time.time_ns() // 1_000_000 + 60_000)
+    run(fail_twice)
+    assert sorted(seen) == [(body, "Orders", times) for body in (b"1", b"4") for times in (0, 1)]
+    waiting = sorted((row["body"], row["reconsumeTimes"], row["queueId"]) for row in _stored(path, DELAYED))
+    assert waiting == [(body, times, times + 1) for body in (b"1", b"4") for times in (1, 2)]
+    assert {dict(row["properties"])["RETRY_TOPIC"] for row in _stored(path, DELAYED)} == {"Orders"}
 
 
 def test_a_stream_of_failed_rows(spark: SparkSession, tmp_path: Path) -> None:
