@@ -11,10 +11,10 @@ from pathlib import Path
 
 from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.orderly import OrderlyRun, QueueReport
 from rmq_spark.produce.send_back import give_up
 from rmq_spark.services import retry, run_once, transaction
 from rmq_spark.services.half_message import HalfMessage
-from rmq_spark.services.orderly import OrderlyRun, QueueReport
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session

@@ -1,4 +1,4 @@
-"""Where an orderly handler stops, what becomes of its failures, what a stream reads while a queue waits."""
+"""What an orderly query leaves behind for its next micro-batch, and what a stream reads meanwhile."""
 
 from __future__ import annotations
 
@@ -11,82 +11,24 @@ import pytest
 
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import Stop, read_state
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
+from rmq_spark.consume.orderly import OrderlyRun, QueueReport
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.services.orderly import DeadLetter, OrderlyGroup, OrderlyRun, QueueReport
+from rmq_spark.services.orderly import OrderlyGroup
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OptionError
+from tests.support.orderly_rows import BROKER, handled, queue
 from tests.support.ownership import read_events
 from tests.support.staged import append, make_store, numbered, update_topic
 
-BROKER = "broker-a"
 PAUSE_MS = 1000
 Read = dict[int, tuple[int, int]]
-
-
-def queue(number: int) -> MessageQueue:
-    return MessageQueue("T", BROKER, number)
-
-
-# ---- one task ----------------------------------------------------------------------------------------------
-
-
-def handled(
-    run: OrderlyRun, rows: list[tuple[int, int]], *bad: tuple[int, int]
-) -> list[tuple[int, int, int]]:
-    """Gives rows (queue, offset) to a handler that fails at `bad`; returns its calls with reconsumeTimes."""
-    calls: list[tuple[int, int, int]] = []
-
-    for number, offset in rows:
-
-        def call(times: int, at: tuple[int, int] = (number, offset)) -> None:
-            calls.append((*at, times))
-            if at in bad:
-                raise ValueError("no")
-
-        if run.takes(queue(number), offset):
-            run.handle(queue(number), offset, 0, call)
-    return calls
-
-
-def test_a_queue_stops_at_its_first_failure_and_the_others_go_on() -> None:
-    run = OrderlyRun({})
-    rows = [(0, 5), (1, 7), (0, 6), (1, 8), (0, 9), (1, 9)]
-    assert handled(run, rows, (0, 6)) == [(0, 5, 0), (1, 7, 0), (0, 6, 0), (1, 8, 0), (1, 9, 0)]
-    assert run.reports() == [
-        QueueReport(queue(0), 6, times=1, error="ValueError: no"),
-        QueueReport(queue(1), 10),
-    ]
-
-
-def test_failures_are_counted_at_the_place_of_the_stop_only() -> None:
-    run = OrderlyRun({queue(0): Stop(6, 4), queue(1): Stop(3, 2)}, max_reconsume_times=9)
-    rows = [(0, 5), (0, 6), (0, 7), (1, 4)]
-    assert handled(run, rows, (0, 6)) == [(0, 6, 4), (1, 4, 0)]  # offset 5 is handled already
-    assert [(each.next_offset, each.times) for each in run.reports()] == [(6, 5), (5, 0)]
-
-
-def test_the_maximum_makes_a_dead_letter_and_the_queue_goes_on() -> None:
-    run = OrderlyRun({queue(0): Stop(6, 2)}, max_reconsume_times=2)
-    assert handled(run, [(0, 6), (0, 7), (0, 8)], (0, 6), (0, 8)) == [(0, 6, 2), (0, 7, 0), (0, 8, 0)]
-    assert run.reports() == [QueueReport(queue(0), 8, [DeadLetter(6, 2)], 1, "ValueError: no")]
-    none = OrderlyRun({}, max_reconsume_times=0)
-    handled(none, [(0, 1), (0, 2)], (0, 1), (0, 2))
-    assert none.reports() == [QueueReport(queue(0), 3, [DeadLetter(1, 0), DeadLetter(2, 0)])]
-
-
-def test_rows_out_of_order_are_refused() -> None:
-    with pytest.raises(
-        OptionError, match="T-0 of broker-a: expected the rows of the queue in order, found offset 4 after 4"
-    ):
-        handled(OrderlyRun({}), [(0, 4), (0, 4)])
 
 
 # ---- a query, its group and its handler --------------------------------------------------------------------
