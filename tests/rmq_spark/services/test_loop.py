@@ -28,7 +28,7 @@ from tests.support.writes import held
 
 _ROOT = Path(__file__).resolve().parents[3]
 _LATER_MS = BEGIN_MS + 60_000
-_ENOUGH_SECONDS = 20.0
+_ENOUGH_SECONDS = 60.0
 
 
 def _until(is_so: Callable[[], object]) -> None:
@@ -64,15 +64,19 @@ def test_a_message_is_delivered_when_the_clock_says_so(root: Path) -> None:
 
 def test_the_loop_wakes_up_when_a_message_is_due(root: Path) -> None:
     """Not `every` seconds later."""
-    now_ms = time.time_ns() // 1_000_000
-    append(root, delayed("T", 1, 0, 1), now_ms - 800)
-    turns = Turns()
-    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append):
+    append(root, delayed("T", 1, 0, 1))
+    turns, began = Turns(), time.monotonic()
+
+    def clock_ms() -> int:
+        """700 ms of the delay have passed when the loop begins."""
+        return BEGIN_MS + 700 + int(1000 * (time.monotonic() - began))
+
+    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=clock_ms):
         _until(lambda: turns.done)
     assert [each.done for reports in turns for each in reports] == [0, 1]
     (late,) = [each.late_ms for reports in turns for each in reports if each.done]
     assert late is not None
-    assert 0 <= late < 5_000
+    assert 0 <= late < 30_000
 
 
 def test_a_long_backlog_takes_turns_without_a_pause_of_every(
@@ -209,7 +213,8 @@ def test_the_loop_waits_for_a_broker_and_warns_once(root: Path, caplog: pytest.L
     with ExitStack() as stack:
         with held(root):
             stack.enter_context(services)
-            time.sleep(0.2)
+            _until(lambda: "stop that process first" in caplog.text)
+            time.sleep(0.05)
             assert not turns
         _until(lambda: turns.done == 2)
     assert caplog.text.count("stop that process first") == 1
