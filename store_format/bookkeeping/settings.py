@@ -103,13 +103,18 @@ def read_settings(root: str) -> StoreSettings | None:
 
 
 def settings_of(
-    root: str, log: CommitLog, broker_name: str, given: StoreSettings | None = None
+    root: str,
+    log: CommitLog,
+    broker_name: str,
+    given: StoreSettings | None = None,
+    *,
+    geometry: IndexGeometry | None = None,
 ) -> StoreSettings:
     """The sizes of new files of the store: those of existing files, else the remembered or `given` ones.
 
     Raises OptionError for an index file whose units do not prove its geometry: the caller must then give the
     geometry. The same for an index file of another size than our store remembers, unless its units prove the
-    broker's default geometry or the given one.
+    broker's default geometry or the given one. `geometry` is used without a look at the index files.
     """
     remembered = read_settings(root)
     settings = remembered or given or StoreSettings(broker_name)
@@ -118,6 +123,8 @@ def settings_of(
     size = _queue_file_size(root)
     if size is not None and size != settings.queue_file_size:
         settings = replace(settings, mapped_file_size_consume_queue=size)
+    if geometry is not None:
+        return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
     index_files = [file for file in list_index_files(f"{root}/index") if file.size]
     if index_files and index_files[-1].size != settings.geometry.file_size:
         path = index_files[-1].path

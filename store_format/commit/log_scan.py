@@ -1,8 +1,8 @@
 """The queue and index entries of all messages of a commitlog, found on all cores.
 
-The log is cut into parts of about 64 MiB. A part is scanned by one process (`log_scan_worker.py`): the calls
-of numpy are too short for threads to gain anything. The parts come back in the order of the log. A small log
-is scanned in this process.
+The log is cut into parts of about 64 MiB. A part is scanned by one process (`log_scan_worker.py`): threads
+would share the interpreter lock, which most of the work holds. The parts come back in the order of the log. A
+small log is scanned in this process.
 """
 
 from __future__ import annotations

@@ -8,19 +8,31 @@ chain. Their entries are those of a broker with the same file sizes; names and h
 from __future__ import annotations
 
 import datetime
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.settings import StoreSettings, read_settings
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError
+from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexHeader, list_index_files
 from store_format.index.geometry import IndexGeometry
+from store_format.index.keys import unit_key_hashes
 from store_format.index.updates import IndexBatch, IndexState
 from store_format.index.write import IndexFiles
 from store_format.layouts import INDEX_SLOT
+from store_format.message.locate import locate
+from store_format.message.property_table import PropertyTable
+from store_format.metadata.group_offsets import is_broker_49
+from store_format.names import TAGS
 
+_CHUNK = 1 << 20  # units
+_TAGS_LOOKED_AT = 1000  # messages
 _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
 
 
@@ -117,11 +129,19 @@ def _listed(path: str, geometry: IndexGeometry, log_stop: int) -> _Listed:
         return _Listed(path, None, nothing, str(error))
     if len(units) != header.index_count - 1:
         return _Listed(path, None, nothing, f"expected {header.index_count - 1} units, found {len(units)}")
-    if len(units) and (np.diff(units["physical_offset"]) < 0).any():
+    if not _ascends(units["physical_offset"]):
         return _Listed(path, header, nothing, "its units are not in the order of the commitlog")
     if len(units) and int(units["physical_offset"][-1]) >= log_stop:
         return _Listed(path, header, units, f"its units point behind the end of the commitlog, {log_stop}")
     return _Listed(path, header, units)
+
+
+def _ascends(offsets: NDArray[np.int64]) -> bool:
+    """Whether no offset is below the one before; looks at a part of a mapped file at a time."""
+    return not any(
+        (np.diff(offsets[start : start + _CHUNK + 1].astype(np.int64)) < 0).any()
+        for start in range(0, len(offsets), _CHUNK)
+    )
 
 
 def _between(listed: _Listed, low: int, high: int) -> NDArray[np.void]:
@@ -129,7 +149,7 @@ def _between(listed: _Listed, low: int, high: int) -> NDArray[np.void]:
     physical = listed.units["physical_offset"]
     if not len(physical) or int(physical[-1]) < low or int(physical[0]) > high:
         return np.empty(0, _ENTRY)
-    start, stop = np.searchsorted(physical, [low, high + 1])
+    start, stop = bisect_left(physical, low), bisect_left(physical, high + 1)
     found = np.empty(stop - start, _ENTRY)
     for name in _ENTRY.names or ():
         found[name] = listed.units[name][start:stop]
@@ -140,6 +160,33 @@ def _words(entries: NDArray[np.void]) -> NDArray[np.int64]:
     """One number for each entry. An offset has 63 bits and a hash 31: mixed."""
     mixed = entries["physical_offset"].astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     return (mixed ^ entries["key_hash"].astype(np.uint64)).view(np.int64)
+
+
+def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
+    """Whether the store's broker indexes tags: 5.4 and later do, and always make the directory rocksdbstore.
+
+    Without this directory the store's index files decide, else its topics.json. Entries for tags do no harm
+    to brokers from 5.0 to 5.3.
+    """
+    if "rocksdbstore" in entry_names(root) or read_settings(root) is not None:
+        return True
+    check = IndexCheck.open(root, settings.geometry, log.min_offset, log.stop)
+    for each in check.files:
+        offsets = each.units["physical_offset"]
+        offsets = offsets[offsets >= log.min_offset][:_TAGS_LOOKED_AT]
+        if not len(offsets):
+            continue
+        for run in log.walk(int(offsets[0]), int(offsets[-1])):
+            if isinstance(run, Damage):
+                break
+            units, _ = locate(log.refs_of(run), verify_crc=False)
+            tags = PropertyTable(units.raw_properties()).values(TAGS)
+            for number, tag in enumerate(tags.to_pylist()):
+                if tag:
+                    hashes, _ = unit_key_hashes(units.select(np.array([number])))
+                    mine = each.units["physical_offset"] == int(units.physical_offsets[number])
+                    return int(hashes[-1]) in each.units["key_hash"][mine].tolist()
+    return not is_broker_49(root)
 
 
 class IndexBuilder:

@@ -55,8 +55,8 @@ def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
     files = FileWrites(sync=True)
     files.make_directories(root, OWN_DIRECTORY)
     options = with_noted_sizes(root, options)
-    is_crashed = abort_mark(root) == "" and read_journal(root) is None
-    if not is_crashed or not (options.queues and options.index and options.topics is None):
+    is_part = not (options.queues and options.index and options.topics is None)
+    if read_journal(root) is not None or (is_part and abort_mark(root) == ""):
         open_store(root, _commit_options(options), files)
     survey = find_end(root, open_store_log(root, options), options)
     if survey.refused is not None:
@@ -138,6 +138,7 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
         write_abort_mark(root, "recovered", files)
         end_rebuild(root)
+    if abort_mark(root):
         open_store(root, _commit_options(options), files)
     end_rebuild(root)
     files.remove(_sizes_path(root))

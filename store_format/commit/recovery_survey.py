@@ -10,8 +10,6 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
-
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import (
@@ -27,29 +25,24 @@ from store_format.commit.log_shortage import refuse_cut, refuse_missing_files
 from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare
 from store_format.commit.queue_rebuild import doubtful_queues
 from store_format.commit.queue_repair import QueueState
-from store_format.commit.rebuilt_index import IndexCheck
+from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.errors import OptionError, StoreError
-from store_format.files.read import entry_names, list_store_files
+from store_format.files.read import list_store_files
 from store_format.files.write import FileWrites
-from store_format.index.keys import unit_key_hashes
-from store_format.message.locate import locate
-from store_format.message.property_table import PropertyTable
+from store_format.index.file import IndexFile, list_index_files
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_topics
-from store_format.names import TAGS, QueueKey
+from store_format.names import QueueKey
 from store_format.read.recovery import LogEnd, end_after_crash
 
 _BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
-_TAGS_LOOKED_AT = 1000  # messages
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +132,7 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
     `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
     """
     target, root = root, source or root
-    settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
+    settings = _settings(root, log, options)
     is_crashed = abort_mark(root) == ""
     queues = _whole_queues(root, log)
     known = max(
@@ -170,6 +163,21 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         [queue for queue in queues if queue.last_physical_offset >= end.offset and target == root],
         refused,
     )
+
+
+def _settings(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
+    """The sizes of the store's files; of a damaged index file those of the other index files."""
+    name = root.rstrip("/").rpartition("/")[2]
+    try:
+        return settings_of(root, log, name, options.settings)
+    except OptionError:
+        for listed in list_index_files(f"{root}/index"):
+            with IndexFile.open(listed.path) as file:
+                if file.geometry is not None:
+                    return settings_of(root, log, name, options.settings, geometry=file.geometry)
+        if options.settings is None:
+            raise
+        return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
 
 
 def _whole_queues(root: str, log: CommitLog) -> list[QueueBounds]:
@@ -252,33 +260,6 @@ def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
         options.index,
         tag_keys,
     )
-
-
-def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
-    """Whether the store's broker indexes tags: 5.4 and later do, and always make the directory rocksdbstore.
-
-    Without this directory the store's index files decide, else its topics.json. Entries for tags do no harm
-    to brokers from 5.0 to 5.3.
-    """
-    if "rocksdbstore" in entry_names(root) or read_settings(root) is not None:
-        return True
-    check = IndexCheck.open(root, settings.geometry, log.min_offset, log.stop)
-    for each in check.files:
-        offsets = each.units["physical_offset"]
-        offsets = offsets[offsets >= log.min_offset][:_TAGS_LOOKED_AT]
-        if not len(offsets):
-            continue
-        for run in log.walk(int(offsets[0]), int(offsets[-1])):
-            if isinstance(run, Damage):
-                break
-            units, _ = locate(log.refs_of(run), verify_crc=False)
-            tags = PropertyTable(units.raw_properties()).values(TAGS)
-            for number, tag in enumerate(tags.to_pylist()):
-                if tag:
-                    hashes, _ = unit_key_hashes(units.select(np.array([number])))
-                    mine = each.units["physical_offset"] == int(units.physical_offsets[number])
-                    return int(hashes[-1]) in each.units["key_hash"][mine].tolist()
-    return not is_broker_49(root)
 
 
 def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
