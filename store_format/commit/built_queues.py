@@ -27,6 +27,7 @@ from store_format.names import QueueKey
 from store_format.read.log_reader import LogQueue
 
 LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
+_LOST_FILES_MAX = 256  # the same in files of the queue
 _OPEN_MAX = 256
 _FILL_MAX = 1 << 16  # units
 
@@ -149,9 +150,10 @@ class QueueBuilder:
             if not queue.stop:
                 self._begin(queue, first)
             jump = max(first - queue.stop, queue.first - stop)
-            if jump > LOST_MAX:
+            jump_max = min(LOST_MAX, _LOST_FILES_MAX * (queue.file_size // CQ_UNIT.itemsize))
+            if jump > jump_max:
                 queue.problem = (
-                    f"expected consecutive queue offsets (at most {LOST_MAX} missing), found offset {first} "
+                    f"expected consecutive queue offsets (at most {jump_max} missing), found offset {first} "
                     f"at physical offset {int(part['physical'][0])} while the queue has {queue.first} to "
                     f"{queue.stop}"
                 )

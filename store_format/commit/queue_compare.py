@@ -7,6 +7,8 @@ written have the tags code itself, which a broker accepts in any queue (spec 3.4
 
 from __future__ import annotations
 
+from collections import Counter
+from contextlib import suppress
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,15 +17,18 @@ from numpy.typing import NDArray
 from store_format.commit.built_queues import LOST_MAX, BuiltQueue
 from store_format.consumequeue.batch import valid_batch_units
 from store_format.consumequeue.ext import is_ext_address
+from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
 from store_format.consumequeue.simple import valid_units
 from store_format.consumequeue.updates import pre_blank_bytes
+from store_format.errors import StoreError
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 _CHUNK = 1 << 16  # units
+_FILES_LOOKED_AT = 10_000
 _BATCH_FIELDS = ("physical_offset", "size", "store_timestamp", "base_offset", "batch_size")
 
 
@@ -245,11 +250,27 @@ def _compare_batch(queue: BuiltQueue, disk: _Disk, log: LogRange) -> QueueChange
     )
 
 
-def batch_file_size(root: str, default: int) -> int:
-    """The bytes of the store's batch queue files; `default`, in whole units, if it has none."""
-    for _, _, directory, kind in list_queues(root, lambda _: True):
-        if kind == "batch":
-            for file in list_store_files(directory):
-                if file.size:
-                    return file.size
-    return default // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize
+def usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | None:
+    """The bytes of the store's queue files: `given` if a file has them, else the most frequent length.
+
+    Damaged files have other lengths. Without a file with a length of whole units, `given`.
+    """
+    unit = (BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT).itemsize
+    sizes: Counter[int] = Counter()
+    for _, _, directory, found in list_queues(root, lambda _: True, lambda _: None):
+        if found == kind:
+            with suppress(StoreError):
+                sizes.update(file.size for file in list_store_files(directory))
+        if sizes.total() > _FILES_LOOKED_AT:
+            break
+    whole = {size: count for size, count in sizes.items() if size and not size % unit}
+    if not whole or given in whole:
+        return given
+    return max(whole, key=lambda size: (whole[size], size))
+
+
+def batch_file_size(root: str, given: int) -> int:
+    """`usual_file_size` of batch queues; a given size in whole units."""
+    size = usual_file_size(root, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
+    assert size is not None
+    return size

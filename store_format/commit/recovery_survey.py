@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import (
     StoreSettings,
-    is_queue_file_size_known,
     read_settings,
     settings_of,
 )
@@ -22,7 +21,7 @@ from store_format.commit.append_position import end_of_clean_log
 from store_format.commit.built_queues import BuiltQueue, QueueBuilder
 from store_format.commit.log_scan import LogPart, LogScan, scan_log
 from store_format.commit.log_shortage import refuse_cut, refuse_missing_files
-from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare
+from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare, usual_file_size
 from store_format.commit.queue_rebuild import doubtful_queues
 from store_format.commit.queue_repair import QueueState
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
@@ -133,6 +132,8 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
     """
     target, root = root, source or root
     settings = _settings(root, log, options)
+    size = _queue_file_size(root, log, options)
+    settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = abort_mark(root) == ""
     queues = _whole_queues(root, log)
     known = max(
@@ -178,6 +179,15 @@ def _settings(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettin
         if options.settings is None:
             raise
         return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
+
+
+def _queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
+    """The bytes of a consume queue file; None if the store does not show them."""
+    known = options.settings if options.is_queue_size_given else None
+    known = known or read_settings(root)
+    if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
+        known = StoreSettings("")  # a broker with the default size for the log
+    return usual_file_size(root, "simple", None if known is None else known.queue_file_size)
 
 
 def _whole_queues(root: str, log: CommitLog) -> list[QueueBounds]:
@@ -264,21 +274,19 @@ def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
 
 def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
     batch = batch_file_size(survey.source, options.batch_queue_file_size)
-    is_known = is_queue_file_size_known(
-        survey.source, survey.log, options.settings is not None and options.is_queue_size_given
-    )
+    simple = _queue_file_size(survey.source, survey.log, options)
 
     def size(queue: QueueKey, is_batch: bool) -> int:
         if is_batch:
             return batch
-        if not is_known:
+        if simple is None:
             raise OptionError(
                 f"{survey.source}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store "
                 "does not show the size of the files. Nothing was changed. Give mappedFileSizeConsumeQueue "
                 "from the configuration of this store's broker (--broker-conf; the default is 6000000): the "
                 "broker loads files of that size only"
             )
-        return survey.settings.queue_file_size
+        return simple
 
     return size
 
@@ -312,6 +320,8 @@ def _compare_all(survey: Survey, options: RecoverOptions) -> None:
     root = survey.root
     found: dict[QueueKey, QueueChange] = {}
     for key, queue in sorted(survey.built.items()):
+        if not queue.entries:
+            continue  # Its messages have impossible offsets: `misplaced`.
         if queue.problem:
             survey.left.append(LeftQueue(key, queue.entries, queue.problem))
             continue

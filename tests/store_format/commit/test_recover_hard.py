@@ -1,0 +1,219 @@
+"""Recovery where the log is not simple: offsets that repeat or are lost, extensions, any damage, any kill."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import signal
+import struct
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from store_format.commit.recover import recover
+from store_format.errors import StoreError
+from store_format.layouts import CQ_UNIT
+from store_format.store import MessageStore
+from tests.support import oracle
+from tests.support.failing_writer import Failure, install
+from tests.support.oracle import Message
+from tests.support.recover_scenarios import files_seen
+from tests.support.staged import append, deleted_topic, make_store, numbered
+
+Golden = Callable[[str], Path]
+_LOG_FILE_SIZE = 1 << 14
+_ADDRESS = -(2**63) + 100  # of a unit of consumequeue_ext
+
+
+def _store(root: Path, offsets: Sequence[tuple[str, int]]) -> Path:
+    """A store whose log has messages (topic, queue offset) of queue 0, and nothing else."""
+    make_store(root)
+    data = b""
+    for i, (topic, offset) in enumerate(offsets):
+        message = Message(
+            topic.encode(), b"message %d" % i, b"", queue_offset=offset, physical_offset=len(data),
+            born_timestamp=1, store_timestamp=1_700_000_000_000 + i,
+        )  # fmt: skip
+        data += oracle.encode_message(message)
+    (root / "commitlog").mkdir(exist_ok=True)
+    (root / "commitlog" / f"{0:020d}").write_bytes(data.ljust(_LOG_FILE_SIZE, b"\0"))
+    return root
+
+
+def _units(root: Path, topic: str) -> list[tuple[int, int]]:
+    """(physical offset, size) of the units of queue 0, up to the first that is not written."""
+    files = sorted((root / "consumequeue" / topic / "0").iterdir())
+    units = np.frombuffer(b"".join(path.read_bytes() for path in files), CQ_UNIT)
+    found = [(int(unit["physical_offset"]), int(unit["size"])) for unit in units]
+    return found[: next((i for i, each in enumerate(found) if not each[1]), len(found))]
+
+
+def test_of_a_repeated_offset_the_later_message_counts(tmp_path: Path) -> None:
+    root = _store(tmp_path / "s", [("T", offset) for offset in (0, 1, 2, 3, 2, 3, 4)])
+    recover(str(root)).apply()
+    size = _units(root, "T")[0][1]
+    assert _units(root, "T") == [(place * size, size) for place in (0, 1, 4, 5, 6)]
+    (batch,) = MessageStore.open(str(root)).queue("T", 0).read(columns=["body"])
+    assert batch["body"].to_pylist() == [b"message 0", b"message 1", b"message 4", b"message 5", b"message 6"]
+    assert recover(str(root)).table().num_rows == 1  # only the end
+
+
+def test_a_topic_made_again_begins_at_0(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 30))
+    append(root, numbered("U", 0, 3))
+    deleted_topic(root, "T")
+    append(root, numbered("T", 30, 10))
+    before = files_seen(str(root))
+    shutil.rmtree(root / "consumequeue")
+    plan = recover(str(root))
+    rows = plan.table().to_pylist()
+    assert sum(row["entries"] for row in rows if row["topic"] == "T") == 10
+    plan.apply()
+    assert files_seen(str(root)) == before
+
+
+def test_lost_offsets_keep_their_places(tmp_path: Path) -> None:
+    root = _store(tmp_path / "s", [("T", offset) for offset in (7, 8, 11, 12)])
+    recover(str(root)).apply()
+    size = _units(root, "T")[-1][1]
+    blank = (0, 0x7FFFFFFF)
+    assert _units(root, "T") == [
+        *[blank] * 7,
+        (0, size),
+        (size, size),
+        blank,
+        blank,
+        (2 * size, size),
+        (3 * size, size),
+    ]
+    queue = MessageStore.open(str(root)).queue("T", 0)
+    assert queue.max_offset == 13
+    assert sum(batch.num_rows for batch in queue.read(columns=["body"])) == 4
+
+
+def test_an_impossible_offset_leaves_its_queue_and_not_the_others(tmp_path: Path) -> None:
+    root = _store(tmp_path / "s", [("T", 0), ("T", 2**40), ("T", 1), ("U", 0), ("..", 0), ("V", 2**62)])
+    rows = {(row["topic"], row["action"]): row for row in recover(str(root)).table().to_pylist()}
+    assert "found offset 1099511627776" in rows["T", "left"]["reason"]
+    assert rows["U", "create"]["entries"] == 1
+    assert rows[None, "left"]["entries"] == 2
+    recover(str(root)).apply()
+    assert not (root / "consumequeue/T").exists()
+    assert len(_units(root, "U")) == 1
+    assert not (root / "commitlog/0").exists()
+
+
+def test_addresses_in_the_extension_stay(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 30))
+    path = next((root / "consumequeue/T/0").iterdir())
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 20 + 12, _ADDRESS)
+    struct.pack_into(">q", data, 40 + 12, 12345)  # a wrong tags code
+    path.write_bytes(data)
+    (changed,) = [row for row in recover(str(root)).table().to_pylist() if row["topic"]]
+    assert (changed["action"], changed["position"], changed["entries"]) == ("correct", 2, 1)
+    recover(str(root)).apply()
+    units = np.frombuffer(path.read_bytes(), CQ_UNIT)
+    assert units["tags_code"][1] == _ADDRESS
+    assert units["tags_code"][2] != 12345
+
+
+# ---- any damage --------------------------------------------------------------------------------------------
+
+_DAMAGED = ("batchcq-5.5.0", "retry-dlq-5.5.0", "edge-5.5.0", "crash-torn-5.5.0", "cleaned-5.5.0")
+
+
+def _spoil(root: Path, chance: random.Random) -> None:
+    folders = ("commitlog", "consumequeue", "batchconsumequeue", "index")
+    files = [path for folder in folders for path in sorted((root / folder).rglob("*")) if path.is_file()]
+    for path in chance.choices(files, k=chance.randint(1, 5)):
+        data = bytearray(path.read_bytes()) if path.exists() else bytearray()
+        if not data:
+            continue
+        at = chance.randrange(min(len(data), chance.choice([100, 5000, len(data)])))
+        what = chance.choice(["flip", "flip", "zero", "random", "cut", "delete"])
+        if what == "delete" and path.parent.name != "commitlog":
+            path.unlink()
+            continue
+        if what == "flip":
+            data[at] ^= 1 << chance.randrange(8)
+        elif what == "zero":
+            data[at : at + 300] = bytes(len(data[at : at + 300]))
+        elif what == "random":
+            data[at : at + 40] = chance.randbytes(len(data[at : at + 40]))
+        elif path.parent.name != "commitlog":
+            del data[at:]
+        path.write_bytes(data)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1400)
+def test_any_damage_is_recovered_or_refused(golden: Golden, tmp_path: Path, whole: bool) -> None:
+    """After a recovery there is nothing left to recover."""
+    recovered = 0
+    for seed in range(400 if whole else 10):
+        chance = random.Random(seed)
+        root, new = tmp_path / f"{seed}", tmp_path / f"{seed}-new"
+        ignored = shutil.ignore_patterns("timerwheel", "compaction")
+        shutil.copytree(golden(_DAMAGED[seed % len(_DAMAGED)]), root, ignore=ignored)
+        _spoil(root, chance)
+        if chance.random() < 0.3:
+            (root / "abort").touch()
+        into = str(new) if chance.random() < 0.3 else None
+        try:
+            plan = recover(
+                str(root), into=into, salvage=into is not None, cut_after_damage=chance.random() < 0.7
+            )
+            plan.apply()
+        except StoreError:
+            continue
+        rows = recover(into or str(root)).table().to_pylist()
+        assert {row["action"] for row in rows} <= {"end", "keep", "left"}, (seed, rows)
+        recovered += 1
+        shutil.rmtree(root)
+    assert recovered > (300 if whole else 5)
+
+
+# ---- any kill ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.timeout(1400)
+def test_a_copy_that_was_killed_is_completed(tmp_path: Path, whole: bool) -> None:
+    root = make_store(tmp_path / "damaged")
+    append(root, numbered("T", 0, 200))
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(3000)
+        file.write(b"\xff" * 50)
+    shutil.rmtree(root / "consumequeue/T/1")
+
+    def run(target: Path) -> None:
+        recover(str(root), into=str(target), salvage=True).apply()
+
+    run(tmp_path / "whole")
+    wanted = files_seen(str(tmp_path / "whole"))
+    log = [path.read_bytes() for path in sorted((tmp_path / "whole/commitlog").iterdir())]
+    at, killed = 1, True
+    while killed:
+        target = tmp_path / f"new{at}"
+        child = os.fork()
+        if not child:
+            install(Failure("torn", at))
+            run(target)
+            os._exit(0)
+        status = os.waitpid(child, 0)[1]
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        assert killed or os.WEXITSTATUS(status) == 0
+        if killed:
+            run(target)
+        assert files_seen(str(target)) == wanted, at
+        assert [path.read_bytes() for path in sorted((target / "commitlog").iterdir())] == log
+        shutil.rmtree(target)
+        at += 1 if whole else 13
+    assert at > 100
