@@ -66,7 +66,7 @@ def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequenc
             f"no later file, and the commitlog ends at {end.offset}. Nothing was written. The copy of the "
             "store may be incomplete: copy the missing commitlog files, or give all directories of the "
             f"commitlog (commit_log_paths). Or give up the messages behind {end.offset}: "
-            "store_format.commit.append.recover(path, options=CommitOptions(cut_after_damage=True))",
+            "rmqlog recover STORE --cut-after-damage --apply",
         )
 
 
@@ -113,9 +113,9 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
 def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
     advice = (
         f"Nothing was written. A writer would cut the commitlog at {cut} and lose these messages, as a "
-        "broker that starts does. Export them into a new store (rmqlog export --skip-damage, or "
-        "mode=DROPMALFORMED), or give them up: store_format.commit.append.recover(path, "
-        "options=CommitOptions(cut_after_damage=True))"
+        "broker that starts does. Keep them in a recovered copy (rmqlog recover STORE --into NEW --salvage "
+        "--apply), or export them into a new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or "
+        "give them up: rmqlog recover STORE --cut-after-damage --apply"
     )
     return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")
 

@@ -31,8 +31,7 @@ _log = logging.getLogger(__name__)
 
 NEVER = 2**63 - 1  # as a floor: no message counts
 _LOST_MAX = 1 << 22  # queue offsets without a message in one queue: more are damage, not a crash
-_FOR_CRASHED = "Nothing was changed. Start the broker once to make the entries, stop it, then write again"
-_FOR_CLEAN = "Nothing was changed. Restore batchconsumequeue from a backup, or write to another store"
+_ADVICE = "Nothing was changed. Make the entries with rmqlog recover STORE --apply, then write again"
 _PART = 1 << 21  # entries held in memory at once, about 150 bytes each
 
 
@@ -129,7 +128,7 @@ def find_lacking(
                 raise UnsupportedFormatError(
                     f"{root}: {'a broker crashed, and ' if is_crashed else ''}the batch consume queue "
                     f"{topic}-{queue_id} (queue.type=BatchCQ) lacks {len(each.units)} entries. "
-                    f"{_FOR_CRASHED if is_crashed else _FOR_CLEAN}"
+                    f"{_ADVICE}"
                 )
     new = sorted(key for key in firsts if key not in states or states[key].max_offset is None)
     if new and file_size is None:

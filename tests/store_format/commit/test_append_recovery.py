@@ -213,7 +213,7 @@ def test_a_crashed_brokers_batch_queue_that_lacks_entries_is_refused_and_nothing
             f"{root}: a broker crashed, and the batch consume queue {topic.name}-"
         )
         assert str(caught.value).endswith(
-            ". Nothing was changed. Start the broker once to make the entries, stop it, then write again"
+            ". Nothing was changed. Make the entries with rmqlog recover STORE --apply, then write again"
         )
         assert _bytes(root) == crashed
     if gone == "the directory":  # the broker ran, and stopped in order

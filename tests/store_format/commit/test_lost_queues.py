@@ -216,7 +216,7 @@ def test_a_clean_stores_lost_batch_queue_is_refused_and_nothing_changed(copy: Ca
     before = _bytes(root)
     with pytest.raises(
         UnsupportedFormatError,
-        match=r"lacks \d+ entries\. Nothing was changed\. Restore batchconsumequeue from a backup",
+        match=r"lacks \d+ entries\. Nothing was changed\. Make the entries with rmqlog recover",
     ):
         append(root, numbered("T", 0, 5), options=_options("batchcq-5.5.0"))
     assert _bytes(root) == before
