@@ -117,3 +117,18 @@ def test_the_checkpoint(tmp_path: Path) -> None:
     assert later == replace(check, last_timer_log_flush_pos=54), "no new data version"
     later = next_timer_check(check, read_time=2, queue_offset=4, log_end=54, now_ms=9)
     assert later == TimerCheck(2, 54, 4, 4, 0, 9, 25)
+
+
+def test_slots_around_the_end_of_the_wheel(tmp_path: Path) -> None:
+    """The wheel goes on at its beginning: times on both sides of a multiple of its slots."""
+    turn = BEGIN // WHEEL_SLOTS * WHEEL_SLOTS + WHEEL_SLOTS  # the time of slot 0 in the next round
+    _written(tmp_path, [turn - BEGIN - 4 + each for each in (-3, -1, 0, 2)])
+    state = recover_timer(str(tmp_path), 1000, FILE_SIZE)
+    for low, high in ((-9, 9), (-3, 3), (-1, 1), (0, 2), (-2, WHEEL_SLOTS), (-WHEEL_SLOTS, 3)):
+        found = state.slots_between((turn + low) * 1000, (turn + high) * 1000)
+        assert [each.time - turn for each in found] == [t for t in (-3, -1, 0, 2) if low <= t < high]
+    nexts = [state.next_slot_ms((turn + each) * 1000) for each in (-9, -2, 0, 1, 3)]
+    assert nexts == [(turn + each) * 1000 for each in (-3, -1, 0, 2)] + [None]
+    _added(state, [turn - BEGIN - 4 - 8])
+    assert state.next_slot_ms((turn - 9) * 1000) == (turn - 8) * 1000
+    assert state.slots_between((turn - 9) * 1000, turn * 1000)[0].time == turn - 8
