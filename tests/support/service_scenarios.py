@@ -111,6 +111,23 @@ def _timer_files(root: str) -> object:
     return units, None if wheel is None else wheel.slots().tolist()
 
 
+# ---- several services in a turn -----------------------------------------------------------------------------
+
+
+def _make_both(root: Path) -> None:
+    _make_delayed(root)
+    append(root, timed("T", BEGIN_MS + 5 * _SECOND, 100, 6), BEGIN_MS + 2 * _SECOND, sync=False)
+
+
+def _run_both(root: str) -> None:
+    """After ASYNC commits; a clock never goes back behind what a turn has written."""
+    from rmq_spark.services import run_once
+
+    for seconds in (4, 8):
+        written = max(m.store_timestamp for m in messages_of(Path(root)))
+        run_once(root, ["schedule", "timer", "flush"], max(BEGIN_MS + seconds * _SECOND, written))
+
+
 # ---- clean and flush ---------------------------------------------------------------------------------------
 
 _CLEANED_MS = BEGIN_MS + 80 * 3_600_000
@@ -229,5 +246,6 @@ SCENARIOS: dict[str, Scenario] = {
     "resend": Scenario(_make_dead, _run_resend, _resent, every=29),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
     "transaction": Scenario(_make_halves, _run_transactions, _transaction_states, every=37),
+    "schedule, timer, flush": Scenario(_make_both, _run_both, every=47),
     "timer": Scenario(_make_timers, _run_timers, _timer_files, every=71),
 }
