@@ -103,7 +103,7 @@ def dlq_(
     filters: Filters,
     output: Output,
 ) -> None:
-    """Dead letters, with their original topics, and storing them again.
+    """Dead letters; with --resend, store them again.
 
     --topic is the original topic; --since and --until are the time of becoming a dead letter.
 
@@ -237,7 +237,7 @@ def half_(
     filters: Filters,
     output: Output,
 ) -> None:
-    """Half messages: each transaction, its state and age; commit or roll back.
+    """Half messages of transactions: state, age; commit or roll back.
 
     --topic is the topic of the transaction; --since and --until are the time of the first half message.
 
