@@ -265,3 +265,15 @@ def test_levels_of_the_stores_own_settings(tmp_path: Path) -> None:
     early = run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS - 1).to_pylist()[0]
     assert (early["due"], early["nextDue"].timestamp() * 1000) == (0, BEGIN_MS + 7 * _MINUTE_MS)
     assert run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS)["done"].to_pylist() == [1]
+
+
+def test_a_broker_with_extended_queue_entries(tmp_path: Path) -> None:
+    """enableConsumeQueueExt: the entry has an address instead of the time, which the store time shows."""
+    root = make_store(tmp_path / "store")
+    append(root, delayed("T", 3, 0, 1))
+    (path,) = (root / "consumequeue" / SCHEDULE_TOPIC / "2").iterdir()
+    data = bytearray(path.read_bytes())
+    data[12:20] = (-(2**31) - 1 - 40).to_bytes(8, "big", signed=True)
+    path.write_bytes(data)
+    assert run_once(str(root), ["schedule"], BEGIN_MS + 9_999)["due"].to_pylist() == [0]
+    assert run_once(str(root), ["schedule"], BEGIN_MS + 10_000)["done"].to_pylist() == [1]
