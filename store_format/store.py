@@ -108,13 +108,16 @@ class MessageStore(Store):
         rebuild_queues: bool = True,
         rebuild_index: bool = True,
         topics: Sequence[str] | None = None,
+        into: str | None = None,
         cut_after_damage: bool = False,
+        salvage: bool = False,
         broker_conf: str | None = None,
     ) -> RecoverPlan:
         """Plans a recovery: the log's end by the broker's rules, lost consume queues and index files rebuilt.
 
-        `recover().table()` shows what would change, `recover().apply()` changes it. See
-        `commit.recover.recover`, which also takes stores that `open` refuses.
+        `recover().table()` shows what would change, `recover().apply()` changes it. With `into`, a new
+        directory, a copy is recovered and this store only read. See `commit.recover.recover`, which also
+        takes stores that `open` refuses.
         """
         from store_format.commit.recover import recover
 
@@ -123,7 +126,9 @@ class MessageStore(Store):
             rebuild_queues=rebuild_queues,
             rebuild_index=rebuild_index,
             topics=topics,
+            into=into,
             cut_after_damage=cut_after_damage,
+            salvage=salvage,
             broker_conf=broker_conf,
             commit_log_paths=self.commit_log_paths,
         )

@@ -280,9 +280,10 @@ def _log_rows(survey: Survey) -> Iterator[_Row]:
         size = sum(each[2] for each in survey.damage)
         reason = f"{size} damaged bytes, the first at {path} byte {byte}: expected {expected}, found {found}"
         yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
-    for queue in survey.ahead:
+    for queue, unit in survey.ahead:
+        cut = queue.unit_stop - unit
         reason = f"entries point to {end.offset} or behind, where the log has no message"
-        yield FOLDERS[queue.kind], queue.topic, queue.queue_id, "cut", None, None, None, reason
+        yield FOLDERS[queue.kind], queue.topic, queue.queue_id, "cut", unit, cut, cut, reason
 
 
 def _index_rows(survey: Survey) -> Iterator[_Row]:

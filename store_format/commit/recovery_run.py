@@ -184,7 +184,7 @@ def _cut(survey: Survey, files: FileWrites) -> None:
     if survey.root != survey.source:
         lower_checkpoint(root, log, end)
     elif not survey.is_crashed:
-        cut_queues(root, log, end, survey.ahead, settings.geometry, files)
+        cut_queues(root, log, end, [queue for queue, _ in survey.ahead], settings.geometry, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles).
     log_files.clear_behind(end.offset, keep=end.offset + 1 if survey.is_crashed else -1)
 

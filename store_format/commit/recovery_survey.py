@@ -23,7 +23,7 @@ from store_format.commit.log_scan import LogPart, LogScan, scan_log
 from store_format.commit.log_shortage import refuse_cut, refuse_missing_files
 from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare, usual_file_size
 from store_format.commit.queue_rebuild import doubtful_queues
-from store_format.commit.queue_repair import QueueState
+from store_format.commit.queue_repair import QueueState, queue_state
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commit.store_copy import CopiedPart
@@ -95,8 +95,8 @@ class Survey:
     """What was found. `refused` says why the store cannot be recovered as it is.
 
     The queues and the index of `root` are compared. `source` shows sizes and deleted topics: another store if
-    `root` is its copy. `ahead` are the queues whose entries point behind the log's end. `left` are queues
-    that stay as they are.
+    `root` is its copy. `ahead` are the queues whose entries point behind the log's end, each with the
+    number of the first unit that is cut. `left` are queues that stay as they are.
     """
 
     root: str
@@ -107,7 +107,7 @@ class Survey:
     settings: StoreSettings
     broker_start: int
     known: int  # the end of the messages in queues, -1 without any
-    ahead: list[QueueBounds]
+    ahead: list[tuple[QueueBounds, int]]
     refused: StoreError | None = None
     units: int = 0
     damage: list[tuple[str, int, int, str, str]] = field(default_factory=list)
@@ -161,9 +161,17 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         settings,
         end.start if is_crashed else max(known + 1, end.start),
         known,
-        [queue for queue in queues if queue.last_physical_offset >= end.offset and target == root],
+        _ahead(log, end.offset, queues) if target == root else [],
         refused,
     )
+
+
+def _ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[QueueBounds, int]]:
+    return [
+        (queue, queue_state(log, end, queue.topic, queue.queue_id, queue.directory, queue.kind).unit_stop)
+        for queue in queues
+        if queue.last_physical_offset >= end
+    ]
 
 
 def _settings(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:

@@ -25,6 +25,7 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
         ("index", None, None, "rebuild"),
     ]
     assert rows[0]["position"] == 120777
+    assert (rows[1]["position"], rows[1]["entries"], rows[1]["byBroker"]) == (71, 1, 1)
     assert rows[2]["entries"] == rows[2]["byBroker"] == 56
     assert not queue.exists()
     assert "add --apply" in rmqlog("recover", store).err

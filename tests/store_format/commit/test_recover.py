@@ -77,7 +77,8 @@ def _changes(plan: RecoverPlan) -> list[tuple[str, str | None, int | None, str]]
 @pytest.fixture
 def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
     def copy(name: str) -> Path:
-        return Path(shutil.copytree(golden(name), tmp_path / name))
+        ignored = shutil.ignore_patterns("timerwheel")  # 38 MB, which a copy writes
+        return Path(shutil.copytree(golden(name), tmp_path / name, ignore=ignored))
 
     return copy
 
@@ -86,6 +87,7 @@ def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
 def test_all_queues_and_the_index_come_back_byte_for_byte(
     copied: Callable[[str], Path], golden: Golden, name: str
 ) -> None:
+    assert _changes(_plan(name, golden(name))) == []
     root = copied(name)
     for folder in FOLDERS:
         shutil.rmtree(root / folder, ignore_errors=True)
@@ -96,11 +98,6 @@ def test_all_queues_and_the_index_come_back_byte_for_byte(
     assert _queues(root) == _queues(golden(name))
     assert _index(root) == _index(golden(name))
     assert _changes(_plan(name, root)) == []
-
-
-@pytest.mark.parametrize("name", CLEAN)
-def test_a_whole_store_needs_no_change(golden: Golden, name: str) -> None:
-    assert _changes(_plan(name, golden(name))) == []
 
 
 def _without_a_queue(root: Path) -> tuple[QueueKey, str]:
@@ -306,13 +303,10 @@ def test_a_copy_keeps_the_messages_behind_damage_with_their_offsets(
     assert _changes(_plan(name, new)) == []
 
 
-def test_a_copy_takes_what_a_broker_needs(
-    copied: Callable[[str], Path], golden: Golden, tmp_path: Path
-) -> None:
-    root, new = copied("delay-tx-5.5.0"), tmp_path / "new"
-    shutil.rmtree(root / "consumequeue/Orders", ignore_errors=True)
-    recover(str(root), into=str(new)).apply()
-    source = golden("delay-tx-5.5.0")
+def test_a_copy_takes_what_a_broker_needs(golden: Golden, unchanged: Unchanged, tmp_path: Path) -> None:
+    source, new = golden("delay-tx-5.5.0"), tmp_path / "new"
+    with unchanged(source):
+        recover(str(source), into=str(new)).apply()
     assert _queues(new) == _queues(source)
     assert _index(new) == _index(source)
     for path in sorted(source.rglob("*")):
@@ -322,7 +316,7 @@ def test_a_copy_takes_what_a_broker_needs(
     assert (new / "timerwheel").stat().st_blocks * 512 < (new / "timerwheel").stat().st_size // 20  # holes
     assert not (new / ".rmqlog/recover-into.json").exists()
     with pytest.raises(OptionError, match="expected a new or empty directory"):
-        recover(str(root), into=str(new))
+        recover(str(source), into=str(new))
 
 
 def test_a_copy_leaves_a_deleted_topic_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
