@@ -11,7 +11,7 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.listing import list_queues
-from store_format.errors import StoreNotFoundError
+from store_format.errors import CorruptStoreError, StoreNotFoundError
 from store_format.metadata.checkpoint import read_checkpoint
 
 _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
@@ -42,7 +42,10 @@ def _known_messages(root: str) -> str | None:
     if last is not None and last.last_size:
         return f"{root}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        bounds = queue_bounds(kind, directory, topic, queue_id, 0)
+        try:
+            bounds = queue_bounds(kind, directory, topic, queue_id, 0)
+        except CorruptStoreError as error:
+            return f"consume queue {topic}-{queue_id} has files ({error})"
         if bounds is not None and bounds.unit_stop > bounds.unit_start:
             return f"consume queue {topic}-{queue_id} has entries up to offset {bounds.max_offset}"
     checkpoint = read_checkpoint(f"{root}/checkpoint")

@@ -340,10 +340,22 @@ def _compare_all(survey: Survey, options: RecoverOptions) -> None:
             continue
         if change is not None:
             found[key] = change
+    if options.queues:
+        survey.left += _unusable(survey, options)
     new = [key for key, change in found.items() if change.action == "create"]
     for key, reason in _not_created(survey, new, options).items():
         survey.left.append(LeftQueue(key, found.pop(key).entries, reason))
     survey.changes = list(found.values())
+
+
+def _unusable(survey: Survey, options: RecoverOptions) -> Iterator[LeftQueue]:
+    """The queues whose files cannot be used and that have no message in the log to build them from."""
+    for topic, queue_id, directory, kind in list_queues(survey.root, options.chooses, _ignore):
+        if (topic, queue_id) not in survey.built:
+            try:
+                queue_bounds(kind, directory, topic, queue_id, survey.log.min_offset)
+            except StoreError as error:
+                yield LeftQueue((topic, queue_id), 0, f"the log has no message of the queue; {error}")
 
 
 def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -> Mapping[QueueKey, str]:

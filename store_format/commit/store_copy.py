@@ -53,8 +53,11 @@ def refuse_target(root: str, target: str) -> None:
         if read_bytes(target) is not None:
             raise OptionError(f"into={target}: expected a new directory, found a file")
         return
-    if entry_names(target) <= {"lock"}:
-        return
+    begun_names = {"recover-into.json", "recover-into.json.new"}
+    if entry_names(target) <= {"lock", OWN_DIRECTORY} and (
+        entry_names(f"{target}/{OWN_DIRECTORY}", missing_ok=True) <= begun_names
+    ):
+        return  # Nothing was copied yet.
     begun = read_bytes(marker_path(target))
     if begun is None or json.loads(begun).get("source") != root:
         raise OptionError(
