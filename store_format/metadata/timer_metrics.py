@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from store_format.errors import CorruptStoreError
+from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
 from store_format.metadata.beans import bean_errors_of, integer, members
-from store_format.metadata.group_offsets import rewrite_config
 from store_format.metadata.read import config_path
 from store_format.metadata.write import dumps, next_version
 
@@ -42,12 +43,20 @@ def merge_timer_metrics(
 def write_timer_metrics(root: str, changes: Mapping[str, int], *, timestamp: int, files: FileWrites) -> bool:
     """Adds to the counts by topic; False without a change.
 
-    The caller holds the store's lock. Raises CorruptStoreError for a file that cannot be decoded and has no
-    `.bak`.
+    The caller holds the store's lock. The file is replaced at once, so that a crash never leaves a store
+    without it. If a crash of a broker left a damaged file, its `.bak` counts. Raises CorruptStoreError if
+    that cannot be decoded either.
     """
-
-    def merge(data: bytes | None, file: str) -> bytes | None:
-        return merge_timer_metrics(data, changes, timestamp=timestamp, file=file)
-
+    path = config_path(root, _NAME)
+    data, backup = read_bytes(path), read_bytes(f"{path}.bak")
+    try:
+        text = merge_timer_metrics(data or backup, changes, timestamp=timestamp, file=path)
+    except CorruptStoreError:
+        if not data or not backup:
+            raise
+        text = merge_timer_metrics(backup, changes, timestamp=timestamp, file=f"{path}.bak")
+    if text is None:
+        return False
     files.make_directories(root, "config")
-    return rewrite_config(config_path(root, _NAME), merge, files)
+    files.replace(path, text)
+    return True

@@ -31,5 +31,11 @@ def test_a_damaged_file_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "config" / "timermetrics"
     path.parent.mkdir()
     path.write_bytes(b'{"timingCount":{"T":{"count":"many"}}}')
+    files = FileWrites(sync=False)
     with pytest.raises(CorruptStoreError, match=r"timingCount\.T\.count"):
-        write_timer_metrics(str(tmp_path), {"T": 1}, timestamp=9, files=FileWrites(sync=False))
+        write_timer_metrics(str(tmp_path), {"T": 1}, timestamp=9, files=files)
+    path.with_name("timermetrics.bak").write_bytes(b'{"timingCount":{"T":{"count":4}}}')
+    assert write_timer_metrics(str(tmp_path), {"T": 1}, timestamp=9, files=files)
+    found = read_timer_metrics(str(tmp_path))
+    assert found is not None
+    assert (found["T"].count, found["T"].time_stamp) == (5, 9)
