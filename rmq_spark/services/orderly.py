@@ -9,13 +9,17 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
 
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group.change import Change, write_change
 from rmq_spark.consume.group.meeting import group_directory
 from rmq_spark.consume.group.state import Stop, has_state, read_state
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.orderly import FOREVER, QueueReport
+from rmq_spark.consume.orderly import FOREVER, DeadLetter, QueueReport
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import ReadOptions, parse_read_options
@@ -23,12 +27,16 @@ from rmq_spark.options.read_table import WHOLE_QUEUE
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.produce.send_back import give_up
 from rmq_spark.produce.unique_ids import own_address
+from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import WriteSession, write_session
+from store_format.consumequeue.slices import read_slice
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.read.stored_messages import read_stored_slice
+from store_format.message.stored import StoredMessages
+from store_format.read.store import Queue
+from store_format.read.stored_messages import read_stored
 
 _log = logging.getLogger(__name__)
 
@@ -66,8 +74,7 @@ class OrderlyGroup:
     def finish(self, reports: Sequence[QueueReport], stops: Mapping[MessageQueue, Stop]) -> None:
         """Writes the dead letters of a micro-batch, then where its queues stopped. `stops` are the old ones.
 
-        After a crash before this the micro-batch is handled again; after a crash within it only dead letters
-        may be written again, as by a RocketMQ client that dies before it commits.
+        After a crash before or within this the micro-batch is handled again; no dead letter is written twice.
 
         Raises OptionError if a queue was in two partitions, and StoreInUseError if a dead letter cannot be
         written because a broker has the store.
@@ -77,19 +84,21 @@ class OrderlyGroup:
             return
         group = self._parsed()[1]
         roots = self._roots()
+        directory = self._directory(roots)
+        entries = read_state(directory).queues
+        resets = {each.queue: entries[each.queue].reset if each.queue in entries else 0 for each in reports}
         for broker, root in roots.items():
             of_broker = [each for each in reports if each.dead and each.queue.broker_name == broker]
             if of_broker:
                 with write_session(
                     root, CommitOptions(lock_timeout=_LOCK_SECONDS, clock=self._now)
                 ) as session:
-                    self._write_dead(session, group.group, of_broker)
+                    self._write_dead(session, group.group, of_broker, resets)
         new = {
             each.queue: Stop(each.next_offset, each.times, self._now() + self._pause_ms if each.times else 0)
             for each in reports
             if each.times or each.dead or each.queue in stops
         }
-        directory = self._directory(roots)
         with StoreLock(directory, timeout=_LOCK_SECONDS):
             change = Change(read_state(directory), "", self._now())
             change.stop(new, why="the handler failed")
@@ -102,35 +111,41 @@ class OrderlyGroup:
                     group.group, each.queue, each.next_offset, each.times, each.error,
                 )  # fmt: skip
 
-    def _write_dead(self, session: WriteSession, group: str, reports: Sequence[QueueReport]) -> None:
+    def _write_dead(
+        self,
+        session: WriteSession,
+        group: str,
+        reports: Sequence[QueueReport],
+        resets: Mapping[MessageQueue, int],
+    ) -> None:
+        """Appends the dead letters of each queue, unless a run that was killed has done so already.
+
+        The ledger has the physical offset behind the last dead letter's origin, and the reset number of the
+        queue at that time, below 0: after a reset by hand, a message may become a dead letter again.
+        """
         store = session.store()
         for report in reports:
             queue = store.queue(report.queue.topic, report.queue.queue_id)
-            for dead in report.dead:
-                piece = queue.piece(dead.offset, dead.offset + 1)
-                messages, _, damaged = read_stored_slice(queue.store.log, piece)
-                if damaged:
-                    raise damaged[0].error
-                if not len(messages):
-                    _log.warning(
-                        "group %s: %s: the message at offset %d failed %d times and no longer exists: "
-                        "no dead letter is written", group, report.queue, dead.offset, dead.times + 1,
-                    )  # fmt: skip
-                    continue
-                made = give_up(
-                    messages,
-                    group,
-                    reconsume_times=dead.times,
-                    max_reconsume_times=self.max_reconsume_times,
-                    now_ms=self._now(),
-                    born_host=(own_address(), 0),
-                    offset_range=(queue.min_offset, queue.max_offset),
-                )
-                session.append(made.messages, new_topics=made.new_topics)
-                _log.warning(
-                    "group %s: %s: the message at offset %d failed %d times and is a dead letter now",
-                    group, report.queue, dead.offset, dead.times + 1,
-                )  # fmt: skip
+            turn = ServiceTurn(_part_of(group, queue), 0, -1 - resets[report.queue])
+            done = session.ledger().resume(turn.part, turn.began, store.log)
+            messages, times = _dead_messages(queue, report.dead, done if done != turn.began else 0)
+            if not len(messages):
+                continue
+            made = give_up(
+                messages,
+                group,
+                reconsume_times=times,
+                max_reconsume_times=self.max_reconsume_times,
+                now_ms=self._now(),
+                born_host=(own_address(), 0),
+                offset_range=(queue.min_offset, queue.max_offset),
+            )
+            turn = replace(turn, number=int(messages.physical_offsets[-1]) + 1)
+            session.append(made.messages, turn=turn, new_topics=made.new_topics)
+            _log.warning(
+                "group %s: %s: dead letters now, after the last delivery failed too: %s",
+                group, report.queue, ", ".join(f"offset {offset}" for offset in messages.queue_offsets),
+            )  # fmt: skip
 
     def _parsed(self) -> tuple[ReadOptions, GroupOptions]:
         options = parse_read_options(self._options, where=STREAM)
@@ -170,6 +185,34 @@ class OrderlyGroup:
 
     def _now(self) -> int:
         return time.time_ns() // 1_000_000 if self._clock_ms is None else self._clock_ms()
+
+
+def _part_of(group: str, queue: Queue) -> str:
+    return f"orderly/{group}/{queue.topic}/{queue.queue_id}"
+
+
+def _dead_messages(
+    queue: Queue, dead: Sequence[DeadLetter], first: int
+) -> tuple[StoredMessages, NDArray[np.int64]]:
+    """The stored messages that lie at or behind the physical offset `first`, and their reconsumeTimes.
+
+    Messages that retention has deleted are left out, with a warning. Raises CorruptStoreError for damage.
+    """
+    units = [read_slice(queue.piece(each.offset, each.offset + 1))[1] for each in dead]
+    kept = [n for n, unit in enumerate(units) if len(unit) and int(unit["physical_offset"][0]) >= first]
+    offsets, sizes = (
+        np.array([int(units[n][name][0]) for n in kept], np.int64) for name in ("physical_offset", "size")
+    )
+    messages, places, damaged = read_stored(queue.store.log, offsets, sizes)
+    if damaged:
+        raise damaged[0].error
+    gone = sum(not len(unit) for unit in units) + len(kept) - len(places)
+    if gone:
+        _log.warning(
+            "%s: %d messages that failed no longer exist: no dead letters are written for them",
+            MessageQueue.of(queue), gone,
+        )  # fmt: skip
+    return messages, np.array([dead[kept[place]].times for place in places.tolist()], np.int64)
 
 
 def _text(value: object) -> str:

@@ -237,7 +237,47 @@ def _transaction_states(root: str) -> object:
     return states(Path(root))
 
 
+# ---- orderly -----------------------------------------------------------------------------------------------
+
+
+def _make_ordered(root: Path) -> None:
+    """Topic T, two queues of 6 messages, and a group that has begun to read them."""
+    from rmq_spark.consume.group.state import GroupState, QueueEntry, write_state
+    from store_format.files.write import FileWrites
+    from tests.support.orderly_rows import queue
+
+    make_store(root)
+    append(root, numbered("T", 0, 12, queues=2))
+    directory = root / ".rmqlog" / "groups" / "g"
+    directory.mkdir(parents=True)
+    state = GroupState(1, queues={queue(number): QueueEntry(position=0) for number in range(2)})
+    write_state(str(directory), state, FileWrites(sync=False))
+
+
+def _run_ordered(root: str) -> None:
+    """A micro-batch of all messages; three of them fail, and become dead letters at once."""
+    from rmq_spark.consume.orderly import OrderlyRun
+    from rmq_spark.services.orderly import OrderlyGroup
+    from tests.support.orderly_rows import handled
+
+    options = {"path": root, "group": "g", "splitBy": "wholeQueue"}
+    group = OrderlyGroup(options, 0, clock_ms=lambda: BEGIN_MS + 1_000)
+    stops = group.stops()
+    run = OrderlyRun(stops, 0)
+    rows = [(number, offset) for number in range(2) for offset in range(6)]
+    handled(run, rows, (0, 1), (0, 4), (1, 5))
+    group.finish(run.reports(), stops)
+
+
+def _stops(root: str) -> object:
+    from rmq_spark.consume.group.state import read_state
+
+    queues = read_state(f"{root}/.rmqlog/groups/g").queues
+    return {queue: (entry.position, entry.stop) for queue, entry in queues.items()}
+
+
 SCENARIOS: dict[str, Scenario] = {
+    "orderly": Scenario(_make_ordered, _run_ordered, _stops, every=23),
     "recover a clean store": Scenario(make_lost, run_recover, files_seen, every=29),
     "recover after a crash": Scenario(make_crashed, run_recover, files_seen, every=19),
     "clean": Scenario(_make_aged, _run_clean, _files, every=9),

@@ -12,7 +12,7 @@ import pytest
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import Stop, read_state
 from rmq_spark.consume.offset_store import StoreOffsets
-from rmq_spark.consume.orderly import OrderlyRun, QueueReport
+from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.option import STREAM
@@ -145,6 +145,22 @@ def test_the_dead_letter_is_the_brokers_and_the_queue_goes_on(world: World) -> N
     world.now_ms += PAUSE_MS
     world.batch()
     assert (world.stop_of(0), world.committed()) == (None, {0: 4, 1: 4})
+
+
+def test_a_dead_letter_is_written_once_unless_somebody_resets_the_group(world: World) -> None:
+    world.batch(commits=False)
+    report = QueueReport(queue(0), 2, [DeadLetter(1, 2)])
+
+    def dead_letters() -> int:
+        return MessageStore.open(str(world.root)).queue("%DLQ%g", 0).max_offset
+
+    for _ in range(2):  # the second time as after a crash before the place was stored
+        world.orderly.finish([report], {})
+        assert dead_letters() == 1
+    stores = [MessageStore.open(str(world.root))]
+    reset_to(group_place("g", stores), stores, {queue(0): 1}).apply()
+    world.orderly.finish([report], {})
+    assert dead_letters() == 2
 
 
 def test_without_sparks_offset_the_group_begins_at_the_stop(world: World) -> None:
