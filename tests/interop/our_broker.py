@@ -13,7 +13,7 @@ from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.orderly import OrderlyRun, QueueReport
 from rmq_spark.produce.send_back import give_up
-from rmq_spark.services import retry, run_once, transaction
+from rmq_spark.services import retry, run_once, timer, transaction
 from rmq_spark.services.half_message import HalfMessage
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
@@ -27,6 +27,7 @@ from tests.interop.rows import COLUMNS, line_of
 from tests.support.rows import rows_of
 
 TURN_MS = 250
+_TURNS_MAX = 80
 
 
 @dataclass
@@ -50,6 +51,14 @@ class OurBroker:
             for group in (workload.RETRIED, workload.LIMITED):
                 self.consume(group, now_ms)
 
+    def decide(self, left: workload.Left, now_ms: int) -> None:
+        """What somebody does by hand: a timer is recalled, a half committed."""
+        root = str(self.store)
+        for key in left.recalled_by_us:
+            timer.recall(root, topic="Timed", uniq_key=key, now_ms=now_ms, broker_conf=self.conf).apply()
+        plan = transaction.decide(root, commit=left.committed_by_us, now_ms=now_ms, broker_conf=self.conf)
+        assert plan.apply() == 1
+
     def _answer(self, half: HalfMessage) -> str | None:
         """What Transactions.checkLocalTransaction answers."""
         times = half.check_times + 1
@@ -58,8 +67,8 @@ class OurBroker:
         return answer if first and times >= int(first) else None
 
     def turns(self, begin_ms: int, end_ms: int) -> None:
-        """Turns at TURN_MS from each other."""
-        for now in range(begin_ms, end_ms, TURN_MS):
+        """Turns at TURN_MS from each other, or as far as `_TURNS_MAX` of them need."""
+        for now in range(begin_ms, end_ms, max(TURN_MS, (end_ms - begin_ms) // _TURNS_MAX)):
             self.turn(now)
 
     def consume(self, group: str, now_ms: int) -> None:

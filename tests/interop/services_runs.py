@@ -11,7 +11,7 @@ import json
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.interop import workload
@@ -56,6 +56,7 @@ def made_once(directory: Path, java: RocketMQ) -> Runs:
 
 
 def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
+    """The store that a broker leaves, and its copies, which go on at the same time."""
     store = directory / "left"
     store.mkdir()
     slowness = workload.slowness()
@@ -66,34 +67,52 @@ def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:
     for name in COPIES:
         # holes stay holes: the timer wheel is a file of 38 MB
         subprocess.run(["cp", "-a", "--sparse=always", store, directory / name], check=True)
-    started, seen = threading.Event(), {}
-    conf = java.config_file(directory / "left", short | {"transactionCheckInterval": "2000"})
-
-    def under_broker(name: str) -> None:
-        with java.broker(directory / name, short) as broker:
-            started.set()
-            seen[name] = workload.go_on(broker, left, workload.delivered_in_the_end(left))
-
-    def under_ours() -> None:
-        started.wait(workload.START_SECONDS_MAX)
-        ours = OurBroker(directory / "ours", conf)
-        ours.turns(now_ms(), left.last_due_ms + 2000)
-        ours.consume_in_order(now_ms())
-        seen["ours"] = ours.seen
-
-    def handed() -> None:
-        ours = OurBroker(directory / "handed", conf, retries_max=5, checks_max=2)
-        ours.consume_in_order(now_ms(), failures_max=2)
-        ours.turns(left.stopped_ms, left.handed_over_ms)
-        under_broker("handed")
-        seen["between"] = ours.seen
-        seen["checked"] = [{"uniqKey": key, "times": times} for key, times in ours.checks]
-
+    copies = _Copies(directory, java, left, short)
     with ThreadPoolExecutor(3) as threads:
-        for each in [
-            threads.submit(under_broker, "broker"),
-            threads.submit(under_ours),
-            threads.submit(handed),
-        ]:
+        done = [threads.submit(each) for each in (copies.under_a_broker, copies.under_ours, copies.handed)]
+        for each in done:
             each.result()
-    return left, seen
+    return left, copies.seen
+
+
+@dataclass
+class _Copies:
+    """What happens to each copy; `seen` is what the groups have seen."""
+
+    directory: Path
+    java: RocketMQ
+    left: Left
+    settings: dict[str, str]
+    seen: dict[str, list[Line]] = field(default_factory=dict)
+    _started: threading.Event = field(default_factory=threading.Event)
+
+    def under_a_broker(self) -> None:
+        self._go_on("broker", by_us=False)
+
+    def under_ours(self) -> None:
+        self._started.wait(workload.START_SECONDS_MAX)
+        ours = OurBroker(self.directory / "ours", self._conf())
+        ours.turns(now_ms(), self.left.last_due_ms + 2000)
+        ours.consume_in_order(now_ms())
+        self.seen["ours"] = ours.seen
+
+    def handed(self) -> None:
+        ours = OurBroker(self.directory / "handed", self._conf(), retries_max=5, checks_max=2)
+        ours.consume_in_order(now_ms(), failures_max=2)
+        ours.turns(self.left.stopped_ms, self.left.handed_over_ms)
+        ours.decide(self.left, self.left.handed_over_ms)
+        self.seen["between"] = ours.seen
+        self.seen["checked"] = [{"uniqKey": key, "times": times} for key, times in ours.checks]
+        self._go_on("handed", by_us=True)
+
+    def _go_on(self, name: str, *, by_us: bool) -> None:
+        with self.java.broker(self.directory / name, self.settings) as broker:
+            self._started.set()
+            expected = workload.delivered_in_the_end(self.left, by_us=by_us)
+            self.seen[name] = workload.go_on(broker, self.left, expected)
+
+    def _conf(self) -> str:
+        """A broker checks transactions when the test says so; ours does by the clock."""
+        return self.java.config_file(
+            self.directory / "left", self.settings | {"transactionCheckInterval": "2000"}
+        )

@@ -119,8 +119,8 @@ def test_timers(runs: Runs) -> None:
         for each in ours.messages
         if each.topic == TIMER and "TIMER_ROLL_TIMES" in each.properties
     )
-    far, far_recalled = list(left.timers)[-1], left.recalled[-1]
-    assert rolled == {far: 1, far_recalled: 2}  # the recall is a timer message too
+    far_recalled, *far = list(left.timers)[-3:]
+    assert rolled == dict.fromkeys(far, 1) | {far_recalled: 2}  # the recall is a timer message too
 
 
 def test_transactions(runs: Runs) -> None:
