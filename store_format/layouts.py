@@ -19,6 +19,7 @@ __all__ = [
     "CHECKPOINT_FILE_SIZE",
     "CQ_EXT_ADDRESS_MAX",
     "CQ_EXT_HEAD",
+    "CQ_LOST_TAGS_CODE",
     "CQ_PRE_BLANK_SIZE",
     "CQ_UNIT",
     "CRC_PROPERTY_NAME",
@@ -60,6 +61,10 @@ PROPERTY_SEPARATOR = 0x02  # MessageDecoder.PROPERTY_SEPARATOR
 CRC_PROPERTY_NAME = b"__CRC32#"  # MessageConst.PROPERTY_CRC32
 CRC_PROPERTY_SIZE = 20  # name, 0x01, ten digits least significant first, 0x02 (spec 2.7)
 
+# The tags code of a unit for a lost message. The unit points to the next message: behind a pre-blank unit a
+# broker skips the messages of the first commitlog file (DefaultMessageStore.getMessage). No hash, and no
+# address in the extension, has this value.
+CQ_LOST_TAGS_CODE = int.from_bytes(b"\0rmqlost", "big")
 CQ_PRE_BLANK_SIZE = 0x7FFFFFFF  # ConsumeQueue.fillPreBlank: size in units before the first message
 # ConsumeQueueExt.MAX_ADDR: a tags code at or below it is an address in a consumequeue_ext file
 CQ_EXT_ADDRESS_MAX = -(2**31) - 1

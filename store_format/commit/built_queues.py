@@ -2,8 +2,8 @@
 
 A message of a simple queue goes to the place of its queue offset, so that of two messages with one queue
 offset the later counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
-again, loses what it had (spec 3.3). Offsets without a message get pre-blank units, because a zero unit would
-end the queue. A batch queue has one unit after the other (spec 3.5).
+again, loses what it had (spec 3.3). Offsets without a message get `lost_units`. A batch queue has one unit
+after the other (spec 3.5).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from store_format.commit.log_scan import LogPart
 from store_format.consumequeue.dispatch import pack_entries
 from store_format.consumequeue.files import FileRun, UnitFiles
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, queue_directory
-from store_format.consumequeue.updates import pre_blank_bytes
+from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
@@ -159,7 +159,7 @@ class QueueBuilder:
                 )
                 return
             if first > queue.stop:
-                self._blank(queue, queue.stop, first)
+                self._fill_lost(queue, queue.stop, first, pack_entries(part[:1], batch=False))
                 queue.lost += first - queue.stop
             elif stop < queue.first:
                 self._blank(queue, stop, queue.first)
@@ -175,6 +175,10 @@ class QueueBuilder:
         queue.first = first
         self._blank(queue, first - first % (queue.file_size // CQ_UNIT.itemsize), first)
         queue.stop = max(queue.stop, first)
+
+    def _fill_lost(self, queue: BuiltQueue, start: int, stop: int, following: NDArray[np.void]) -> None:
+        for low in range(start, stop, _FILL_MAX):
+            self._write(queue, low, lost_units(queue.topic, min(_FILL_MAX, stop - low), following))
 
     def _blank(self, queue: BuiltQueue, start: int, stop: int) -> None:
         for low in range(start, stop, _FILL_MAX):

@@ -19,12 +19,12 @@ from store_format.consumequeue.batch import valid_batch_units
 from store_format.consumequeue.ext import is_ext_address
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
-from store_format.consumequeue.simple import valid_units
+from store_format.consumequeue.simple import lost_mask, pre_blank_mask, valid_units
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.errors import StoreError
 from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
 from store_format.files.write import FileWrites
-from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 _CHUNK = 1 << 16  # units
@@ -171,7 +171,7 @@ def _compare_simple(queue: BuiltQueue, disk: _Disk, log: LogRange) -> QueueChang
         if not len(numbers):
             continue
         first = start + int(numbers[0]) if first < 0 else first
-        is_blank = _is_blank(wanted[numbers])
+        is_blank = pre_blank_mask(wanted[numbers])
         blanks += int(is_blank.sum())
         entries += len(numbers) - int(is_blank.sum())
         physical = wanted["physical_offset"][numbers[~is_blank]]
@@ -197,11 +197,6 @@ def _wanted(queue: BuiltQueue, start: int, stop: int) -> NDArray[np.void]:
     return np.concatenate([blank, queue.units(max(start, begin), stop)], dtype=CQ_UNIT)
 
 
-def _is_blank(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    blank: NDArray[np.bool_] = (units["physical_offset"] == 0) & (units["size"] == CQ_PRE_BLANK_SIZE)
-    return blank
-
-
 def _is_right(
     wanted: NDArray[np.void], units: NDArray[np.void], stop: int, *, is_schedule: bool
 ) -> NDArray[np.bool_]:
@@ -211,7 +206,8 @@ def _is_right(
     )
     if not is_schedule:
         right &= (units["tags_code"] == wanted["tags_code"]) | is_ext_address(units["tags_code"])
-    only_here = _is_blank(wanted) & valid_units(units) & (units["physical_offset"] < stop)
+    only_here = pre_blank_mask(wanted) & valid_units(units) & (units["physical_offset"] < stop)
+    only_here &= ~(lost_mask(wanted) & pre_blank_mask(units))  # of an older release, or of another message
     return right | only_here
 
 

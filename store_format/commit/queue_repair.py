@@ -19,7 +19,7 @@ from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
-from store_format.consumequeue.updates import pre_blank_bytes
+from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites
@@ -240,7 +240,7 @@ def truncate(queue: QueueState, files: FileWrites) -> None:
 def _write_missing(
     root: str, queue: QueueKey, max_offset: int, entries: MissingEntries, file_size: int, files: FileWrites
 ) -> None:
-    """Writes the entries. Offsets of lost messages get pre-blank units: a zero unit would end the queue."""
+    """Writes the entries. Offsets of lost messages get `lost_units`."""
     directory = queue_directory(root, *queue)
     existing = list_store_files(directory)
     if existing and existing[0].size:
@@ -259,6 +259,10 @@ def _write_missing(
         )
     units = np.frombuffer(bytearray(pre_blank_bytes(int(entries.queue_offsets[-1]) + 1 - start)), CQ_UNIT)
     assert int(units["size"][0]) == CQ_PRE_BLANK_SIZE
+    before = (start - 1 if existing else first, *entries.queue_offsets[:-1].tolist())
+    for gap in np.flatnonzero(entries.queue_offsets - before > 1).tolist():
+        low, stop = before[gap] + 1, int(entries.queue_offsets[gap])
+        units[low - start : stop - start] = lost_units(queue[0], stop - low, entries.units[gap : gap + 1])
     units[entries.queue_offsets - start] = entries.units
     position, stop, data = (
         start * CQ_UNIT.itemsize,

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.files import Edges, FileRun, QueueBounds, UnitFiles
-from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.layouts import CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT
 
 
 def valid_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
@@ -30,8 +30,17 @@ def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
-    """True for the units that fill a queue's places before its first message (ConsumeQueue.fillPreBlank)."""
+    """True for the units of no message: before a queue's first message (ConsumeQueue.fillPreBlank), and ours.
+
+    Ours are in the places of lost messages (`lost_units`).
+    """
     mask: NDArray[np.bool_] = (units["size"] == CQ_PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
+    return mask | lost_mask(units)
+
+
+def lost_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for the units in the places of lost messages."""
+    mask: NDArray[np.bool_] = units["tags_code"] == CQ_LOST_TAGS_CODE
     return mask
 
 

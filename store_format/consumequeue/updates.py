@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
+from store_format.layouts import CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
+from store_format.names import is_system_topic
 
 _UNIT_SIZE = CQ_UNIT.itemsize
 _PLACE_BITS = 32
@@ -71,6 +72,20 @@ class CqUpdate:
     def max_offset(self) -> int:
         """The queue's end with these units."""
         return (self.file_start + self.position) // _UNIT_SIZE + len(self.units)
+
+
+def lost_units(topic: str, count: int, following: NDArray[np.void]) -> NDArray[np.void]:
+    """`count` units for lost messages, in front of the unit `following` (an array of one).
+
+    A zero unit would end the queue. In topics that clients read the units point to the next message: a broker
+    that meets a pre-blank unit skips messages, and a message that it returns twice does no harm. The broker's
+    own topics get pre-blank units: its services take messages by their place.
+    """
+    if is_system_topic(topic) and not topic.startswith("%"):
+        return np.frombuffer(bytearray(pre_blank_bytes(count)), CQ_UNIT)
+    units = np.repeat(following.astype(CQ_UNIT), count)
+    units["tags_code"] = CQ_LOST_TAGS_CODE
+    return units
 
 
 def pre_blank_bytes(count: int) -> bytes:
