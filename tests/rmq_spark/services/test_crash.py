@@ -32,7 +32,7 @@ def _run(directory: Path, name: str, what: str, every: int, *more: str) -> dict[
 
 @pytest.mark.slow
 @pytest.mark.timeout(1400)
-@pytest.mark.parametrize("what", ["kill", "torn"])
+@pytest.mark.parametrize("what", [pytest.param("kill", marks=pytest.mark.whole), "torn"])
 @pytest.mark.parametrize("name", list(SCENARIOS))
 def test_killed_at_many_changes(tmp_path: Path, name: str, what: str, whole: bool) -> None:
     counts = _run(tmp_path, name, what, 1 if whole else SCENARIOS[name].every)
