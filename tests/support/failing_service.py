@@ -77,12 +77,7 @@ def state_files(root: str) -> dict[str, Any]:  # Any: JSON
 
 def left(root: str, scenario: Scenario) -> tuple[Counter[_Row], object, object, object]:
     """What a run has left: messages, state files, what the scenario names, and the store's problems."""
-    # timermetrics counts what waits: without the file, a broker and the next turn use its .bak.
-    problems = [
-        str(each)
-        for each in diagnose(root).of("damage", "warning")
-        if not each.file.endswith("/config/timermetrics")
-    ]
+    problems = [str(each) for each in diagnose(root).of("damage", "warning")]
     return messages_seen(root, scenario), state_files(root), scenario.seen(root), problems
 
 
