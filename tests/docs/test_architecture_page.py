@@ -19,7 +19,7 @@ def test_every_path_exists() -> None:
 
 def test_every_question_names_a_definition_of_its_file() -> None:
     rows = re.findall(r"^\| (Where .*\?) \| `([^`]+)` \| `([^`]+)` \|$", ARCHITECTURE, re.MULTILINE)
-    assert len(rows) == 16
+    assert len(rows) >= 16
     for question, path, name in rows:
         text = (ROOT / path).read_text(encoding="utf-8")
         assert re.search(rf"^(?:def |class |)(?<![\w.]){name}\b(?: =|:|\(|\[)", text, re.MULTILINE), question
