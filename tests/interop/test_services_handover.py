@@ -8,13 +8,18 @@ nothing is lost where the store changes hands, and nothing is done twice.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
+from tests.interop import workload
+from tests.interop.harness import RocketMQ
+from tests.interop.our_broker import OurBroker
 from tests.interop.programs import Line
 from tests.interop.same import HALF
 from tests.interop.services_runs import OLD, Runs
-from tests.interop.workload import LIMITED, ORDERLY, READER, RETRIED, TIMES_MAX
+from tests.interop.workload import LIMITED, ORDERLY, READER, RETRIED, TIMES_MAX, Left
 
 
 def _calls(runs: Runs, *groups: str) -> list[Line]:
@@ -100,3 +105,37 @@ def test_queues_keep_their_order(runs: Runs) -> None:
 def _is_last(line: Line) -> bool:
     """The message leaves its queue: handled, or a dead letter."""
     return not line["failed"] or line["reconsumeTimes"] == TIMES_MAX[ORDERLY]
+
+
+_ROUNDS = 4
+
+
+@pytest.mark.whole
+def test_many_hand_overs(rocketmq: Callable[[str], RocketMQ], tmp_path: Path) -> None:
+    """Brokers that leave new work, and our services between them; the last broker finishes all of it."""
+    java, store = rocketmq("5.5.0"), tmp_path / "left"
+    store.mkdir()
+    slowness = workload.slowness()
+    many = {"transactionCheckMax": "15"}  # brokers that stop make checks that nobody answers
+    long, short = ({**each, **many} for each in workload.settings(slowness))
+    conf = java.config_file(store, short | {"transactionCheckInterval": "2000"})
+    left, between = Left(), []
+    for _ in range(_ROUNDS):
+        with java.broker(store, long) as broker:
+            work = workload.leave_work(broker, slowness, is_old=False)
+        work.stopped_ms = workload.now_ms()
+        ours = OurBroker(store, conf, retries_max=4, checks_max=2)
+        ours.turns(work.stopped_ms, work.handed_over_ms)
+        between += ours.seen
+        left.add(work)
+    expected = workload.delivered_in_the_end(left)
+    with java.broker(store, short) as broker:
+        seen = workload.go_on(broker, left, expected, checks=16)
+    runs = Runs("5.5.0", tmp_path, left, {"between": between, "handed": seen})
+    for group in (RETRIED, LIMITED):
+        test_each_retry_comes_once(runs, group)
+    test_each_delayed_message_comes_once(runs)
+    assert _read(runs, "Timed") == Counter(left.timers.keys() - set(left.recalled))
+    committed = [key for key, (tx, answer) in left.halves.items() if "commit" in (tx, answer.split("@")[0])]
+    assert _read(runs, "Transactions") == Counter(committed)
+    assert len(left.fails) == _ROUNDS * sum(map(len, workload.FAILS.values()))

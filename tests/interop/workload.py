@@ -97,6 +97,15 @@ class Left:
     def of_json(cls, data: dict[str, Any]) -> Self:
         return cls(**data)
 
+    def add(self, later: Self) -> None:
+        """What a later broker has left in the same store."""
+        for name in ("levels", "timers", "fails", "halves"):
+            getattr(self, name).update(getattr(later, name))
+        self.recalled += later.recalled
+        self.seen += later.seen
+        for group, fails in later.rules.items():
+            self.rules[group] = [*self.rules.get(group, []), *fails]
+
     @property
     def handed_over_ms(self) -> int:
         """When our services give the store back: some near timers were due, some are not."""
@@ -150,9 +159,8 @@ def leave_work(broker: Broker, slowness: float, *, is_old: bool) -> Left:
             left.halves[line["uniqKey"]] = [tx, answer]
     client.ask("tx-close")
     for group in (RETRIED, LIMITED):
-        count = len(left.rules[group])
-        left.seen += _seen_by(client, group, count)
-        client.ask("consumer-stop", group)
+        _seen_by(client, group, len(left.rules[group]))
+        left.seen += _stopped(client, group)
     if not is_old:
         _send_timers(client, left, slowness)
     else:  # no check is made when it stops
@@ -187,35 +195,39 @@ def start_consumer(client: Client, group: str) -> None:
     client.ask("consumer-start", group, topics, str(group == ORDERLY), TIMES_MAX.get(group, -1))
 
 
-def _seen_by(client: Client, group: str, count: int) -> list[Line]:
-    """Every call of the group's listener, when there were so many."""
-    seen = until(
+def _seen_by(client: Client, group: str, count: int) -> None:
+    """Waits for so many calls of the group's listener."""
+    until(
         lambda: client.ask("consumer-seen", group), lambda lines: len(lines) >= count, f"{group} sees {count}"
     )
-    return [line | {"group": group} for line in seen]
 
 
-def go_on(broker: Broker, left: Left, expected: dict[str, int]) -> list[Line]:
+def go_on(broker: Broker, left: Left, expected: dict[str, int], *, checks: int = CHECKS_MAX) -> list[Line]:
     """All groups and producers at work until the topics have the expected number of messages, and all timers
     were due; then the calls of the listeners, and the offsets are at the broker.
+
+    `checks` of transactions are made; 4.9 discards a half one later than 5.5.
     """
     client = broker.client()
     client.ask("tx-open", PRODUCERS, "Transactions")
     for group in (*TOPICS, READER):
         start_consumer(client, group)
-    for _ in range(CHECKS_MAX):  # 4.9 discards a half a check later than 5.5
+    for _ in range(checks):
         broker.check()
         time.sleep(_ANSWERS_SECONDS)
     until(lambda: _counts(client, expected), expected.__eq__, f"{expected}", seconds_max=180)
     time.sleep(max(0.0, left.last_due_ms / 1000 + 2 - time.time()))
     assert _counts(client, expected) == expected
     _seen_by(client, READER, sum(expected.get(topic, 0) for topic in READ))
-    seen: list[Line] = []
-    for group in (*TOPICS, READER):
-        client.ask("consumer-stop", group)
-        seen += [line | {"group": group} for line in client.ask("consumer-seen", group)]
+    seen = [line for group in (*TOPICS, READER) for line in _stopped(client, group)]
     client.program.kill()
     return seen
+
+
+def _stopped(client: Client, group: str) -> list[Line]:
+    """Every call of the listener; the offsets are at the broker."""
+    client.ask("consumer-stop", group)
+    return [line | {"group": group} for line in client.ask("consumer-seen", group)]
 
 
 def _counts(client: Client, topics: dict[str, int]) -> dict[str, int]:
@@ -238,7 +250,7 @@ def delivered_in_the_end(left: Left, *, by_us: bool = False) -> dict[str, int]:
         if group != ORDERLY:
             found[f"%RETRY%{group}"] = sum(min(each, TIMES_MAX[group]) for each in fails)
         found[f"%DLQ%{group}"] = sum(each > TIMES_MAX[group] for each in fails)
-    decided = [(tx if tx != "unknown" else answer.split("@")[0], n) for tx, answer, n in TRANSACTIONS]
-    found["Transactions"] = sum(n for how, n in decided if how == "commit") + by_us
-    found["TRANS_CHECK_MAX_TIME_TOPIC"] = sum(n for how, n in decided if how == "never") - by_us
+    decided = [tx if tx != "unknown" else answer.split("@")[0] for tx, answer in left.halves.values()]
+    found["Transactions"] = decided.count("commit") + by_us
+    found["TRANS_CHECK_MAX_TIME_TOPIC"] = decided.count("never") - by_us
     return found
