@@ -131,7 +131,7 @@ def until(ask: Callable[[], T], enough: Callable[[T], bool], what: str, seconds_
     end = time.monotonic() + seconds_max
     while not enough(answer := ask()):
         assert time.monotonic() < end, f"{what}: not within {seconds_max} s: {str(answer)[:2000]}"
-        time.sleep(0.1)
+        time.sleep(0.4)
     return answer
 
 
