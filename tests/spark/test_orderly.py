@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,8 +18,11 @@ from pyspark.errors import PySparkException
 from rmq_spark.consume.group.state import Stop, read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
+from rmq_spark.consume.orderly import OrderlyRun
 from rmq_spark.services import Orderly
+from rmq_spark.spark.orderly_tasks import handle_rows
 from store_format import MessageStore
+from store_format.errors import OptionError
 from tests.support.spark.orderly_process import Notes, query_options
 from tests.support.spark.processes import ROOT
 from tests.support.staged import append, make_store, numbered, update_topic
@@ -146,16 +150,15 @@ def test_a_running_query_tries_the_queue_again_after_the_pause(bench: Bench) -> 
 
 @pytest.mark.slow
 def test_a_frame_that_orderly_cannot_use_is_refused(bench: Bench) -> None:
+    with pytest.raises(OptionError, match="found none of the name storedTopic; keep them in the DataFrame"):
+        handle_rows(bench.spark.range(1), bench.notes, partial(OrderlyRun, {}))
     orderly = Orderly(bench.notes, bench.options)
-    with pytest.raises(PySparkException, match="found none of the name brokerName"):
-        bench.start(
-            lambda frame, batch: orderly(frame.drop("brokerName"), batch), availableNow=True
-        ).awaitTermination()
+
+    def turned_around(frame: Any, batch_id: int) -> None:
+        orderly(frame.coalesce(1).sort("queueOffset", ascending=False), batch_id)
+
     with pytest.raises(PySparkException, match="of the queue in order, found offset 2 after 3"):
-        bench.start(
-            lambda frame, batch: orderly(frame.coalesce(1).sort("queueOffset", ascending=False), batch),
-            availableNow=True,
-        ).awaitTermination()
+        bench.start(turned_around, availableNow=True).awaitTermination(_TIMEOUT_S)
 
 
 # ---- a killed query ----------------------------------------------------------------------------------------
