@@ -31,6 +31,7 @@ class Orderly:
     The count of failures and the place are in the group's directory, so they survive a restart. A message may
     be handled again after a crash: at least once, as with RocketMQ's MessageListenerOrderly. The workers need
     this package: `register(by_value=True)` does not carry the handler.
+    With `spark.speculation` two tasks could handle a queue at the same time: leave it off, as Spark does.
 
     Raises OptionError for options without a group or without whole queues.
 
