@@ -84,7 +84,10 @@ def park_half(
         np.full(rows.count, len(rows.topics), np.int64),
         np.full(rows.count, HALF_QUEUE_ID, np.int64),
         np.zeros(rows.count, np.int64),
-        {TRAN_MSG: _same(b"true", rows.count), PGROUP: _same(producer_group.encode(), rows.count)},
+        {
+            TRAN_MSG: _repeat(b"true", rows.count),
+            PGROUP: _repeat(producer_group.encode(), rows.count),
+        },
         {
             **({} if uniq_key is None else {TRANSACTION_ID: uniq_key}),
             REAL_TOPIC: topics.take(pa.array(rows.codes)),
@@ -93,7 +96,7 @@ def park_half(
     )
 
 
-def _same(value: bytes, count: int) -> pa.LargeBinaryArray:
+def _repeat(value: bytes, count: int) -> pa.LargeBinaryArray:
     return pa.repeat(pa.scalar(value, _KIND), count)
 
 

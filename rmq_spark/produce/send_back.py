@@ -108,8 +108,8 @@ def send_back(
     levels = np.where(is_dead, 0, np.minimum(levels, level_max))
     if queue_ids is None:
         queue_ids = scattered(stored.physical_offsets, group.retry_queue_nums)
-    put = _origins(stored) | {WAIT: "false", DELAY: _texts(levels)}
-    parked = put | {REAL_TOPIC: topic, REAL_QID: _texts(queue_ids)}
+    put = _origins(stored) | {WAIT: "false", DELAY: _number_texts(levels)}
+    parked = put | {REAL_TOPIC: topic, REAL_QID: _number_texts(queue_ids)}
     new_topics = {topic: group.retry_queue_nums}
     if is_dead.any():
         new_topics[dlq] = _DLQ_QUEUE_NUMS
@@ -121,7 +121,7 @@ def send_back(
         properties=_edited_apart(stored, is_dead, put, parked, removed_from_parked=_TIMER_PROPERTIES),
         reconsume_times=times + 1,
         prepared_transaction_offset=0,
-        **_store_host(store_host),
+        **_host_columns(store_host),
     )
     return SentBack(columns, is_dead, new_topics)
 
@@ -159,12 +159,12 @@ def give_up(
     origins = _origins(stored, by_unique_key=True, retry=topic)
     put: dict[str, Any] = {  # Any: one text for all messages, or an array
         **origins,
-        RECONSUME_TIME: _texts(times),
+        RECONSUME_TIME: _number_texts(times),
         MAX_RECONSUME_TIMES: str(max_reconsume_times),
         DELAY: _ORDERLY_DEAD_LEVEL,
     }
     for name, offsets in zip(("MIN_OFFSET", "MAX_OFFSET"), offset_range or (), strict=False):
-        put[name] = _texts(np.broadcast_to(np.asarray(offsets, np.int64), count))
+        put[name] = _number_texts(np.broadcast_to(np.asarray(offsets, np.int64), count))
     if unique.null_count:
         made = (ids or UniqueIds.of_this_process()).take(count, now_ms)
         put[UNIQ_KEY] = pc.if_else(pc.is_null(unique), made.cast(pa.string()), pa.scalar(None, pa.string()))
@@ -181,7 +181,7 @@ def give_up(
         born_port=born_port,
         reconsume_times=times,
         prepared_transaction_offset=0,
-        **_store_host(store_host),
+        **_host_columns(store_host),
     )
     return SentBack(columns, is_dead, {dlq: _DLQ_QUEUE_NUMS})
 
@@ -235,7 +235,9 @@ def _edited_apart(
     """The properties of dead letters with `put`, those of the others with `parked`."""
     parts = [
         edited_properties(
-            stored.messages.properties.filter(pa.array(chosen)), _filtered(changes, chosen), removed=removed
+            stored.messages.properties.filter(pa.array(chosen)),
+            _of_chosen(changes, chosen),
+            removed=removed,
         )
         for chosen, changes, removed in ((is_dead, put, ()), (~is_dead, parked, removed_from_parked))
     ]
@@ -243,19 +245,19 @@ def _edited_apart(
     return pa.concat_arrays(parts).take(pa.array(places))
 
 
-def _filtered(put: Mapping[str, Any], chosen: _Flags) -> dict[str, Any]:
+def _of_chosen(put: Mapping[str, Any], chosen: _Flags) -> dict[str, Any]:
     mask = pa.array(chosen)
     return {name: each if isinstance(each, str) else each.filter(mask) for name, each in put.items()}
 
 
-def _texts(numbers: NDArray[Any]) -> pa.StringArray:
+def _number_texts(numbers: NDArray[Any]) -> pa.StringArray:
     return pa.array(np.ascontiguousarray(numbers)).cast(pa.string())
 
 
 # ---- other columns -----------------------------------------------------------------------------------------
 
 
-def _store_host(host: Host | None) -> dict[str, Any]:
+def _host_columns(host: Host | None) -> dict[str, Any]:
     return {} if host is None else {"store_ip": host[0], "store_port": host[1]}
 
 

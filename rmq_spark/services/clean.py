@@ -229,10 +229,10 @@ def plan(
         given = conf.given | {"fileReservedTime"}
         conf = replace(conf, file_reserved_hours=file_reserved_hours, given=given)
     now = Now(time.time_ns() // 1_000_000 if now_ms is None else now_ms, conf)
-    return _plan(store, now, zone, disk_percent or _disk_percent, is_manual=is_manual)
+    return _clean_plan(store, now, zone, disk_percent or _disk_percent, is_manual=is_manual)
 
 
-def _plan(
+def _clean_plan(
     store: Store,
     now: Now,
     zone: datetime.tzinfo | None,
@@ -321,7 +321,7 @@ class CleanService:
             return CleanPlan(store, then, waiting, reserved_ms(now.conf), (), (), store.log.min_offset)
         self._next_ms[store.path] = now.ms + interval_ms
         followed = self._followed.get(store.path, 0)
-        found = _plan(store, now, self.zone, self.disk_percent, followed=followed)
+        found = _clean_plan(store, now, self.zone, self.disk_percent, followed=followed)
         if not found.changes:
             self._followed[store.path] = found.log_min  # Only a later start makes more files go.
         return found

@@ -15,6 +15,7 @@ import pyarrow as pa
 from rmq_spark.services.decisions import Decision, HalfName
 from rmq_spark.services.service import Now
 from rmq_spark.services.transaction import DecisionPlan, plan_decisions
+from rmq_spark.write.column_places import column_places
 from rmq_spark.write.stage_and_commit import abort_write, commit_options
 from rmq_spark.write.target import WriteTarget
 from store_format.arrays.sql_types import type_name
@@ -48,25 +49,12 @@ def check_name_columns(columns: Sequence[tuple[str, str]], target: WriteTarget) 
     for store in target.stores:
         if store.is_new:
             raise StoreNotFoundError(f"{store.root}: expected the store of the half messages, found none")
-    found = _by_name([name for name, _ in columns], what)
+    found = column_places([name for name, _ in columns], _COLUMNS, what)
     for name, (types, _) in _COLUMNS.items():
         if name in found and not columns[found[name]][1].startswith(types):
             raise OptionError(f"{what}: column {name}: expected {types[-2]}, found {columns[found[name]][1]}")
     if not found.keys() & {"msgId", "halfQueueOffset"}:
         raise OptionError(f"{what}: expected the column msgId or halfQueueOffset, found neither")
-
-
-def _by_name(names: Sequence[str], what: str) -> dict[str, int]:
-    """The places of the columns by documented name; names match in any case, as in Spark."""
-    known = {name.lower(): name for name in _COLUMNS}
-    found: dict[str, int] = {}
-    for place, name in enumerate(names):
-        documented = known.get(name.lower())
-        if documented in found:
-            raise OptionError(f"{what}: expected the column {documented} once, found it twice")
-        if documented is not None:
-            found[documented] = place
-    return found
 
 
 # ---- in a task ---------------------------------------------------------------------------------------------
@@ -79,8 +67,8 @@ def collect_names(
     what = f"transaction={target.options.transaction}"
     parts, first = [], 0
     for batch in batches:
-        found = _by_name(batch.schema.names, what)
-        columns = [_column(batch, found.get(name), kind) for name, (_, kind) in _COLUMNS.items()]
+        found = column_places(batch.schema.names, _COLUMNS, what)
+        columns = [_values_of_column(batch, found.get(name), kind) for name, (_, kind) in _COLUMNS.items()]
         rows = pa.array(range(first, first + len(batch)), pa.int64())
         partitions = pa.array([partition] * len(batch), pa.int64())
         names = pa.RecordBatch.from_arrays([*columns, rows, partitions], schema=_NAMES)
@@ -94,7 +82,7 @@ def collect_names(
     return pa.Table.from_batches(parts, _NAMES)
 
 
-def _column(batch: pa.RecordBatch, place: int | None, kind: pa.DataType) -> pa.Array:
+def _values_of_column(batch: pa.RecordBatch, place: int | None, kind: pa.DataType) -> pa.Array:
     if place is None or type_name(batch.column(place).type) == "void":
         return pa.nulls(len(batch), kind)
     return batch.column(place).cast(kind)
@@ -126,7 +114,7 @@ def commit_decisions(
     """
     kind = target.options.transaction
     assert kind is not None
-    wanted = [(name, kind) for name in _names(target, names)]
+    wanted = [(name, kind) for name in _half_names(target, names)]
     done_in = [key is not None and read_ledger(store.root).has(key) for store in target.stores]
     left = [
         MessageStore.open(store.root, broker_name=store.settings.broker_name)
@@ -149,7 +137,7 @@ def commit_decisions(
     return written
 
 
-def _names(target: WriteTarget, tables: Sequence[pa.Table]) -> Iterator[HalfName]:
+def _half_names(target: WriteTarget, tables: Sequence[pa.Table]) -> Iterator[HalfName]:
     known = {store.settings.broker_name for store in target.stores}
     seen: set[tuple[object, object, object]] = set()
     for row in pa.concat_tables([_NAMES.empty_table(), *tables]).to_pylist():

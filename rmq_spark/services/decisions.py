@@ -222,18 +222,18 @@ def write_decisions(
     """
     due = list({each.key: each for each in decisions if each.is_due}.values())
     store = session.store()
-    chunks = list(_chunks(due))
+    chunks = list(_decision_chunks(due))
     for chunk in chunks[:-1]:
-        _write(session, store, chunk, now_ms, None)
+        _write_decisions(session, store, chunk, now_ms, None)
     if chunks:
-        _write(session, store, chunks[-1], now_ms, key)
+        _write_decisions(session, store, chunks[-1], now_ms, key)
     elif key is not None:
         turn = ServiceTurn(_PART, key[1], -1, batch=key[0])
         session.append(op_messages([], (bytes(4), 0), now_ms), turn=turn)
     return len(due)
 
 
-def _chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:
+def _decision_chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:
     chunk: list[Decision] = []
     size = 0
     for each in due:
@@ -246,7 +246,7 @@ def _chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:
         yield chunk
 
 
-def _write(
+def _write_decisions(
     session: WriteSession, store: Store, chunk: Sequence[Decision], now_ms: int, key: tuple[str, int] | None
 ) -> None:
     is_old = is_broker_49(session.root)
@@ -292,14 +292,14 @@ def decision_columns(
 ) -> tuple[MessageColumns, int]:
     """(the committed messages, then op messages for the half offsets `offsets`; how many op messages)."""
     bodies = op_bodies(offsets, is_old=is_old)
-    parts = [op_messages(bodies, _store_host(halves), now_ms)]
+    parts = [op_messages(bodies, _broker_address(halves), now_ms)]
     chosen = halves.take(is_commit)
     if len(chosen):
         parts.insert(0, committed(chosen, is_old=is_old))
     return join_columns(parts), len(bodies)
 
 
-def _store_host(halves: StoredMessages) -> tuple[bytes, int]:
+def _broker_address(halves: StoredMessages) -> tuple[bytes, int]:
     """The broker's address: the store host of the last half message."""
     messages = halves.messages
     v6 = int(np.asarray(messages.sys_flag)[-1]) & STORE_HOST_V6

@@ -27,7 +27,7 @@ def _clean() -> Service:
     return CleanService()
 
 
-def _flush() -> Service:
+def _flush_service() -> Service:
     from rmq_spark.services.flush import FlushService
 
     return FlushService()
@@ -38,7 +38,7 @@ _BY_NAME: dict[str, Callable[[], Service]] = {
     "schedule": _schedule,
     "timer": _timer,
     "clean": _clean,
-    "flush": _flush,  # the last: what the others wrote is flushed in the same turn
+    "flush": _flush_service,  # the last: what the others wrote is flushed in the same turn
 }
 NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
 

@@ -178,7 +178,7 @@ class ResendPlan:
                     pa.string(),
                 ),
             )
-            turn = ServiceTurn(_part(self.group), done.turns + 1, done.turns)
+            turn = ServiceTurn(_resend_part(self.group), done.turns + 1, done.turns)
             session.append(copies, turn=turn, new_topics=new_topics)
             done.turns += 1
             done.offsets.update(messages.physical_offsets.tolist())
@@ -269,7 +269,7 @@ class _Done:
     is_behind: bool = False
 
 
-def _part(group: str) -> str:
+def _resend_part(group: str) -> str:
     return f"resend/{group}"
 
 
@@ -281,9 +281,9 @@ def _read_done(store: Store, group: str, ledger: Ledger) -> _Done:
     """The state in the file, and a turn that a crash kept from being noted there (`Ledger.resume`)."""
     done = _read_file(store.path).get(group, _Done())
     done.offsets = {offset for offset in done.offsets if offset >= store.log.min_offset}
-    turns = ledger.resume(_part(group), done.turns, store.log)
+    turns = ledger.resume(_resend_part(group), done.turns, store.log)
     if turns != done.turns:
-        entry = ledger.keys[SERVICE_PREFIX + _part(group)]
+        entry = ledger.keys[SERVICE_PREFIX + _resend_part(group)]
         done.offsets.update(_resent_between(store.log, entry.start, entry.stop))
         done.turns, done.is_behind = turns, True
     return done

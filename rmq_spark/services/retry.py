@@ -89,7 +89,7 @@ def send_back(
     )
     staged, files = StagedBack(), list[StagedFile]()
     if key is None or not read_ledger(root).has(key):  # The messages of a committed call may be deleted.
-        staged, files = _staged(store, _found(store, places), delay_level, settings)
+        staged, files = _staged_copies(store, _found_messages(store, places), delay_level, settings)
     options = CommitOptions(
         new_topics=staged.new_topics,
         lock_timeout=lock_timeout,
@@ -104,7 +104,7 @@ def send_back(
     return SendBackResult(True, staged.retried, staged.dead_letters)
 
 
-def _found(store: Store, places: Iterable[Place]) -> FoundPlaces:
+def _found_messages(store: Store, places: Iterable[Place]) -> FoundPlaces:
     given = list(places)
     offsets = [each for each in given if isinstance(each, int)]
     queue_places = [each for each in given if not isinstance(each, int)]
@@ -116,7 +116,7 @@ def _found(store: Store, places: Iterable[Place]) -> FoundPlaces:
     return find_physical(store, offsets) if offsets else find_places(store, queue_places)
 
 
-def _staged(
+def _staged_copies(
     store: Store, found: FoundPlaces, delay_level: int | Sequence[int], settings: SendBackSettings
 ) -> tuple[StagedBack, list[StagedFile]]:
     if not len(found):

@@ -59,10 +59,10 @@ class Schedule:
         levels, errors = [], []
         for level, delay in enumerate(now.conf.message_delay_levels_ms, 1):
             try:
-                queue = _queue_of(level, queues, taken, progress, store)
+                queue = _queue_of_level(level, queues, taken, progress, store)
                 if queue is not None:
                     began = progress.get(level, 0)
-                    start = ledger.resume(_part(level), began, store.log)
+                    start = ledger.resume(_level_part(level), began, store.log)
                     levels.append(_Level(level, delay, queue, began, _corrected(start, queue), now.ms))
             except StoreError as error:
                 errors.append(error)
@@ -71,7 +71,7 @@ class Schedule:
         return SchedulePlan(store, now, [_due_of(each, share) for each in levels], progress, errors)
 
 
-def _part(level: int) -> str:
+def _level_part(level: int) -> str:
     return f"schedule/{level}"
 
 
@@ -81,7 +81,7 @@ def _lost(path: str) -> CorruptStoreError:
     )
 
 
-def _queue_of(
+def _queue_of_level(
     level: int, queues: Mapping[int, Queue], taken: Snapshot, progress: Mapping[int, int], store: Store
 ) -> Queue | None:
     """The queue of the level; None if no message was ever stored with this level."""
@@ -202,7 +202,7 @@ class SchedulePlan:
 
     def table(self) -> pa.Table:
         """One row for each due message that can be delivered."""
-        rows = [row for each in self.levels if len(each.offsets) for row in _rows(self.store, each)]
+        rows = [row for each in self.levels if len(each.offsets) for row in _due_rows(self.store, each)]
         return pa.Table.from_batches([batch_of(_COLUMNS, rows)])
 
     def apply(self, session: WriteSession) -> int:
@@ -274,7 +274,7 @@ def _appended(session: WriteSession, due: _Due, found: _Found) -> _Found:
     """
     level = due.level
     while len(found.messages):
-        turn = ServiceTurn(_part(level.level), found.stop, level.began)
+        turn = ServiceTurn(_level_part(level.level), found.stop, level.began)
         try:
             session.append(delivered_from_level(found.messages, found.queues), turn=turn)
             return found
@@ -323,7 +323,7 @@ def _outside_of_log(
     return errors
 
 
-def _rows(store: Store, due: _Due) -> list[tuple[object, ...]]:
+def _due_rows(store: Store, due: _Due) -> list[tuple[object, ...]]:
     found = _read(store, due)
     (keys,) = found.messages.properties(UNIQ_KEY)
     offsets = found.messages.queue_offsets.tolist()

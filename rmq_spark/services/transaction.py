@@ -74,7 +74,9 @@ def decide(
         plan = transaction.decide("/data/store", commit=["7F0000010001..."])
         plan.apply()
     """
-    wanted = [(_name(each), COMMIT) for each in commit] + [(_name(each), ROLLBACK) for each in rollback]
+    wanted = [(_shown_name(each), COMMIT) for each in commit] + [
+        (_shown_name(each), ROLLBACK) for each in rollback
+    ]
     if isinstance(store, str):
         stores: list[Store] = [*map(MessageStore.open, store_roots(os.path.abspath(store)))]
     else:
@@ -82,7 +84,7 @@ def decide(
     return plan_decisions(stores, wanted, now_of(stores[0].path, now_ms, broker_conf))
 
 
-def _name(name: Name) -> HalfName:
+def _shown_name(name: Name) -> HalfName:
     if isinstance(name, HalfName):
         return name
     return HalfName(msg_id=name) if isinstance(name, str) else HalfName(queue_offset=name)
@@ -128,7 +130,7 @@ class DecisionPlan:
                     continue
                 wanted = [(each.name, each.decision) for each in decisions]
                 found = find_decisions(session.store(), wanted, self.now.conf)
-                _refuse_missing(wanted, found, store.path)
+                _refuse_missing_halves(wanted, found, store.path)
                 done += write_decisions(session, list(found.values()), self.now.ms, key=key)
         return done
 
@@ -165,7 +167,7 @@ def plan_decisions(
         if found:
             parts.append((store, list(found.values())))
     if must_find:
-        _refuse_missing(wanted, where, " and ".join(store.path for store in stores))
+        _refuse_missing_halves(wanted, where, " and ".join(store.path for store in stores))
     return DecisionPlan(parts, now)
 
 
@@ -176,7 +178,9 @@ def _refuse_two_decisions(wanted: Sequence[tuple[HalfName, str]]) -> None:
             raise OptionError(f"{name}: expected one decision, found commit and rollback")
 
 
-def _refuse_missing(wanted: Sequence[tuple[HalfName, str]], found: Iterable[HalfName], where: str) -> None:
+def _refuse_missing_halves(
+    wanted: Sequence[tuple[HalfName, str]], found: Iterable[HalfName], where: str
+) -> None:
     known = set(found)
     for name, _ in wanted:
         if name not in known:

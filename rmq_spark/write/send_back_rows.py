@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_spark.write.column_places import column_places
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, stage_send_back
 from rmq_spark.write.stage_and_commit import Staged, commit_write, is_sync
 from rmq_spark.write.target import TargetStore, WriteTarget
@@ -45,6 +46,8 @@ _COLUMNS: tuple[tuple[str, tuple[str, ...], bool], ...] = (
     ("queueOffset", _INTEGERS, True),
     ("delayTimeLevel", _INTEGERS, False),
 )
+_NAMES = tuple(name for name, _, _ in _COLUMNS)
+_OPTION = "sendBack"
 _PLACES = pa.schema(
     [
         ("store", pa.int32()),  # its place in `WriteTarget.stores`
@@ -66,7 +69,7 @@ def check_place_columns(columns: Sequence[tuple[str, str]], target: WriteTarget)
             raise StoreNotFoundError(
                 f"{store.root}: expected the store of the messages to send back, found none"
             )
-    found = _by_name([name for name, _ in columns])
+    found = column_places([name for name, _ in columns], _NAMES, _OPTION)
     for name, types, is_needed in _COLUMNS:
         needed = is_needed or (name == "brokerName" and target.is_cluster)
         if name in found and not columns[found[name]][1].startswith(types):
@@ -77,19 +80,6 @@ def check_place_columns(columns: Sequence[tuple[str, str]], target: WriteTarget)
             raise OptionError(f"sendBack: expected the column {name} of the message, found no such column")
     if "storedTopic" not in found and "topic" not in found:
         raise OptionError("sendBack: expected the column storedTopic or topic of the message, found neither")
-
-
-def _by_name(names: Sequence[str]) -> dict[str, int]:
-    """The places of the columns by documented name; names match in any case, as in Spark."""
-    known = {name.lower(): name for name, _, _ in _COLUMNS}
-    found: dict[str, int] = {}
-    for place, name in enumerate(names):
-        documented = known.get(name.lower())
-        if documented in found:
-            raise OptionError(f"sendBack: expected the column {documented} once, found it twice")
-        if documented is not None:
-            found[documented] = place
-    return found
 
 
 # ---- in a task ---------------------------------------------------------------------------------------------
@@ -116,7 +106,7 @@ class _Rows:
     def __init__(self, target: WriteTarget, batch: pa.RecordBatch, first: int, partition: int | None) -> None:
         self._target, self._batch = target, batch
         self._first, self._partition = first, partition
-        self._found = _by_name(batch.schema.names)
+        self._found = column_places(batch.schema.names, _NAMES, _OPTION)
 
     def places(self) -> pa.RecordBatch:
         topics = self._column("storedTopic", pa.string())
@@ -210,7 +200,7 @@ def commit_send_back(
     staged, counts = Staged({}, ()), StagedBack()
     try:
         if not (is_committed and keeps_key):
-            staged, counts = _staged(target, group, rows)
+            staged, counts = _staged_rows(target, group, rows)
         elif len(rows):
             _log.warning(
                 "%d failed messages are not sent back: batch %s is committed already", len(rows), key
@@ -227,7 +217,7 @@ def commit_send_back(
     return results
 
 
-def _staged(target: WriteTarget, group: str, places: pa.Table) -> tuple[Staged, StagedBack]:
+def _staged_rows(target: WriteTarget, group: str, places: pa.Table) -> tuple[Staged, StagedBack]:
     files: dict[str, StagedFile] = {}
     counts = StagedBack()
     for number, store in enumerate(target.stores):

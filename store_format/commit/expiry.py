@@ -108,15 +108,15 @@ def following_files(root: str, log_min: int) -> Iterator[ExpiredFile]:
     others go on.
     """
     for topic, queue_id, directory, kind in list_queues(root, lambda topic: True, _warn):
-        yield from _whole(_queue_files, directory, kind, log_min)
+        yield from _whole_list(_queue_files, directory, kind, log_min)
         if kind == "simple":
             ext = f"{root}/consumequeue_ext/{topic}/{queue_id}"
-            yield from _whole(_ext_files, ext, directory, topic, queue_id, log_min)
-    yield from _whole(_index_files, f"{root}/index", log_min)
-    yield from _whole(_timer_files, f"{root}/timerlog", log_min)
+            yield from _whole_list(_ext_files, ext, directory, topic, queue_id, log_min)
+    yield from _whole_list(_index_files, f"{root}/index", log_min)
+    yield from _whole_list(_timer_files, f"{root}/timerlog", log_min)
 
 
-def _whole(find: Callable[..., Iterator[ExpiredFile]], *arguments: object) -> list[ExpiredFile]:
+def _whole_list(find: Callable[..., Iterator[ExpiredFile]], *arguments: object) -> list[ExpiredFile]:
     try:
         return list(find(*arguments))
     except StoreError as error:

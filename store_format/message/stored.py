@@ -69,7 +69,7 @@ class StoredMessages:
         arrow = pa.array(places)
         taken = {
             name: value.take(arrow) if isinstance(value, pa.Array) else value[places]
-            for name, value in _columns(self.messages).items()
+            for name, value in _columns_of(self.messages).items()
             if value is not None
         }
         return StoredMessages(MessageColumns(**taken))
@@ -99,16 +99,18 @@ def stored_messages(parts: Sequence[Units]) -> StoredMessages:
         hosts = [_hosts(units, which) for units in parts]
         columns[f"{which}_ip"] = np.concatenate([np.empty(0, _V16), *(ip for ip, _ in hosts)])
         columns[f"{which}_port"] = np.concatenate([np.empty(0, np.int64), *(port for _, port in hosts)])
-    columns["topic"] = _joined([units.stored_topics() for units in parts], pa.binary()).cast(pa.string())
-    columns["body"] = _joined([units.stored_bodies() for units in parts], kind)
-    columns["properties"] = _joined([units.raw_properties() for units in parts], kind)
+    columns["topic"] = _joined_arrays([units.stored_topics() for units in parts], pa.binary()).cast(
+        pa.string()
+    )
+    columns["body"] = _joined_arrays([units.stored_bodies() for units in parts], kind)
+    columns["properties"] = _joined_arrays([units.raw_properties() for units in parts], kind)
     return StoredMessages(MessageColumns(**columns))
 
 
 def join_columns(parts: Sequence[MessageColumns]) -> MessageColumns:
     """The messages of several columns in one, in their order. Each part has arrays, as `StoredMessages`."""
     columns: dict[str, Any] = {}
-    for name, first in _columns(parts[0]).items():
+    for name, first in _columns_of(parts[0]).items():
         values = [getattr(part, name) for part in parts]
         if first is None:
             columns[name] = None
@@ -119,7 +121,7 @@ def join_columns(parts: Sequence[MessageColumns]) -> MessageColumns:
     return MessageColumns(**columns)
 
 
-def _joined(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
+def _joined_arrays(arrays: Sequence[pa.Array], kind: pa.DataType) -> pa.Array:
     return pa.concat_arrays([pa.array([], kind), *(array.cast(kind) for array in arrays)])
 
 
@@ -135,7 +137,7 @@ def _hosts(units: Units, which: str) -> tuple[NDArray[np.void], _Ints]:
     return ip, port
 
 
-def _columns(messages: MessageColumns) -> dict[str, Any]:
+def _columns_of(messages: MessageColumns) -> dict[str, Any]:
     return {name: getattr(messages, name) for name in messages.__dataclass_fields__}
 
 

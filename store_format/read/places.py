@@ -92,12 +92,12 @@ def find_places(store: Store, places: Iterable[tuple[str, int, int]]) -> FoundPl
         identity.queue_ids[numbers], identity.queue_offsets[numbers] = key[1], offsets
         queue = queues.get(key)
         if queue is not None:
-            _refuse_kind(queue)
-            physical[numbers], sizes[numbers] = _entries(queue, offsets)
+            _refuse_queue_kind(queue)
+            physical[numbers], sizes[numbers] = _entries_at(queue, offsets)
         if (physical[numbers] < 0).any():
             place = names[int(numbers[physical[numbers] < 0][0])]
             raise _missing(store, place, _range_of(key, queues))
-    return _found(store, physical, sizes, names, identity)
+    return _found_places(store, physical, sizes, names, identity)
 
 
 def find_physical(store: Store, offsets: Iterable[int]) -> FoundPlaces:
@@ -110,10 +110,10 @@ def find_physical(store: Store, offsets: Iterable[int]) -> FoundPlaces:
             have = f"the commitlog has {store.log.min_offset} to {store.log.stop}"
             raise _missing(store, name, have)
         sizes.append(int.from_bytes(store.log.read(offset, _LENGTH_SIZE), "big", signed=True))
-    return _found(store, np.array(given, np.int64), np.array(sizes, np.int64), names)
+    return _found_places(store, np.array(given, np.int64), np.array(sizes, np.int64), names)
 
 
-def _found(
+def _found_places(
     store: Store, physical: _Ints, sizes: _Ints, names: list[str], identity: Identity | None = None
 ) -> FoundPlaces:
     distinct, first = np.unique(physical, return_index=True)
@@ -121,7 +121,7 @@ def _found(
     return FoundPlaces(store, distinct, sizes[first], first, tuple(names), chosen)
 
 
-def _entries(queue: Queue, offsets: _Ints) -> tuple[_Ints, _Ints]:
+def _entries_at(queue: Queue, offsets: _Ints) -> tuple[_Ints, _Ints]:
     """(physical offsets, sizes) of the messages at these queue offsets; -1 for an offset without one."""
     physical, sizes = np.full(len(offsets), -1, np.int64), np.zeros(len(offsets), np.int64)
     order = np.argsort(offsets, kind="stable")
@@ -140,7 +140,7 @@ def _entries(queue: Queue, offsets: _Ints) -> tuple[_Ints, _Ints]:
     return physical, sizes
 
 
-def _refuse_kind(queue: Queue) -> None:
+def _refuse_queue_kind(queue: Queue) -> None:
     what = None
     if queue.range.is_batch:
         what = "is a topic with queue.type=BatchCQ, whose messages cannot be named one by one"

@@ -43,11 +43,11 @@ def unread_before(store: Store, physical_stop: int, now_ms: int) -> list[tuple[o
         count = count_before(place.queue, start, limits[1], physical_stop)
         if count != 0:
             rows.append((store.broker_name, place.group, place.topic, place.queue_id, place.committed, count))
-    waiting = Counter(_waiting(store, physical_stop, now_ms))
+    waiting = Counter(_undelivered(store, physical_stop, now_ms))
     return rows + [(store.broker_name, None, *queue, None, count) for queue, count in sorted(waiting.items())]
 
 
-def _waiting(store: Store, physical_stop: int, now_ms: int) -> list[tuple[str, int]]:
+def _undelivered(store: Store, physical_stop: int, now_ms: int) -> list[tuple[str, int]]:
     found = []
     for batch in DELAYED.rows(store, now_ms, BrokerConf()):
         columns = (

@@ -66,7 +66,7 @@ def services_(
     previews = [root for root in roots if is_preview(root, apply_)]
     batches = _turns(roots, commit_log_paths, names, broker_conf, apply_)
     if previews or once:
-        _write(output, batches)
+        _write_turns(output, batches)
         if previews:
             print(
                 f"rmqlog: nothing was written to {', '.join(previews)}, which rmqlog did not create; add "
@@ -75,11 +75,11 @@ def services_(
             )
         return OK
     turns = _until_signal()  # before the first turn: a signal must not end it
-    _write(output, batches)
+    _write_turns(output, batches)
     return _loop(roots, commit_log_paths, names, broker_conf, every_ms / 1000, output, turns)
 
 
-def _write(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
+def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
     from rmq_spark.services.turn import TURN_COLUMNS
 
     write_rows(
@@ -171,5 +171,5 @@ def _loop(
                     on_turn=lambda reports, root=root: turns.put((root, reports)),  # type: ignore[misc]
                 )
             )  # fmt: skip
-        _write(output, did(), following=0)
+        _write_turns(output, did(), following=0)
     return INTERRUPTED if ended_by == [signal.SIGINT] else OK
