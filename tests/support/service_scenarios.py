@@ -111,7 +111,7 @@ def _timer_files(root: str) -> object:
     return units, None if wheel is None else wheel.slots().tolist()
 
 
-# ---- several services in a turn ----------------------------------------------------------------------------
+# ---- several services in a turn -------------------------------------------------------------------------
 
 
 def _make_both(root: Path) -> None:
