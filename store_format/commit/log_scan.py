@@ -2,7 +2,8 @@
 
 The log is cut into parts of about 64 MiB. A part is scanned by one process (`log_scan_worker.py`). Threads
 gain nothing, because most of the work holds the interpreter lock: 1 GiB of messages of 1 KiB took one
-thread 2.0 s and two threads 2.0 s. The parts come back in the order of the log. A small log is scanned in this process.
+thread 2.0 s and two threads 2.0 s. The parts come back in the order of the log. A small log is scanned in
+this process.
 """
 
 from __future__ import annotations
