@@ -85,8 +85,8 @@ def park_half(
         np.full(rows.count, HALF_QUEUE_ID, np.int64),
         np.zeros(rows.count, np.int64),
         {
-            TRAN_MSG: _repeat(b"true", rows.count),
-            PGROUP: _repeat(producer_group.encode(), rows.count),
+            TRAN_MSG: _same_for_all(b"true", rows.count),
+            PGROUP: _same_for_all(producer_group.encode(), rows.count),
         },
         {
             **({} if uniq_key is None else {TRANSACTION_ID: uniq_key}),
@@ -96,7 +96,7 @@ def park_half(
     )
 
 
-def _repeat(value: bytes, count: int) -> pa.LargeBinaryArray:
+def _same_for_all(value: bytes, count: int) -> pa.LargeBinaryArray:
     return pa.repeat(pa.scalar(value, _KIND), count)
 
 

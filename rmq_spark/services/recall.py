@@ -60,7 +60,7 @@ class RecallPlan:
         )
         with write_session(self.root, options) as session:
             store = session.store()
-            rows = _waiting(store, self.topic, self.uniq_key, now_ms, self.conf)
+            rows = _waiting_rows(store, self.topic, self.uniq_key, now_ms, self.conf)
             if not rows.num_rows:
                 return 0
             victims, _, damaged = read_stored(
@@ -107,7 +107,7 @@ def recall(
     store = Store.open(store) if isinstance(store, str) else store
     refuse_store(store.path)
     conf = broker_conf_of(store.path, broker_conf)
-    rows = _waiting(store, topic, uniq_key, _clock(now_ms), conf)
+    rows = _waiting_rows(store, topic, uniq_key, _clock(now_ms), conf)
     return RecallPlan(
         store.path,
         topic,
@@ -121,7 +121,7 @@ def recall(
     )
 
 
-def _waiting(store: Store, topic: str, uniq_key: str, now_ms: int, conf: BrokerConf) -> pa.Table:
+def _waiting_rows(store: Store, topic: str, uniq_key: str, now_ms: int, conf: BrokerConf) -> pa.Table:
     """The rows of the view `delayed`; none if the message is recalled already."""
     found: list[dict[str, Any]] = []
     states = set()

@@ -26,10 +26,10 @@ _STORED = "storeTimestamp"
 
 def drop_duplicates(df: DataFrame, by: By = "msgId", within: str | None = None) -> DataFrame:
     """See `rmq_spark.drop_duplicates`."""
-    columns = [_column(df, each) for each in ([by] if isinstance(by, str | Column) else by)]
+    columns = [_key_column(df, each) for each in ([by] if isinstance(by, str | Column) else by)]
     if not columns:
         raise OptionError("by: expected at least one column, found none")
-    _refuse_missing(df, _PLACE)
+    _refuse_missing_columns(df, _PLACE)
     place = F.struct(*_PLACE)
     is_null = reduce(or_, (column.isNull() for column in columns))
     # A message without a key is equal to no other message, so its place is its key.
@@ -51,7 +51,7 @@ def _of_stream(keyed: DataFrame, within_ms: int | None) -> DataFrame:
 
 def _of_batch(keyed: DataFrame, within_ms: int | None) -> DataFrame:
     """The message that was stored first, and those more than `within_ms` after the one before."""
-    _refuse_missing(keyed, (_STORED,))
+    _refuse_missing_columns(keyed, (_STORED,))
     before = F.lag(_STORED).over(Window.partitionBy(_KEY).orderBy(_STORED, *_PLACE))
     first = before.isNull()
     if within_ms is not None:
@@ -60,7 +60,7 @@ def _of_batch(keyed: DataFrame, within_ms: int | None) -> DataFrame:
     return keyed.withColumn(_TIME, first).where(_TIME)
 
 
-def _column(df: DataFrame, by: str | Column) -> Column:
+def _key_column(df: DataFrame, by: str | Column) -> Column:
     if isinstance(by, Column):
         return by
     if by not in df.columns:
@@ -68,7 +68,7 @@ def _column(df: DataFrame, by: str | Column) -> Column:
     return df[by]
 
 
-def _refuse_missing(df: DataFrame, names: Sequence[str]) -> None:
+def _refuse_missing_columns(df: DataFrame, names: Sequence[str]) -> None:
     missing = [name for name in names if name not in df.columns]
     if missing:
         raise OptionError(

@@ -107,14 +107,14 @@ def _by_arrow(
     def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         tables = (pa.Table.from_batches([batch]) for batch in batches)
         rows = chain.from_iterable(ArrowTableToRowsConversion.convert(table, schema) for table in tables)
-        reports = [_members(report) for report in handle(rows)]
+        reports = [_report_members(report) for report in handle(rows)]
         if reports:
             yield pa.RecordBatch.from_pylist(reports, _REPORT)
 
     return run
 
 
-def _members(report: QueueReport) -> dict[str, object]:
+def _report_members(report: QueueReport) -> dict[str, object]:
     topic, broker, queue_id = report.queue
     dead = [number for each in report.dead for number in (each.offset, each.times)]
     return dict(

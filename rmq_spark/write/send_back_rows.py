@@ -200,7 +200,7 @@ def commit_send_back(
     staged, counts = Staged({}, ()), StagedBack()
     try:
         if not (is_committed and keeps_key):
-            staged, counts = _staged_rows(target, group, rows)
+            staged, counts = _staged_copies_of(target, group, rows)
         elif len(rows):
             _log.warning(
                 "%d failed messages are not sent back: batch %s is committed already", len(rows), key
@@ -217,7 +217,7 @@ def commit_send_back(
     return results
 
 
-def _staged_rows(target: WriteTarget, group: str, places: pa.Table) -> tuple[Staged, StagedBack]:
+def _staged_copies_of(target: WriteTarget, group: str, places: pa.Table) -> tuple[Staged, StagedBack]:
     files: dict[str, StagedFile] = {}
     counts = StagedBack()
     for number, store in enumerate(target.stores):

@@ -110,7 +110,7 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
         if scan.index:
             indexed.append(_indexed(scan, log, run))
     queues, rows = dispatch.take_rows()
-    return LogPart(first, end, units, queues, rows, _joined(indexed) if scan.index else None, damage)
+    return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
 
 
 def _indexed(scan: LogScan, log: CommitLog, run: UnitRun) -> IndexBatch:
@@ -121,7 +121,7 @@ def _indexed(scan: LogScan, log: CommitLog, run: UnitRun) -> IndexBatch:
     return IndexBatch(units.physical_offsets, times, hashes, message_index)
 
 
-def _joined(batches: list[IndexBatch]) -> IndexBatch:
+def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
     counts = np.cumsum([0, *(len(each.physical_offsets) for each in batches)])
     empty = np.empty(0, np.int64)
     return IndexBatch(

@@ -78,15 +78,17 @@ def compare(
     directory = queue_directory(root, queue.topic, queue.queue_id, "batch" if queue.is_batch else "simple")
     found = [file for file in list_store_files(directory) if file.size]
     if not found and not in_place:
-        return _whole(queue, "create", "no file", log)
+        return _whole_change(queue, "create", "no file", log)
     size = queue.file_size
     if any(file.size != size or file.start % size for file in found):
-        return _whole(queue, "replace", f"expected files of {size} bytes, found other sizes or names", log)
+        return _whole_change(
+            queue, "replace", f"expected files of {size} bytes, found other sizes or names", log
+        )
     disk = _Disk(root, queue, directory, {file.start: file for file in found}, files)
     return _compare_batch(queue, disk, log) if queue.is_batch else _compare_simple(queue, disk, log)
 
 
-def _whole(queue: BuiltQueue, action: str, reason: str, log: LogRange) -> QueueChange:
+def _whole_change(queue: BuiltQueue, action: str, reason: str, log: LogRange) -> QueueChange:
     by_broker = 0
     for low in range(queue.first, queue.stop, _CHUNK):
         units = queue.units(low, min(low + _CHUNK, queue.stop))
@@ -232,7 +234,7 @@ def _compare_batch(queue: BuiltQueue, disk: _Disk, log: LogRange) -> QueueChange
         if not is_same or end < len(units):
             break
     if not is_same:
-        return _whole(queue, "replace", "entries differ from the messages in the log", log)
+        return _whole_change(queue, "replace", "entries differ from the messages in the log", log)
     if number == queue.stop:
         return None
     by_broker, base = 0, disk.first + expired

@@ -71,7 +71,7 @@ class IndexCheck:
         """
         check = IndexCheck(f"{root}/index", geometry, log_start, log_stop)
         for listed in list_index_files(check.directory):
-            found = _listed(listed.path, geometry, log_stop)
+            found = _listed_entries(listed.path, geometry, log_stop)
             header = found.header
             if not found.problem and mark is not None and header is not None and header.end_timestamp > mark:
                 found.problem = f"a crash came before it was flushed ({header.end_timestamp} > {mark})"
@@ -120,7 +120,7 @@ class IndexCheck:
         return len(self.files)
 
 
-def _listed(path: str, geometry: IndexGeometry, log_stop: int) -> _Listed:
+def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int) -> _Listed:
     nothing = np.empty(0, _ENTRY)
     try:
         file = IndexFile.open(path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)

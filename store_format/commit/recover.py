@@ -79,7 +79,7 @@ class RecoverPlan:
         """
         if self._survey is None:
             self._refuse_running()
-            self._seen = _identity(self.root, self.options)
+            self._seen = _identity_of_files(self.root, self.options)
             into = self.options.into
             survey = (
                 find_end(
@@ -117,7 +117,7 @@ class RecoverPlan:
         """Recovers the copy; the store itself is only read."""
         self._refuse_running()
         self._refuse_change("since the recovery was planned; plan it again")
-        self._seen = _identity(self.root, self.options)
+        self._seen = _identity_of_files(self.root, self.options)
         refuse_target(self.root, target)
         survey = survey_of_copy(self.root, target, self.options)
         if survey.refused is not None:
@@ -136,7 +136,7 @@ class RecoverPlan:
             )
 
     def _refuse_change(self, when: str) -> None:
-        if self._seen is not None and self._seen != _identity(self.root, self.options):
+        if self._seen is not None and self._seen != _identity_of_files(self.root, self.options):
             raise StoreInUseError(f"{self.root}: the store changed {when}")
 
     def _commit_row(self) -> list[_Row]:
@@ -147,7 +147,7 @@ class RecoverPlan:
 
     def _table(self, survey: Survey, before: list[_Row] | None = None) -> pa.Table:
         rows = self._commit_row() if before is None else before
-        rows += [(self.broker_name, *row) for row in _rows(survey, self.options)]
+        rows += [(self.broker_name, *row) for row in _plan_rows(survey, self.options)]
         return pa.Table.from_batches([batch_of(RECOVER_COLUMNS, rows)])
 
 
@@ -198,7 +198,7 @@ def recover(
         cut_after_damage=cut_after_damage,
         into=into,
         salvage=salvage,
-        settings=None if broker_conf is None else _settings(root, conf),
+        settings=None if broker_conf is None else _settings_of_conf(root, conf),
         batch_queue_file_size=conf.batch_queue_file_size,
         delay_levels_ms=conf.message_delay_levels_ms,
         log_directories=tuple(map(os.path.abspath, commit_log_paths)),
@@ -206,7 +206,7 @@ def recover(
     return RecoverPlan(root, options, broker_name_of(root))
 
 
-def _settings(root: str, conf: BrokerConf) -> StoreSettings:
+def _settings_of_conf(root: str, conf: BrokerConf) -> StoreSettings:
     return StoreSettings(
         broker_name_of(root),
         conf.commit_log_file_size,
@@ -227,7 +227,7 @@ def _refuse_rocksdb(root: str) -> None:
         )
 
 
-def _identity(root: str, options: RecoverOptions) -> object:
+def _identity_of_files(root: str, options: RecoverOptions) -> object:
     """Changes when anything that a recovery looks at changes."""
     paths = [
         file.path
@@ -244,7 +244,7 @@ def _identity(root: str, options: RecoverOptions) -> object:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def _rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
+def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
     yield from _log_rows(survey)
     for change in survey.changes:
         part = FOLDERS["batch" if change.is_batch else "simple"]

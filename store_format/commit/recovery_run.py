@@ -131,7 +131,7 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
 
     look(survey, options, aside, on_part=index)
     _note_sizes(survey, options, files)
-    _cut(survey, files)
+    _cut_behind_end(survey, files)
     _change_queues(survey, aside, files)
     _change_index(survey, options, aside, files, built[0] if built else None)
     if survey.is_crashed:
@@ -175,7 +175,7 @@ def with_noted_sizes(root: str, options: RecoverOptions) -> RecoverOptions:
         ) from error
 
 
-def _cut(survey: Survey, files: FileWrites) -> None:
+def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
     """Removes what points behind the log's end, then clears the log there."""
     root, log, end = survey.root, survey.log, survey.end
     settings = survey.settings
@@ -195,7 +195,7 @@ def _change_queues(survey: Survey, aside: str, files: FileWrites) -> None:
         if change.action in ("complete", "correct"):
             compare(root, survey.built[change.queue], survey.range, files)
         elif change.action == "replace":
-            _replace(root, aside, change, survey, files)
+            _replace_queue(root, aside, change, survey, files)
     _create([change for change in survey.changes if change.action == "create"], survey, aside, files)
     if survey.is_crashed:
         for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
@@ -210,7 +210,7 @@ def _sync(directory: str, files: FileWrites) -> None:
     files.sync_directory(directory)
 
 
-def _replace(root: str, aside: str, change: QueueChange, survey: Survey, files: FileWrites) -> None:
+def _replace_queue(root: str, aside: str, change: QueueChange, survey: Survey, files: FileWrites) -> None:
     """Puts the built directory in the place of the old one, which is removed with `aside`."""
     built = survey.built[change.queue]
     target = queue_directory(root, *change.queue, "batch" if change.is_batch else "simple")

@@ -131,8 +131,8 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
     `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
     """
     target, root = root, source or root
-    settings = _settings(root, log, options)
-    size = _queue_file_size(root, log, options)
+    settings = _settings_of_files(root, log, options)
+    size = _known_queue_file_size(root, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = abort_mark(root) == ""
     queues = _whole_queues(root, log)
@@ -174,7 +174,7 @@ def _ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[Qu
     ]
 
 
-def _settings(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
+def _settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
     """The sizes of the store's files; of a damaged index file those of the other index files."""
     name = root.rstrip("/").rpartition("/")[2]
     try:
@@ -189,7 +189,7 @@ def _settings(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettin
         return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
 
 
-def _queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
+def _known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
     """The bytes of a consume queue file; None if the store does not show them."""
     known = options.settings if options.is_queue_size_given else None
     known = known or read_settings(root)
@@ -228,7 +228,7 @@ def look(
     """Reads all messages of the log once; builds the queues below `aside` and compares queues and index."""
     if not (options.queues or options.index):
         return
-    scan = _scan(survey, options)
+    scan = _scan_log(survey, options)
     builder = QueueBuilder(
         aside,
         scan.batch_topics,
@@ -260,11 +260,11 @@ def _parts(scan: LogScan, survey: Survey, options: RecoverOptions) -> Iterator[L
 
 def index_parts(survey: Survey, options: RecoverOptions, start: int) -> Iterator[LogPart]:
     """The messages of the log from `start`, where a message begins, for the index alone."""
-    scan = _scan(survey, options)
+    scan = _scan_log(survey, options)
     return scan_log(scan, survey.log, start, survey.end.offset, processes=options.processes)
 
 
-def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
+def _scan_log(survey: Survey, options: RecoverOptions) -> LogScan:
     root = survey.source
     batch = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
     batch |= {topic for topic, _, _, kind in list_queues(root, lambda _: True, _ignore) if kind == "batch"}
@@ -282,7 +282,7 @@ def _scan(survey: Survey, options: RecoverOptions) -> LogScan:
 
 def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
     batch = batch_file_size(survey.source, options.batch_queue_file_size)
-    simple = _queue_file_size(survey.source, survey.log, options)
+    simple = _known_queue_file_size(survey.source, survey.log, options)
 
     def size(queue: QueueKey, is_batch: bool) -> int:
         if is_batch:

@@ -59,7 +59,9 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd) -> list[Hole]:
             f"the commitlog has {len(places)} damaged places or more; expected fewer than {_PLACES_MAX}. "
             "Export the messages into a new store instead (rmqlog export --skip-damage)"
         )
-    merged = _merged((start, min(stop, readable.offset)) for start, stop in places if start < readable.offset)
+    merged = _merged_places(
+        (start, min(stop, readable.offset)) for start, stop in places if start < readable.offset
+    )
     return [
         Hole(low, high, _time_before(log, low))
         for start, stop in merged
@@ -67,7 +69,7 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd) -> list[Hole]:
     ]
 
 
-def _merged(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+def _merged_places(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     for start, stop in sorted(places):
         if found and start <= found[-1][1]:

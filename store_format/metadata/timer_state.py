@@ -133,7 +133,7 @@ class TimerState:
                 "reserved": 0,
             },
         )
-        for time, rows in _by_time(times):
+        for time, rows in _rows_by_time(times):
             units["prev_pos"][rows[1:]] = positions[rows[:-1]]
             units["prev_pos"][rows[0]] = self.slot(time).last
             self._link(time, positions[rows], units["magic"][rows])
@@ -156,7 +156,7 @@ class TimerState:
         TimerWheel.reviseSlot does not count them; here `num` is right as well.
         """
         times = (units["write_timestamp"].astype(np.int64) + units["delayed_time"]) // self.precision_ms
-        for time, rows in _by_time(times):
+        for time, rows in _rows_by_time(times):
             self._link(time, positions[rows], units["magic"][rows])
 
     def _link(self, time: int, positions: _Ints, magic: NDArray[np.integer]) -> None:
@@ -247,7 +247,7 @@ class TimerState:
         return found
 
 
-def _by_time(times: _Ints) -> Iterator[tuple[int, _Ints]]:
+def _rows_by_time(times: _Ints) -> Iterator[tuple[int, _Ints]]:
     """(time, rows) for each time; the times in the order of their last rows, so that the last one wins."""
     order = np.argsort(times, kind="stable")
     edges = np.flatnonzero(np.diff(times[order])) + 1
@@ -311,7 +311,7 @@ def _read_units(state: TimerState, start: int) -> None:
     flushed = state.check.last_timer_log_flush_pos
     try:
         for first, found in state.log.scan(state.end):
-            units = _whole(found)
+            units = _whole_units(found)
             positions = first + _UNIT * np.arange(len(units), dtype=np.int64)
             state.revise(positions, units)
             unflushed.append(units["physical_offset"][positions >= flushed].astype(np.int64))
@@ -325,7 +325,7 @@ def _read_units(state: TimerState, start: int) -> None:
     state.unflushed = np.concatenate([state.unflushed, *unflushed])
 
 
-def _whole(units: _Units) -> _Units:
+def _whole_units(units: _Units) -> _Units:
     """The units before one that a crash left half written: a message has more than 0 bytes."""
     torn = np.flatnonzero(units["message_size"] <= 0)
     return units[: int(torn[0])] if len(torn) else units

@@ -31,7 +31,7 @@ _CHECK_SIZE = 4096  # DefaultMappedFile.OS_PAGE_SIZE
 def write_timer_log(state: TimerState, files: FileWrites) -> None:
     """Appends the new units (TimerLog.append), and cuts what is damaged behind the last whole unit."""
     if state.is_damaged:
-        _cut(state, files)
+        _cut_timer_log(state, files)
     if not len(state.new_units):
         return
     directory = files.make_directories(state.root, "timerlog")
@@ -67,7 +67,7 @@ def _end_file(state: TimerState, number: int, files: FileWrites) -> None:
         files.sync(file)
 
 
-def _cut(state: TimerState, files: FileWrites) -> None:
+def _cut_timer_log(state: TimerState, files: FileWrites) -> None:
     """Removes what is behind the end of the log (MappedFileQueue.truncateDirtyFiles)."""
     end = int(state.new_positions[0]) if len(state.new_positions) else state.end
     for each in state.log.files:

@@ -135,10 +135,10 @@ class ConsumeTimes:
 
 def consume_time(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     """One row a group, and one without group if records were skipped."""
-    return batches_of(CONSUME_TIME_COLUMNS, _rows(store))
+    return batches_of(CONSUME_TIME_COLUMNS, _consume_time_rows(store))
 
 
-def _rows(store: Store) -> Iterator[tuple[object, ...]]:
+def _consume_time_rows(store: Store) -> Iterator[tuple[object, ...]]:
     found = ConsumeTimes()
     queues = store.queues(lambda topic: topic.startswith(TRACE_PREFIXES))
     for batch in read_queues(queues, ("body",)):

@@ -79,7 +79,7 @@ def duplicates(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     queues = store.queues(lambda topic: not is_system_topic(topic))
     for topic, of_topic in groupby(queues, lambda queue: queue.topic):
         for rows in _of_topic(list(of_topic)):
-            yield _output(store.broker_name, topic, rows)
+            yield _output_batch(store.broker_name, topic, rows)
 
 
 def _of_topic(
@@ -90,7 +90,7 @@ def _of_topic(
     slots = np.zeros(min(max(1 << (messages * 16).bit_length(), _SLOTS_MIN), slots_max), np.uint8)
     texts = 0
     for batch in read_queues(queues, _READ):
-        found, counts = np.unique(_slots_of(_texts(batch)["text"], slots), return_counts=True)
+        found, counts = np.unique(_slots_of(_ids_and_keys(batch)["text"], slots), return_counts=True)
         slots[found] = np.minimum(slots[found] + counts, 2)
         texts += int(counts.sum())
     candidates = texts - int(np.count_nonzero(slots == 1))
@@ -108,7 +108,7 @@ def _of_topic(
 # ---- ids and keys ------------------------------------------------------------------------------------------
 
 
-def _texts(batch: pa.RecordBatch) -> pa.Table:
+def _ids_and_keys(batch: pa.RecordBatch) -> pa.Table:
     """One row for the id of each message and one for each of its keys, with the columns of `_TABLE`.
 
     `text` is U and the id, or K and the key. Messages that were sent back or resent are left out.
@@ -141,7 +141,7 @@ def _candidates(batch: pa.RecordBatch, slots: NDArray[np.uint8], share: tuple[in
 
     `share` is (number, passes).
     """
-    table = _texts(batch)
+    table = _ids_and_keys(batch)
     places = _slots_of(table["text"], slots)
     number, passes = share
     table = table.filter(pa.array((slots[places] == 2) & (places % passes == number)))
@@ -162,12 +162,12 @@ def _first_places(
         waiting.append(found.append_column("copies", pa.array(np.ones(found.num_rows, np.int64))))
         count += found.num_rows
         if count > texts_max // 4:
-            first, waiting, count = _merged(first, waiting), [], 0
-    first = _merged(first, waiting)
+            first, waiting, count = _merged_tables(first, waiting), [], 0
+    first = _merged_tables(first, waiting)
     return first.filter(pc.greater(first["copies"], 1))
 
 
-def _merged(first: pa.Table | None, waiting: Sequence[pa.Table]) -> pa.Table:
+def _merged_tables(first: pa.Table | None, waiting: Sequence[pa.Table]) -> pa.Table:
     """One row for each text: the first message, and the sum of `copies`."""
     tables = [*([] if first is None else [first]), *waiting]
     if not tables:
@@ -198,7 +198,7 @@ def _later(found: pa.Table, first: pa.Table) -> pa.Table:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def _output(broker: str, topic: str, rows: pa.Table) -> pa.RecordBatch:
+def _output_batch(broker: str, topic: str, rows: pa.Table) -> pa.RecordBatch:
     rows = rows.combine_chunks()
     arrays: dict[str, Any] = {name: rows[name].combine_chunks() for name in rows.column_names}
     count = rows.num_rows
@@ -206,15 +206,15 @@ def _output(broker: str, topic: str, rows: pa.Table) -> pa.RecordBatch:
     values = [
         pa.repeat(pa.scalar(broker, TEXT), count), pa.repeat(pa.scalar(topic, TEXT), count), by,
         pc.utf8_slice_codeunits(arrays["text"], 1), arrays["copies"],
-        arrays["first_queue"], arrays["first_offset"], _times(arrays["first_time"]),
-        arrays["queue"], arrays["offset"], _times(arrays["time"]),
+        arrays["first_queue"], arrays["first_offset"], _times_us(arrays["first_time"]),
+        arrays["queue"], arrays["offset"], _times_us(arrays["time"]),
         pc.subtract(arrays["time"], arrays["first_time"]),
         arrays["first_physical"], arrays["physical"],
     ]  # fmt: skip
     return pa.RecordBatch.from_arrays(values, schema=schema_of(DUPLICATE_COLUMNS))
 
 
-def _times(times_ms: pa.Int64Array) -> pa.TimestampArray:
+def _times_us(times_ms: pa.Int64Array) -> pa.TimestampArray:
     known = pc.and_(pc.greater_equal(times_ms, TIME_MS_MIN), pc.less(times_ms, TIME_MS_STOP))
     return pc.multiply(pc.if_else(known, times_ms, pa.scalar(None, LONG)), 1000).cast(TIME)
 
