@@ -20,7 +20,13 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.errors import CorruptStoreError, IllegalMessageError, StoreError, UnsupportedFormatError
+from store_format.errors import (
+    CorruptStoreError,
+    IllegalMessageError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
 from store_format.layouts import CQ_EXT_ADDRESS_MAX
 from store_format.message.stored import StoredMessages
 from store_format.metadata.delay_offsets import write_delay_offsets
@@ -66,6 +72,7 @@ class Schedule:
                     levels.append(_Level(level, delay, queue, began, _corrected(start, queue), now.ms))
             except StoreError as error:
                 errors.append(error)
+        errors += _above_levels(queues, len(now.conf.message_delay_levels_ms), progress, store)
         due = [each for each in levels if each.is_first_due]
         share = max(1, TURN_MESSAGES_MAX // max(1, len(due))), TURN_BYTES_MAX // max(1, len(due))
         return SchedulePlan(store, now, [_due_of(each, share) for each in levels], progress, errors)
@@ -94,6 +101,25 @@ def _queue_of_level(
     return queue
 
 
+def _above_levels(
+    queues: Mapping[int, Queue], level_max: int, progress: Mapping[int, int], store: Store
+) -> list[StoreError]:
+    """An error for each queue of a level that messageDelayLevel lacks, if messages wait there.
+
+    A broker leaves them there without a word; mostly the setting is not that of the store's broker.
+    """
+    return [
+        OptionError(
+            f"{store.path}: messageDelayLevel has {level_max} levels, and "
+            f"{queue.max_offset - max(progress.get(level, 0), queue.min_offset)} messages wait at level "
+            f"{level}. Give the setting of the store's broker (--broker-conf, broker_conf=, "
+            ".rmqlog/broker.conf)"
+        )
+        for level, queue in sorted(queues.items())
+        if level > level_max and queue.max_offset > max(progress.get(level, 0), queue.min_offset)
+    ]
+
+
 def _corrected(offset: int, queue: Queue) -> int:
     """The offset, or the nearest that the queue has (ScheduleMessageService.correctDelayOffset)."""
     corrected = min(max(offset, queue.min_offset), queue.max_offset)
@@ -118,7 +144,13 @@ class _Level:
     first_due_ms: int | None = field(init=False)  # None: no message waits
 
     def __post_init__(self) -> None:
-        _, times, _ = self.entries(self.start, self.start + 1)
+        """Looks at the next entry. Blank entries, of messages that were lost, are passed over."""
+        times, step = np.empty(0, np.int64), 1
+        while not len(times) and self.start < self.queue.max_offset:
+            offsets, times, _ = self.entries(self.start, self.start + step)
+            self.start = int(offsets[0]) if len(offsets) else self.start + step
+            step = TURN_MESSAGES_MAX
+        self.start = min(self.start, self.queue.max_offset)
         self.first_due_ms = int(times[0]) if len(times) else None
 
     @property

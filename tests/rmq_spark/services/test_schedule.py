@@ -193,8 +193,6 @@ def test_shorter_levels_count_at_once(tmp_path: Path) -> None:
     """ScheduleMessageService.correctDeliverTimestamp: a time later than the level allows is now."""
     root = make_store(tmp_path / "store")
     append(root, delayed("T", 18, 0, 1))
-    conf = BrokerConf(message_delay_levels_ms=(1000,) * 17)
-    assert run_once(str(root), ["schedule"], BEGIN_MS, broker_conf=conf).to_pylist()[0]["due"] == 0
     conf = BrokerConf(message_delay_levels_ms=(1000,) * 18)
     report = run_once(str(root), ["schedule"], BEGIN_MS, broker_conf=conf).to_pylist()[0]
     assert (report["done"], report["lateMs"]) == (1, 0)
