@@ -106,13 +106,13 @@ class CheckPlan:
         self.stop = queue.half_offset
         size = 0
         for chunk in _CHUNKS:
-            halves, count, last = _read_undecided(queue, self.store, self.stop, decided, chunk)
+            halves, last = _read_undecided(queue, self.store, self.stop, decided, chunk)
             size += int(halves.sizes.sum())
             if not self._walk_chunk(halves, last, is_decided):
                 break
             if len(self.acts) >= TURN_MESSAGES_MAX or size >= TURN_BYTES_MAX:
                 break
-            if count < chunk:
+            if last >= queue.half.max_offset:
                 break
         self.op_stop = op_stop(queue.op_offset, ops, self.stop)
         if self.acts:
@@ -285,10 +285,11 @@ class _Decided:
 
 def _read_undecided(
     queue: HalfQueue, store: Store, start: int, decided: set[int], count: int
-) -> tuple[StoredMessages, int, int]:
-    """(undecided half messages from `start` on, how many entries they are, the offset after them).
+) -> tuple[StoredMessages, int]:
+    """(undecided half messages from `start` on, the offset after them).
 
-    At most `count` messages and a turn's bytes. Damaged messages are passed with a warning.
+    At most `count` messages and a turn's bytes. Damaged messages are passed with a warning. The units that a
+    recovery writes for lost messages (`lost_units`) are passed too: `read_slice` leaves them out.
     """
     piece = queue.half.piece(start, start + count + len(decided))
     offsets, units = read_slice(piece)
@@ -297,7 +298,7 @@ def _read_undecided(
     taken = np.cumsum(open_)
     cut = int(np.searchsorted(taken, count, side="right"))
     cut = min(cut, max(1, int(np.searchsorted(sizes, TURN_BYTES_MAX, side="right"))))
-    last = int(offsets[cut - 1]) + 1 if cut else start
+    last = int(offsets[cut - 1]) + 1 if cut < len(offsets) else piece.stop
     chosen = open_[:cut]
     units = units[:cut][chosen]
     halves, _, damaged = read_stored(
@@ -308,4 +309,4 @@ def _read_undecided(
     )
     for each in damaged:
         _log.warning("%s: a half message is passed: %s", store.path, each.error)
-    return halves, int(chosen.sum()), last
+    return halves, last

@@ -1,0 +1,53 @@
+"""The check of half messages: one lost or odd half message does not hold up the others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from rmq_spark.services import HalfMessage, run_once, transaction
+from store_format.layouts import CQ_UNIT
+from tests.support.halves import BORN_MS, checker_offsets, half_store, visible
+
+MINUTE = 60_000
+_PRE_BLANK = bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
+
+
+def check(root: Path, answer: Callable[[HalfMessage], str | None], now_ms: int) -> int:
+    return transaction.check(str(root), answer, now_ms).apply()
+
+
+def commit(message: HalfMessage) -> str:
+    return "commit"
+
+
+def test_the_places_of_lost_half_messages_are_passed(tmp_path: Path) -> None:
+    """More of them than a check reads first. A recovery with --salvage writes such units."""
+    root = half_store(tmp_path / "s", [f"{place:02}" for place in range(50)])
+    _lose(root, 2, 45)
+    (turn,) = run_once(
+        str(root), ["schedule"], BORN_MS + 5000, extra=[transaction.checker(commit)]
+    ).to_pylist()[1:]
+    assert turn["nextDue"].timestamp() * 1000 == BORN_MS + 6000
+    assert check(root, commit, BORN_MS + MINUTE) == 7
+    assert visible(root) == ["00", "01", "45", "46", "47", "48", "49"]
+    assert checker_offsets(root)[0] == 50
+
+
+def test_a_queue_that_ends_in_lost_half_messages_is_checked_to_its_end(tmp_path: Path) -> None:
+    root = half_store(tmp_path / "s", [f"{place:02}" for place in range(50)])
+    _lose(root, 0, 50)
+    assert check(root, commit, BORN_MS + MINUTE) == 0
+    (turn,) = run_once(
+        str(root), ["schedule"], BORN_MS + MINUTE, extra=[transaction.checker(commit)]
+    ).to_pylist()[1:]
+    assert turn["nextDue"] is None
+    assert checker_offsets(root)[0] == 50
+
+
+def _lose(root: Path, start: int, stop: int) -> None:
+    """Makes the units [start, stop) of the half queue those of lost messages."""
+    (file,) = (root / "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC/0").iterdir()
+    with file.open("r+b") as units:
+        units.seek(start * CQ_UNIT.itemsize)
+        units.write(_PRE_BLANK * (stop - start))
