@@ -270,10 +270,13 @@ def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue, read_before: int 
     """
     conf, store = plan.now.conf, plan.store
     start = min(max(plan.queue_offset, queue.min_offset), queue.max_offset)
-    offsets, entries = read_slice(queue.range.piece(start, min(start + TURN_MESSAGES_MAX, queue.max_offset)))
+    stop = min(start + TURN_MESSAGES_MAX, queue.max_offset)
+    offsets, entries = read_slice(queue.range.piece(start, stop))
     fits = int(np.searchsorted(np.cumsum(entries["size"].astype(np.int64)), TURN_BYTES_MAX, side="right"))
-    offsets, entries = offsets[: max(fits, 1)], entries[: max(fits, 1)]
-    plan.queue_offset = int(offsets[-1]) + 1 if len(offsets) else queue.max_offset
+    fits = max(fits, 1)
+    # Units of lost messages are not among the entries: a piece may have none, and messages may follow.
+    plan.queue_offset = stop if fits >= len(offsets) else int(offsets[fits])
+    offsets, entries = offsets[:fits], entries[:fits]
     plan.has_more_new = plan.queue_offset < queue.max_offset
     new = ~np.isin(entries["physical_offset"], state.unflushed)
     offsets, entries = offsets[new], entries[new]

@@ -1,0 +1,45 @@
+"""The service `timer` goes on after lost messages, messages that cannot be stored, and an older timerlog."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.services import run_once, timer
+from store_format.consumequeue.updates import pre_blank_bytes
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.timer import read_timer_check
+from store_format.names import TIMER_TOPIC
+from tests.support.staged import make_store
+from tests.support.waiting import BEGIN_MS, append, bodies, timed
+
+CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
+
+
+def _turn(root: Path, now_ms: int) -> dict[str, Any]:
+    return run_once(str(root), ["timer"], now_ms, apply=True, broker_conf=CONF).to_pylist()[0]
+
+
+def _next_offset(root: Path) -> int:
+    check = read_timer_check(str(root / "config" / "timercheck"))
+    assert check is not None
+    return check.last_timer_queue_offset
+
+
+def test_messages_behind_lost_ones_are_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A salvaged timer queue has pre-blank units in its middle, here as many as two turns read."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS, 0, 20))
+    queue = next((root / "consumequeue" / TIMER_TOPIC / "0").iterdir())
+    with queue.open("r+b") as file:
+        file.seek(4 * 20)
+        file.write(pre_blank_bytes(8))
+    monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 4)
+    offsets = []
+    for i in range(6):
+        _turn(root, BEGIN_MS + 5_000 + 1_000 * i)
+        offsets.append(_next_offset(root))
+    assert offsets == [4, 8, 12, 16, 20, 20]
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(4), *range(12, 20))}
