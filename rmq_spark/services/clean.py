@@ -18,7 +18,13 @@ import pyarrow as pa
 from rmq_spark.services.service import Now
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.expiry import ExpiredFile, expired_count, following_files, log_files_before_last
+from store_format.commit.expiry import (
+    ExpiredFile,
+    expired_count,
+    following_files,
+    log_files_before_last,
+    refuse_linked_directories,
+)
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
@@ -213,7 +219,8 @@ def plan(
     the hour of deleteWhen, as the command mqadmin deleteExpiredCommitLog. `zone` is the time zone of
     deleteWhen, by default the local one. `disk_percent` tells how full the disk of a path is.
 
-    Raises OptionError without fileReservedTime.
+    Raises OptionError without fileReservedTime, and StoreWriteError if a directory of queues, index or timer
+    log is a symbolic link.
 
     Example::
 
@@ -244,6 +251,7 @@ def _clean_plan(
     """`followed` is a start of the commitlog that queues and index are known to have followed."""
     conf = now.conf
     kept_ms = reserved_ms(conf)
+    refuse_linked_directories(store.path)
     hour = _local_hour(now.ms, zone)
     log_percent = min(disk_percent(directory) for directory in store.commit_log_paths)
     decision = gate(conf, hour, log_percent, disk_percent(f"{store.path}/consumequeue"), is_manual=is_manual)
@@ -276,6 +284,7 @@ def _disk_percent(path: str) -> int:
 
 def _delete(plan: CleanPlan, session: WriteSession) -> int:
     """Deletes under the lock: the commitlog from its oldest file on, then what follows its new start."""
+    refuse_linked_directories(plan.store.path)
     store = session.store()
     wanted = [(file.path, file.modified_ms) for file in plan.log_files]
     found = [(file.path, (file_status(file.path) or (0, 0))[1]) for file in store.log.files[: len(wanted)]]

@@ -8,6 +8,7 @@ a deletion that was broken off is completed by the next one.
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -18,9 +19,9 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.ext import ext_offset, is_ext_address
 from store_format.consumequeue.files import QueueKind
-from store_format.consumequeue.listing import list_queues
-from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import FileView, StoreFile, list_store_files
+from store_format.consumequeue.listing import is_queue_id, list_queues
+from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
+from store_format.files.read import FileView, StoreFile, list_directories, list_store_files
 from store_format.files.status import file_status
 from store_format.index.file import list_index_files
 from store_format.layouts import (
@@ -37,6 +38,7 @@ _log = logging.getLogger(__name__)
 
 _UNITS: dict[QueueKind, np.dtype[np.void]] = {"simple": CQ_UNIT, "batch": BATCH_CQ_UNIT}
 _KINDS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+_FOLLOWERS = ("consumequeue", "batchconsumequeue", "consumequeue_ext", "index", "timerlog")
 _MAGIC_MASK = 0xF  # TimerMessageStore.isMagicOK
 
 
@@ -101,19 +103,52 @@ def expired_count(
 # ---- what follows the commitlog ----------------------------------------------------------------------------
 
 
+def refuse_linked_directories(root: str) -> None:
+    """Raises StoreWriteError if a directory of queues, index or timer log is a symbolic link.
+
+    Such a link can lead to the directory of another store, whose files must not be deleted.
+    """
+    for name in _FOLLOWERS:
+        path = f"{root}/{name}"
+        if os.path.islink(path):
+            raise StoreWriteError(
+                f"{path}: expected a directory, found a symbolic link to {os.path.realpath(path)}; clean "
+                "deletes no files through a link, and nothing was deleted; replace the link by the "
+                "directory, or by a bind mount of it"
+            )
+
+
 def following_files(root: str, log_min: int) -> Iterator[ExpiredFile]:
     """The files that only point before `log_min`, the start of the commitlog: queues, index and timer log.
 
     The last file of each kind is kept. A queue or file that is damaged is left out with a warning, and the
-    others go on.
+    others go on. The same holds for a topic or queue that is a symbolic link.
     """
+    ext_directories = _ext_directories(root)
     for topic, queue_id, directory, kind in list_queues(root, lambda topic: True, _warn):
         yield from _whole_list(_queue_files, directory, kind, log_min)
-        if kind == "simple":
-            ext = f"{root}/consumequeue_ext/{topic}/{queue_id}"
+        ext = ext_directories.get((topic, str(queue_id)))
+        if kind == "simple" and ext is not None:
             yield from _whole_list(_ext_files, ext, directory, topic, queue_id, log_min)
     yield from _whole_list(_index_files, f"{root}/index", log_min)
     yield from _whole_list(_timer_files, f"{root}/timerlog", log_min)
+
+
+def _ext_directories(root: str) -> dict[tuple[str, str], str]:
+    """The extension directory of each (topic, queue id). Links are left out with a warning."""
+    found = {}
+    try:
+        topics = list_directories(f"{root}/consumequeue_ext", refused=_warn)
+    except StoreError as error:
+        _warn(error)
+        return {}
+    for topic, topic_path in topics:
+        try:
+            for name, path in list_directories(topic_path, is_queue_id, _warn):
+                found[topic, name] = path
+        except StoreError as error:
+            _warn(error)
+    return found
 
 
 def _whole_list(find: Callable[..., Iterator[ExpiredFile]], *arguments: object) -> list[ExpiredFile]:

@@ -382,6 +382,47 @@ def test_batch_queues_extensions_and_timer_log(tmp_path: Path) -> None:
     assert [start for kind, start in kept if kind == "timerlog"] == [0, 128]
 
 
+@pytest.mark.parametrize("linked", ["T", "T/0"])
+def test_an_extension_behind_a_link_is_left_alone(
+    grown: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, linked: str
+) -> None:
+    other = tmp_path / "other"
+    (other / "0").mkdir(parents=True)
+    files = [directory / f"{64 * number:020d}" for directory in (other, other / "0") for number in range(3)]
+    for file in files:
+        file.write_bytes(bytes(64))
+    for file in (grown / "consumequeue/T/0").iterdir():  # every unit has an address behind these files
+        units = np.fromfile(file, CQ_UNIT)
+        units["tags_code"] = -(1 << 63) + (1 << 40)
+        units.tofile(file)
+    link = grown / "consumequeue_ext" / linked
+    link.parent.mkdir(parents=True)
+    link.symlink_to(other)
+    written(grown, {0: 99, 1: 99, 2: 99})
+    found = planned(grown)
+    assert found.log_files
+    assert {each.kind for each in found.followers} >= {"consumequeue"}
+    found.apply()
+    assert all(file.exists() for file in files)
+    assert f"{link} at byte 0: expected a file or directory, found a symbolic link" in caplog.text
+
+
+@pytest.mark.parametrize("kind", ["consumequeue", "index"])
+def test_nothing_is_deleted_through_a_linked_directory(grown: Path, tmp_path: Path, kind: str) -> None:
+    other = tmp_path / "other"
+    written(grown, {0: 99, 1: 99, 2: 99})
+    found = planned(grown)
+    assert found.due
+    (grown / kind).rename(other)
+    (grown / kind).symlink_to(other)
+    before = sorted(path for root in (grown, other) for path in root.rglob("*") if path.name != "lock")
+    for act in (found.apply, lambda: planned(grown)):
+        with pytest.raises(StoreWriteError, match=f"{kind}: expected a directory, .* link to {other}; clean"):
+            act()
+    after = sorted(path for root in (grown, other) for path in root.rglob("*") if path.name != "lock")
+    assert after == before
+
+
 def test_a_damaged_queue_is_left_alone_and_the_others_go_on(
     grown: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
