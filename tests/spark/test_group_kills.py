@@ -267,6 +267,7 @@ def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_tha
         assert positions == sorted(positions)
 
 
+@pytest.mark.whole  # consume/group/test_processes.py has the same without Spark
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("strategy", ["AVG"])
 def test_two_then_three_then_two(shared: Shared) -> None:
