@@ -255,6 +255,15 @@ class TimerWheel:
                 return int(found["slot_time"][0])
         return None
 
+    def reaches(self, position: int) -> bool:
+        """Whether a slot names a unit at this position of the timerlog, or behind."""
+        for start in range(0, WHEEL_SLOTS, _SLOTS_PER_STEP):
+            part = self._slots[start : start + _SLOTS_PER_STEP]
+            named = (part["last_pos"] >= position) | (part["first_pos"] >= position)
+            if (named & (part["slot_time"] > 0)).any():
+                return True
+        return False
+
     def copy(self) -> NDArray[np.void]:
         """All slots, to be changed and written as a whole."""
         return self._slots.copy()

@@ -53,7 +53,8 @@ class TimerState:
     `end` is the timerlog position after the last unit. `new_units` at `new_positions` are to be appended,
     `slots` (by index) differ from the wheel's file. `unflushed` are the physical offsets of the messages
     whose units are behind the position in timercheck: a crash came before the next timercheck. `is_damaged`:
-    the log has other bytes than zeros behind its last unit. `rewrites_wheel`: the slots come from a snapshot.
+    the log has other bytes than zeros behind its last unit. `rewrites_wheel`: the slots come from a snapshot,
+    or from the log.
     `has_lost_units`: units before the position in timercheck are gone; `last_unit` is the last that is left.
     """
 
@@ -261,8 +262,9 @@ def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
 
     `file_size` (mappedFileSizeTimerLog) counts if the log has no file. If the wheel has the last flushed
     unit, only the units behind are read; else those from the file before on, as a broker does; without a
-    wheel all. If units are lost, the wheel is made from those that are left: its slots point to bytes that
-    other units will take. Raises CorruptStoreError for a wheel of another size.
+    wheel all. If units are lost, or the wheel is newer than the log (the copy of a running store, a power
+    loss), the wheel is made from the units that are left: its slots point to bytes that other units will
+    take. Raises CorruptStoreError for a wheel of another size.
     """
     check = read_timer_check(config_path(root, "timercheck")) or TimerCheck()
     log = TimerLog.open(f"{root}/timerlog")
@@ -279,9 +281,10 @@ def recover_timer(root: str, precision_ms: int, file_size: int) -> TimerState:
         start = 0 if state.wheel is None else max(flushed - size, 0)
         start -= start % size
     _read_units(state, start)
-    if state.end < check.last_timer_log_flush_pos:
+    state.has_lost_units = state.end < check.last_timer_log_flush_pos
+    if state.has_lost_units or (state.wheel is not None and state.wheel.reaches(state.end)):
         state.wheel, state.slots = None, {}
-        state.has_lost_units = state.rewrites_wheel = True
+        state.rewrites_wheel = True
         _read_units(state, 0)
     return state
 

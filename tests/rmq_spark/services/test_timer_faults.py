@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -43,3 +44,33 @@ def test_messages_behind_lost_ones_are_delivered(tmp_path: Path, monkeypatch: py
         offsets.append(_next_offset(root))
     assert offsets == [4, 8, 12, 16, 20, 20]
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(4), *range(12, 20))}
+
+
+def test_a_wheel_newer_than_the_log_is_made_from_the_log(tmp_path: Path) -> None:
+    """The copy of a running store, or a power loss: the wheel has slots whose units the log lacks."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 50_000, 0, 5))
+    _turn(root, BEGIN_MS + 1_000)
+    append(root, timed("T", BEGIN_MS + 50_000, 5, 5) + timed("T", BEGIN_MS + 51_000, 10, 5), BEGIN_MS + 2_000)
+    copy = shutil.copytree(root, tmp_path / "copy")
+    _turn(root, BEGIN_MS + 3_000)
+    shutil.copy(root / "timerwheel", copy)
+    assert _turn(copy, BEGIN_MS + 4_000)["done"] == 0
+    assert (copy / "timerwheel").read_bytes() == (root / "timerwheel").read_bytes()
+    assert _turn(copy, BEGIN_MS + 90_000)["done"] == 15
+    assert bodies(copy, "T") == {f"message {i} of T".encode(): 1 for i in range(15)}
+
+
+def test_slots_whose_units_the_log_lacks_do_not_stop_new_messages(tmp_path: Path) -> None:
+    """All units of the slots are lost: the slots must be empty before other units take their positions."""
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 50_000, 0, 1))
+    _turn(root, BEGIN_MS + 1_000)
+    append(root, [*timed("T", BEGIN_MS + 60_000, 5, 1), *timed("T", BEGIN_MS + 70_000, 6, 1)])
+    copy = shutil.copytree(root, tmp_path / "copy")
+    _turn(root, BEGIN_MS + 3_000)
+    shutil.copy(root / "timerwheel", copy)
+    append(copy, timed("T", BEGIN_MS + 95_000, 7, 1))
+    assert _turn(copy, BEGIN_MS + 99_000)["done"] == 4
+    assert set(bodies(copy, "T").values()) == {1}
+    assert bodies(copy, "T").total() == 4
