@@ -32,8 +32,9 @@ CHECK_PART = "transaction"  # of the keys of a check's turns in the ledger
 class HalfQueue:
     """The half queue and the op queue of a store, with the checker's offsets in them.
 
-    `half_stored` and `op_offset` are those of group CID_RMQ_SYS_TRANS; without them, the first of the queue.
-    `half_offset` is where the checker goes on: later than `half_stored` after a crash.
+    `half_stored` and `op_offset` are those of group CID_RMQ_SYS_TRANS; without them, 0 and the first of the
+    op queue. `half_offset` is where the checker goes on: later than `half_stored` after a crash, or after
+    retention. `half_stored` does not follow retention, because a turn in the ledger is known by it.
     """
 
     half: Queue
@@ -97,7 +98,7 @@ def find_half_queue(store: Store, conf: BrokerConf) -> HalfQueue | None:
             f"{store.path}/consumequeue", 0, "consume queue files", "none; run rmqlog recover"
         )
     known = read_group_offsets(store.path, CHECKER_GROUP)
-    stored = known.get(half.key, half.min_offset)
+    stored = known.get(half.key, 0)
     resumed = read_ledger(store.path).resume(CHECK_PART, stored, store.log)
     op_start = 0 if op is None else op.min_offset
     return HalfQueue(

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rmq_spark.services import HalfMessage, run_once, transaction
 from store_format.layouts import CQ_UNIT
-from tests.support.halves import BORN_MS, checker_offsets, half_store, visible
+from tests.support.halves import BORN_MS, add_halves, checker_offsets, half_store, visible
 
 MINUTE = 60_000
 _PRE_BLANK = bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
@@ -43,6 +43,19 @@ def test_a_queue_that_ends_in_lost_half_messages_is_checked_to_its_end(tmp_path:
     ).to_pylist()[1:]
     assert turn["nextDue"] is None
     assert checker_offsets(root)[0] == 50
+
+
+def test_a_check_before_a_crash_is_known_after_retention(tmp_path: Path) -> None:
+    """The crash comes after the commit and before the checker's first offsets are written."""
+    root = half_store(tmp_path / "s", [])
+    for part in range(6):
+        add_halves(root, [f"{part}-{place}" for place in range(60)])
+    assert check(root, commit, BORN_MS + MINUTE) == 360
+    (root / "config/consumerOffset.json").unlink()
+    (root / "config/consumerOffset.json.bak").unlink(missing_ok=True)
+    min(root.joinpath("commitlog").iterdir()).unlink()
+    assert check(root, commit, BORN_MS + 2 * MINUTE) == 0
+    assert len(visible(root)) == 360
 
 
 def _lose(root: Path, start: int, stop: int) -> None:
