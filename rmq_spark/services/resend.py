@@ -27,7 +27,7 @@ from store_format.commit.session import WriteSession, write_session
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batch_of
-from store_format.errors import CorruptStoreError, IllegalMessageError, OptionError
+from store_format.errors import CorruptStoreError, IllegalMessageError, OptionError, StoreWriteError
 from store_format.files.read import read_bytes
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
@@ -39,7 +39,7 @@ from store_format.names import (
     is_system_topic,
     retry_topic,
 )
-from store_format.read.places import find_places
+from store_format.read.places import FoundPlaces, find_places
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored
 from store_format.views.dead_letters import dead_letters
@@ -139,8 +139,9 @@ class ResendPlan:
         """Stores the dead letters again, each once: also if this or another plan is applied a second time.
 
         After a crash, apply a new plan: it leaves out what was stored before the crash. Raises
-        StoreInUseError while a broker has the store, and OffsetOutOfRangeError for a dead letter that
-        retention has deleted.
+        StoreInUseError while a broker has the store, OffsetOutOfRangeError for a dead letter that
+        retention has deleted, and StoreWriteError, with nothing stored, if another message has the place of
+        a dead letter since the plan was made.
         """
         clock = (lambda: time.time_ns() // 1_000_000) if now_ms is None else (lambda: now_ms)
         options = CommitOptions(
@@ -167,7 +168,9 @@ class ResendPlan:
             new_topics[retry_topic(self.group)] = kept_group(session.root, self.group).retry_queue_nums
         topics: Mapping[str, TopicConfig] = read_topics(session.root) or {}
         queue_nums = new_topics | {name: len(config.written_queue_ids) for name, config in topics.items()}
-        for messages, first in find_places(session.store(), places).read():
+        found = find_places(session.store(), places)
+        _refuse_others(found, [row for row, _ in waiting])
+        for messages, first in found.read():
             chosen = [waiting[number] for number in first.tolist()]
             copies = copies_of(
                 messages,
@@ -228,6 +231,19 @@ def _target(store: Store, row: _Row, to: str | None) -> str:
             "expected the original topic of the dead letter (RETRY_TOPIC), found none; name a topic with to"
         )
     return str(row["originTopic"])
+
+
+def _refuse_others(found: FoundPlaces, rows: Sequence[_Row]) -> None:
+    """Raises StoreWriteError if a place has another message than the plan saw: its topic was made again."""
+    planned = np.array([rows[number]["physicalOffset"] for number in found.first.tolist()], np.int64)
+    changed = np.flatnonzero(found.physical_offsets != planned)
+    if len(changed):
+        message = int(changed[0])
+        raise StoreWriteError(
+            f"{found.store.path}: {found.names[int(found.first[message])]}: expected the dead letter of the "
+            f"plan, at physical offset {planned[message]}, found another message, at "
+            f"{found.physical_offsets[message]}; nothing was stored, make a new plan"
+        )
 
 
 def _refuse_targets(store: Store, group: str, targets: set[str]) -> None:

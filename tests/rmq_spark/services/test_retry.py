@@ -4,14 +4,25 @@ from __future__ import annotations
 
 import json
 import pathlib
+import shutil
 from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from rmq_spark.services import retry, run_once
 from store_format import MessageStore
-from store_format.errors import CorruptStoreError, IllegalMessageError, OffsetOutOfRangeError, OptionError
+from store_format.commit.prepare_store import CommitOptions
+from store_format.errors import (
+    CorruptStoreError,
+    IllegalMessageError,
+    OffsetOutOfRangeError,
+    OptionError,
+    StoreWriteError,
+)
 from store_format.files.lock import StoreLock
+from store_format.message.encode import MessageColumns
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import read_topics
 from tests.support import goldens
@@ -252,6 +263,29 @@ def test_a_crash_before_the_state_file_repeats_nothing(root: str) -> None:
     assert retry.resend(root, "CG_fail").due == 10
     assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(10, 10)
     assert len(resent_rows(root)) == 20
+
+
+def test_a_late_plan_stores_no_other_messages(root: str) -> None:
+    """The dead letter topic was deleted and made again: other dead letters have the places of the plan."""
+    plan = retry.resend(root, "CG_fail", where=retry.Where(limit=2))
+    topics = pathlib.Path(root, "config", "topics.json")
+    table = json.loads(topics.read_text())
+    del table["topicConfigTable"]["%DLQ%CG_fail"]
+    topics.write_text(json.dumps(table))
+    shutil.rmtree(pathlib.Path(root, "consumequeue", "%DLQ%CG_fail"))
+    properties = b"KEYS\x01other\x02RETRY_TOPIC\x01Jobs\x02"
+    others = MessageColumns(
+        topic="%DLQ%CG_fail",
+        body=pa.array([b"other"] * 4, pa.binary()),
+        properties=pa.array([properties] * 4, pa.binary()),
+        queue_id=np.zeros(4, np.int64),
+    )
+    MessageStore.open(root).append(others, options=CommitOptions(rebuild_lost_queues=False))
+    with pytest.raises(StoreWriteError, match=r"offset 0: expected the dead letter .* a new plan"):
+        plan.apply()
+    assert resent_rows(root) == []
+    assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(4, 0)
+    assert {row["body"] for row in resent_rows(root)} == {b"other"}
 
 
 def test_a_damaged_state_file_is_named(root: str) -> None:
