@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.produce.timers import recalled, timer_copies
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
+from store_format.commit.unsupported import refuse_topics
+from store_format.display.text import shown
+from store_format.errors import IllegalMessageError, StoreError, UnsupportedFormatError
 from store_format.message.encode import MessageColumns
+from store_format.message.encode_parts import Topics
 from store_format.message.stored import StoredMessages
+from store_format.metadata.read import read_topics
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL
+from store_format.metadata.values import TopicConfig
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, UNIQ_KEY
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored
@@ -96,7 +103,10 @@ class Found:
 
 
 def copies_of(store: Store, part: DuePart, now: Now) -> Found:
-    """The copies for the units of a part. Recalled messages have none, nor those that retention deleted."""
+    """The copies for the units of a part.
+
+    Recalled messages have none, nor those that retention deleted or whose topic is not written to.
+    """
     units = np.concatenate([each.units for each in part.slots])
     slot = np.repeat(np.arange(len(part.slots)), [len(each.units) for each in part.slots])
     messages, places, damaged = read_stored(
@@ -105,8 +115,9 @@ def copies_of(store: Store, part: DuePart, now: Now) -> Found:
     for each in damaged:
         _log.warning("%s: a timer message cannot be delivered: %s", store.path, each.error)
     kept = ~_recalled(store, part, messages, slot[places])
-    messages, places = messages.take(kept), places[kept]
     rolls = units["magic"][places] & MAGIC_ROLL != 0
+    kept &= rolls | ~_refused(store, messages, kept & ~rolls)
+    messages, places, rolls = messages.take(kept), places[kept], rolls[kept]
     copies, good = timer_copies(messages, units["write_timestamp"][places].astype(np.int64), rolls, now.ms)
     for offset in np.delete(messages.physical_offsets, good).tolist():
         _log.warning(
@@ -115,6 +126,37 @@ def copies_of(store: Store, part: DuePart, now: Now) -> Found:
         )  # fmt: skip
     times = np.array([each.time_ms for each in part.slots], np.int64)
     return Found(messages.take(good), times[slot[places[good]]], copies)
+
+
+def _refused(store: Store, messages: StoredMessages, due: _Flags) -> _Flags:
+    """Which of the `due` messages have a topic that is not written to: a commit would refuse all for one."""
+    queues = real_queues(messages)
+    topics = queues.topics.to_pylist()
+    wanted = np.flatnonzero(due & ~queues.bad).tolist()
+    errors = _refused_topics(store.path, {topics[row] for row in wanted})
+    refused = np.zeros(len(messages), bool)
+    for row in wanted if errors else ():
+        error = errors.get(topics[row])
+        if error is not None:
+            refused[row] = True
+            _log.warning(
+                "%s: the timer message at physical offset %d is not delivered: %s",
+                store.path, messages.physical_offsets[row], shown(str(error)),
+            )  # fmt: skip
+    return refused
+
+
+def _refused_topics(root: str, names: Collection[str]) -> dict[str, StoreError]:
+    """The topics that a commit refuses, and why."""
+    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
+    errors: dict[str, StoreError] = {}
+    for name in names:
+        try:
+            Topics(name)
+            refuse_topics(root, [(name, 0)], configured)
+        except (IllegalMessageError, UnsupportedFormatError) as error:
+            errors[name] = error
+    return errors
 
 
 def _recalled(store: Store, part: DuePart, messages: StoredMessages, slot: _Ints) -> _Flags:

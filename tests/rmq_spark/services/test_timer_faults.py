@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,13 @@ from typing import Any
 import pytest
 
 from rmq_spark.services import run_once, timer
+from store_format import MessageStore
+from store_format.commit.prepare_store import CommitOptions
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import read_timer_check
 from store_format.names import TIMER_TOPIC
-from tests.support.staged import make_store
+from tests.support.staged import columns_of, make_store, messages_of
 from tests.support.waiting import BEGIN_MS, append, bodies, timed
 
 CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
@@ -44,6 +47,40 @@ def test_messages_behind_lost_ones_are_delivered(tmp_path: Path, monkeypatch: py
         offsets.append(_next_offset(root))
     assert offsets == [4, 8, 12, 16, 20, 20]
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(4), *range(12, 20))}
+
+
+@pytest.mark.parametrize(
+    "topic",
+    ["x" * 256, "\u00e9" * 64, "%LMQ%x", "Batch", "Compacted", "Lite"],
+    ids=["long", "bytes", "light", "batch", "compaction", "lite"],
+)
+def test_a_topic_that_is_not_written_to_does_not_stop_others(
+    tmp_path: Path, topic: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = make_store(tmp_path / "store")
+    (bad,) = timed("T", BEGIN_MS + 5_000, 1, 1, {"REAL_TOPIC": topic})
+    good = [*timed("T", BEGIN_MS + 5_000, 0, 1), *timed("T", BEGIN_MS + 5_000, 2, 1)]
+    append(root, good)
+    options = CommitOptions(clock=lambda: BEGIN_MS, new_topics={TIMER_TOPIC: 1})
+    MessageStore.open(str(root)).append(columns_of([bad]), store_timestamps=BEGIN_MS, options=options)
+    (root / "batchconsumequeue" / "Batch").mkdir(parents=True)
+    _set_attributes(root, {"Compacted": {"cleanup.policy": "COMPACTION"}, "Lite": {"message.type": "LITE"}})
+    append(root, timed("T", BEGIN_MS + 9_000, 3, 1))
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 3
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (0, 2, 3)}
+    place = next(m.physical_offset for m in messages_of(root) if m.properties["REAL_TOPIC"] == topic)
+    assert f"at physical offset {place} is not delivered: topic {topic}" in caplog.text
+    assert topic not in {each.name for each in (root / "consumequeue").iterdir()}
+    assert _turn(root, BEGIN_MS + 70_000)["done"] == 0
+
+
+def _set_attributes(root: Path, topics: dict[str, dict[str, str]]) -> None:
+    path = root / "config" / "topics.json"
+    config = json.loads(path.read_bytes())
+    for name, attributes in topics.items():
+        table = config["topicConfigTable"]
+        table[name] = {**table["T"], "topicName": name, "attributes": attributes}
+    path.write_text(json.dumps(config))
 
 
 def test_a_wheel_newer_than_the_log_is_made_from_the_log(tmp_path: Path) -> None:
