@@ -76,7 +76,7 @@ def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProc
 
 @pytest.mark.slow
 @pytest.mark.timeout(1400)
-@pytest.mark.parametrize("what", ["kill", "torn"])
+@pytest.mark.parametrize("what", [pytest.param("kill", marks=pytest.mark.whole), "torn"])
 @pytest.mark.parametrize("mode", ["sync", "async", "sync beside"])
 def test_killed_at_many_changes(before: Path, tmp_path: Path, what: str, mode: str, whole: bool) -> None:
     copy = shutil.copytree(before, tmp_path / "whole")
