@@ -20,13 +20,13 @@ from store_format.files.read import (
     offset_file_name,
     read_bytes,
 )
-from store_format.files.status import is_directory
+from store_format.files.status import is_directory, symbolic_link
 from store_format.files.write import FileWrites
 
 _PIECE = 1 << 16
 _FILES = ("checkpoint", "abort")
 _DIRECTORIES = ("config", "timerlog", "compaction", "rocksdbstore")
-_OWN_FILES = ("store.json", "ledger.json", "broker.conf", "services.json")
+_OWN_FILES = ("store.json", "ledger.json", "broker.conf", "services.json", "resent.json")
 _PREFIX = "timerwheel"  # and its snapshots
 NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"
 
@@ -100,11 +100,20 @@ def end_copy(target: str, files: FileWrites) -> None:
 
 
 def _others(root: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
-    """(first name, path, names below the root) of every file that is copied but the commitlog; no links."""
+    """(first name, path, names below the root) of every file that is copied but the commitlog.
+
+    A directory of the store may be a link to a directory elsewhere. Raises CorruptStoreError for another link
+    at the root in place of something that is copied.
+    """
     for entry in list_entries(root):
-        if entry.kind == "file" and (entry.name in _FILES or entry.name.startswith(_PREFIX)):
+        is_file = entry.name in _FILES or entry.name.startswith(_PREFIX)
+        if not is_file and entry.name not in _DIRECTORIES:
+            continue
+        if entry.kind == "link" and (is_file or not is_directory(entry.path)):
+            raise symbolic_link(entry.path)
+        if is_file and entry.kind == "file":
             yield entry.name, entry.path, (entry.name,)
-        elif entry.kind == "directory" and entry.name in _DIRECTORIES:
+        elif not is_file and entry.kind in ("directory", "link"):
             yield from ((entry.name, path, names) for path, names in _below(entry.path, (entry.name,)))
     for name in _OWN_FILES:
         if name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True):

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_spark.services import retry, run_once
+from rmq_spark.services import recover, retry, run_once
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import (
@@ -263,6 +263,15 @@ def test_a_crash_before_the_state_file_repeats_nothing(root: str) -> None:
     assert retry.resend(root, "CG_fail").due == 10
     assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(10, 10)
     assert len(resent_rows(root)) == 20
+
+
+def test_a_recovered_copy_knows_what_was_resent(root: str, tmp_path: pathlib.Path) -> None:
+    new = str(tmp_path / "new")
+    for limit in (3, 5):  # the ledger has the last turn alone
+        retry.resend(root, "CG_fail", where=retry.Where(limit=limit)).apply()
+    recover(root, into=new).apply()
+    assert retry.resend(new, "CG_fail").due == retry.resend(root, "CG_fail").due == 15
+    assert retry.resend(new, "CG_fail").apply() == retry.ResendResult(15, 5)
 
 
 def test_a_late_plan_stores_no_other_messages(root: str) -> None:

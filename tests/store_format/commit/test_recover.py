@@ -319,6 +319,25 @@ def test_a_copy_takes_what_a_broker_needs(golden: Golden, unchanged: Unchanged, 
         recover(str(source), into=str(new))
 
 
+def test_a_copy_follows_a_linked_directory_and_refuses_other_links(
+    copied: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root, new, elsewhere = copied("basic-5.5.0"), tmp_path / "new", tmp_path / "elsewhere"
+    (root / "config").rename(elsewhere)
+    (root / "config").symlink_to(elsewhere)
+    recover(str(root), into=str(new)).apply()
+    assert not (new / "config").is_symlink()
+    copies = {path.name: path.read_bytes() for path in (new / "config").iterdir()}
+    assert copies == {path.name: path.read_bytes() for path in elsewhere.iterdir()}
+    assert "topics.json" in copies
+    shutil.rmtree(root / "compaction", ignore_errors=True)
+    for name, target in (("compaction", tmp_path / "missing"), ("timerwheel", elsewhere / "topics.json")):
+        (root / name).symlink_to(target)
+        with pytest.raises(CorruptStoreError, match=f"{name} at byte 0: .* found a symbolic link"):
+            recover(str(root), into=str(tmp_path / "other")).table()
+        (root / name).unlink()
+
+
 def test_a_copy_leaves_a_deleted_topic_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
     root, new = copied("basic-5.5.0"), tmp_path / "new"
     topics = root / "config/topics.json"
