@@ -93,6 +93,7 @@ class Timer:
         plan.has_more_due |= is_far_behind
         if plan.changes:
             refuse_timeline(store.path, conf)
+            _warn_of_clock(plan)
         return plan
 
 
@@ -222,6 +223,16 @@ def _refuse_future(plan: TimerPlan) -> None:
         raise CorruptStoreError(
             config_path(plan.store.path, "timercheck"), 0, f"a time up to {plan.now.ms} (ms), the clock",
             f"{plan.read_ms}; set the clock, or the first 8 bytes of the file",
+        )  # fmt: skip
+
+
+def _warn_of_clock(plan: TimerPlan) -> None:
+    ahead_ms = plan.read_ms - plan.now.ms
+    if ahead_ms > plan.now.conf.timer_precision_ms:
+        _log.warning(
+            "%s: the timer has delivered up to %d (ms), %d ms ahead of the clock, which was set back; timer "
+            "messages that are due before are delivered late, when the clock has passed that time",
+            plan.store.path, plan.read_ms, ahead_ms,
         )  # fmt: skip
 
 

@@ -111,3 +111,18 @@ def test_slots_whose_units_the_log_lacks_do_not_stop_new_messages(tmp_path: Path
     assert _turn(copy, BEGIN_MS + 99_000)["done"] == 4
     assert set(bodies(copy, "T").values()) == {1}
     assert bodies(copy, "T").total() == 4
+
+
+def test_a_clock_behind_the_time_of_the_timer_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, timed("T", BEGIN_MS + 5_000, 0, 1))
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 1
+    append(root, timed("T", BEGIN_MS + 8_000, 1, 1), BEGIN_MS + 61_000)
+    _turn(root, BEGIN_MS + 59_000)
+    assert "ahead of the clock" not in caplog.text
+    append(root, timed("T", BEGIN_MS + 9_000, 2, 1), BEGIN_MS + 62_000)
+    assert _turn(root, BEGIN_MS + 10_000)["done"] == 0
+    assert f"delivered up to {BEGIN_MS + 60_000} (ms), 50000 ms ahead of the clock" in caplog.text
+    assert _turn(root, BEGIN_MS + 62_000)["done"] == 2
