@@ -13,8 +13,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rmq_spark.produce.half import HALF_QUEUE_ID, checked, delayed, discarded
+from rmq_spark.produce.half import HALF_QUEUE_ID, checked, committed, delayed, discarded
 from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.services.decisions import COMMIT, decision_columns
 from rmq_spark.services.half_due import Act, act_of, facts_of, op_stop
@@ -37,6 +38,7 @@ from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored
 
 _log = logging.getLogger(__name__)
+_NOT_COMMITTED = "%s: a half message cannot be committed and is checked again: %s"
 
 # messages that a turn reads at a time: most turns need only the first
 _CHUNKS = (16, 1024, TURN_MESSAGES_MAX - 1040)
@@ -207,9 +209,18 @@ class CheckPlan:
         return len(self.acts)
 
     def _append(self, session: WriteSession) -> None:
-        """A broker stores a message again, asks, and then decides the new copy; so the copies come first."""
+        """A broker stores a message again, asks, and then decides the new copy; so the copies come first.
+
+        A half message whose properties get too long with one more check in them is discarded.
+        """
         assert self.queue is not None
-        halves, acts = self.halves(), np.array(self.acts)
+        halves, acts, answers = self.halves(), np.array(self.acts), list(self.answered())
+        for place, error in _without_room(session, halves, acts).items():
+            _log.warning(
+                "%s: the half message at offset %d cannot be stored again and is discarded: %s",
+                session.root, halves.queue_offsets[place], error,
+            )  # fmt: skip
+            acts[place], answers[place] = Act.DISCARD, None
         again = (acts == Act.ASK) | (acts == Act.IMMUNE)
         parts = []
         if again.any():
@@ -218,7 +229,7 @@ class CheckPlan:
             parts.append(discarded(halves.take(~again), acts[~again] == Act.EXPIRE))
         order = np.argsort(np.concatenate([np.flatnonzero(again), np.flatnonzero(~again)]))
         columns = StoredMessages(join_columns(parts)).take(order).messages
-        answers = _possible_answers(session.root, halves, self.answered())
+        answers = _possible_answers(session, halves, answers)
         known = np.array([answer is not None for answer in answers], bool)
         new_topics = {} if again.all() else {DISCARDED_TOPIC: 1}
         if known.any():
@@ -240,8 +251,23 @@ class CheckPlan:
         session.append(columns, turn=turn, new_topics=new_topics)
 
 
-def _possible_answers(root: str, halves: StoredMessages, answers: Sequence[str | None]) -> list[str | None]:
+def _without_room(
+    session: WriteSession, halves: StoredMessages, acts: NDArray[np.object_]
+) -> dict[int, IllegalMessageError]:
+    """The places of half messages that cannot be stored with one more check in their properties."""
+    counted = np.flatnonzero(acts != Act.DISCARD)
+    if not len(counted):
+        return {}
+    copies = checked(halves.take(counted), acts[counted] == Act.IMMUNE)
+    refused = session.refused(StoredMessages(copies))
+    return {int(counted[index]): error for index, error in refused.items()}
+
+
+def _possible_answers(
+    session: WriteSession, halves: StoredMessages, answers: Sequence[str | None]
+) -> list[str | None]:
     """The answers, None for a commit to a topic that is not written to: it is checked again."""
+    root = session.root
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     queues = real_queues(halves)
     bads = queues.bad | delayed(halves)
@@ -256,8 +282,14 @@ def _possible_answers(root: str, halves: StoredMessages, answers: Sequence[str |
                 raise IllegalMessageError("expected REAL_TOPIC and REAL_QID of a queue, and no delay")
             refuse_topics(root, [(topic, queue_id)], topics)
         except StoreError as error:
-            _log.warning("%s: a half message cannot be committed and is checked again: %s", root, error)
+            _log.warning(_NOT_COMMITTED, root, error)
             found[place] = None
+    commits = [place for place, answer in enumerate(found) if answer == COMMIT]
+    if commits:
+        refused = session.refused(StoredMessages(committed(halves.take(np.array(commits)))))
+        for index, why in refused.items():
+            _log.warning(_NOT_COMMITTED, root, why)
+            found[commits[index]] = None
     return found
 
 

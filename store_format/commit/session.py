@@ -26,9 +26,11 @@ from store_format.commit.roll_forward import open_log
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.commit.unsupported import refuse_store
 from store_format.commitlog.place import LogLayout
+from store_format.errors import IllegalMessageError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
+from store_format.message.stored import StoredMessages
 from store_format.read.store import Store
 
 # A message that is in the store is stored again, also above the maxMessageSize of today.
@@ -101,9 +103,31 @@ class WriteSession:
         """The physical offsets that these messages get if the next append begins with them."""
         opened = open_store(self.root, self.options, self.files)
         end = writer_end(self.root, opened, self.options, self.files)
-        units = encode(messages, crc_property=ends_with_crc_property(opened.log, opened.ledger))
+        crc_property = ends_with_crc_property(opened.log, opened.ledger)
+        units = encode(messages, crc_property=crc_property, message_size_max=_COPY_SIZE_MAX)
         layout = LogLayout(end.offset, opened.settings.mapped_file_size_commit_log)
         return layout.place(units.sizes)[0]
+
+    def refused(self, messages: StoredMessages) -> dict[int, IllegalMessageError]:
+        """The messages that `append` refuses for their topic or a size: the error by place."""
+        opened = open_store(self.root, self.options, self.files)
+        crc_property = ends_with_crc_property(opened.log, opened.ledger)
+        found: dict[int, IllegalMessageError] = {}
+        ranges = [(0, len(messages))]
+        while ranges:
+            start, stop = ranges.pop()
+            if start == stop:
+                continue
+            part = messages.take(np.arange(start, stop)).messages
+            try:
+                encode(part, crc_property=crc_property, message_size_max=_COPY_SIZE_MAX)
+            except IllegalMessageError as error:
+                middle = (start + stop) // 2
+                if stop - start == 1:
+                    found[start] = error
+                else:
+                    ranges += [(start, middle), (middle, stop)]
+        return found
 
     def flush(self) -> None:
         """Writes what ASYNC commits left to the disk. `abort` is gone then, as after a clean shutdown."""

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from rmq_spark.services import HalfMessage, run_once, transaction
 from store_format.layouts import CQ_UNIT
-from tests.support.halves import BORN_MS, add_halves, checker_offsets, half_store, visible
+from tests.support.halves import BORN_MS, add_halves, checker_offsets, half_store, states, visible
 
 MINUTE = 60_000
 _PRE_BLANK = bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
@@ -56,6 +58,34 @@ def test_a_check_before_a_crash_is_known_after_retention(tmp_path: Path) -> None
     min(root.joinpath("commitlog").iterdir()).unlink()
     assert check(root, commit, BORN_MS + 2 * MINUTE) == 0
     assert len(visible(root)) == 360
+
+
+@pytest.mark.parametrize("topic", ["x" * 300, "é" * 100], ids=["long", "many bytes"])
+def test_a_commit_to_a_topic_that_is_too_long_does_not_hold_up_the_others(
+    topic: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = half_store(tmp_path / "s", ["A"])
+    add_halves(root, ["C"], stored={"REAL_TOPIC": topic})
+    add_halves(root, ["D"])
+    assert check(root, commit, BORN_MS + MINUTE) == 3
+    assert "cannot be committed and is checked again" in caplog.text
+    assert states(root) == {"A": "committed", "C": "pending", "D": "committed"}
+    for minute in range(2, 18):
+        check(root, commit, BORN_MS + minute * MINUTE)
+    assert states(root) == {"A": "committed", "C": "discarded", "D": "committed"}
+
+
+def test_a_half_message_with_no_room_for_the_count_does_not_hold_up_the_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its properties have nearly 32,767 bytes, and a check adds TRANSACTION_CHECK_TIMES."""
+    root = half_store(tmp_path / "s", ["A"])
+    add_halves(root, ["C"], properties={"big": "x" * 32640})
+    add_halves(root, ["D"])
+    assert check(root, commit, BORN_MS + MINUTE) == 3
+    assert "offset 1 cannot be stored again and is discarded" in caplog.text
+    assert states(root) == {"A": "committed", "C": "discarded", "D": "committed"}
+    assert visible(root, "TRANS_CHECK_MAX_TIME_TOPIC") == ["C"]
 
 
 def _lose(root: Path, start: int, stop: int) -> None:
