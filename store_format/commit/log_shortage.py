@@ -19,7 +19,7 @@ from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
-from store_format.errors import CorruptStoreError, StoreInUseError
+from store_format.errors import CorruptStoreError, StoreInUseError, StoreNotFoundError
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.write import cut_index
@@ -30,6 +30,7 @@ from store_format.read.recovery import LogEnd
 
 _log = logging.getLogger(__name__)
 
+_BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
 _FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
 
 
@@ -68,6 +69,35 @@ def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequenc
             f"commitlog (commit_log_paths). Or give up the messages behind {end.offset}: "
             "rmqlog recover STORE --cut-after-damage --apply",
         )
+
+
+def refuse_lost_end(root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds]) -> None:
+    """Raises StoreNotFoundError if a crashed store lacks its last commitlog files.
+
+    A broker that crashed leaves entries that point behind the log's end. But it creates the next file before
+    it fills one: then the log does not end with a full last file.
+    """
+    ahead = [queue for queue in queues if queue.last_physical_offset >= log.stop]
+    is_full = end.end.kind in _FULL or end.offset > log.stop - _BLANK_HEAD_SIZE
+    if not log.files or not ahead or not is_full:
+        return
+    farthest = max(ahead, key=lambda queue: queue.last_physical_offset)
+    raise StoreNotFoundError(
+        f"{root}: expected a commitlog file for physical offset {farthest.last_physical_offset}, to which "
+        f"consume queue {farthest.topic}-{farthest.queue_id} points at offset {farthest.max_offset - 1}, "
+        f"found no file behind {log.files[-1].path}, which is full (the commitlog ends at {end.offset}). "
+        "Nothing was written. Give all directories of the commitlog (storePathCommitLog) as "
+        f"commit_log_paths, or copy the missing files. Or give up the messages behind "
+        f"{end.offset} with cut_after_damage: rmqlog recover STORE --cut-after-damage --apply"
+    )
+
+
+def cleared_from(log: CommitLog, end: LogEnd) -> int:
+    """The physical offset from which a recovery clears the log: a BLANK at the log's end stays.
+
+    If the messages behind the BLANK are found again, the BLANK leads to them.
+    """
+    return log.stop if end.end.kind is EndKind.BLANK else end.offset
 
 
 def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:

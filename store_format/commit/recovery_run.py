@@ -20,7 +20,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.log_scan import LogPart
-from store_format.commit.log_shortage import cut_queues, lower_checkpoint
+from store_format.commit.log_shortage import cleared_from, cut_queues, lower_checkpoint
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.queue_compare import QueueChange, batch_file_size, compare
@@ -186,7 +186,7 @@ def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
     elif not survey.is_crashed:
         cut_queues(root, log, end, [queue for queue, _ in survey.ahead], settings.geometry, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles).
-    log_files.clear_behind(end.offset, keep=end.offset + 1 if survey.is_crashed else -1)
+    log_files.clear_behind(cleared_from(log, end), keep=end.offset + 1 if survey.is_crashed else -1)
 
 
 def _change_queues(survey: Survey, aside: str, files: FileWrites) -> None:

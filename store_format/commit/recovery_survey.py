@@ -20,7 +20,7 @@ from store_format.bookkeeping.settings import (
 from store_format.commit.append_position import end_of_clean_log
 from store_format.commit.built_queues import BuiltQueue, QueueBuilder
 from store_format.commit.log_scan import LogPart, LogScan, scan_log
-from store_format.commit.log_shortage import refuse_cut, refuse_missing_files
+from store_format.commit.log_shortage import refuse_cut, refuse_lost_end, refuse_missing_files
 from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare, usual_file_size
 from store_format.commit.queue_rebuild import doubtful_queues
 from store_format.commit.queue_repair import QueueState, queue_state
@@ -147,7 +147,9 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         end = end_of_clean_log(log, read_ledger(root), queues)
     try:
         if not options.cut_after_damage:
-            if not is_crashed:
+            if is_crashed:
+                refuse_lost_end(root, log, end, queues)
+            else:
                 refuse_missing_files(root, log, end, queues)
             refuse_cut(root, log, end)
     except StoreError as error:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from store_format.commit.index_repair import Indexing, rebuild_index
-from store_format.commit.log_shortage import refuse_cut
+from store_format.commit.log_shortage import cleared_from, queue_ends, refuse_cut, refuse_lost_end
 from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
 from store_format.commit.queue_repair import Lacking, QueueState, find_lacking, queue_states, truncate
 from store_format.commitlog.log import CommitLog
@@ -44,7 +44,7 @@ def repair(
     leaves the index files as they are. Index files that reach to the physical offset `mended` are rebuilt:
     the message there is not the one that was indexed. Raises, before any change, UnsupportedFormatError if
     a batch consume queue lacks entries, OptionError if no queue is left and `queue_file_size` is None, and
-    what `refuse_cut` raises unless `cut_after_damage` gives up the messages behind damage.
+    what `refuse_cut` and `refuse_lost_end` raise unless `cut_after_damage` gives up the messages.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = end_after_crash(log, checkpoint)
@@ -59,6 +59,8 @@ def repair(
     delays = (conf or BrokerConf()).message_delay_levels_ms
     lacking = _lacking(root, log, end, states, queue_file_size, delays)
     if not cut_after_damage:
+        if staged is None or end.offset < staged[0]:
+            refuse_lost_end(root, log, end, queue_ends(root, log))
         refuse_cut(root, log, end, staged=staged)
     if lacking.start < end.scan_start:
         _log.warning(
@@ -67,7 +69,8 @@ def repair(
             lacking.start,
         )
         end = replace(end, scan_start=lacking.start)
-    log_files.clear_behind(end.offset, keep=end.offset + 1)
+    # A commit that is completed goes on at the end: no byte of an old BLANK may remain behind its messages.
+    log_files.clear_behind(cleared_from(log, end) if staged is None else end.offset, keep=end.offset + 1)
     for state in states.values():
         truncate(state, files)
     if lacking.firsts:

@@ -18,7 +18,8 @@ from store_format.commit import append_position as log_end
 from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.prepare_store import CommitOptions
-from store_format.errors import CorruptStoreError
+from store_format.commit.recover import recover as plan_recovery
+from store_format.errors import CorruptStoreError, StoreNotFoundError
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
@@ -238,3 +239,46 @@ def test_a_copy_that_ends_within_a_file_is_refused_by_its_checkpoint(root: Path)
     )
     with pytest.raises(CorruptStoreError, match="copy the missing commitlog files"):
         append(root, numbered("T", 112, 8))
+
+
+# ---- missing files after a crash ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def crashed(root: Path) -> Path:
+    """A broker's store with `abort`, whose second commitlog file is on another disk."""
+    append(root, numbered("T", 12, 100))
+    shutil.rmtree(root / ".rmqlog")
+    (root / "abort").touch()
+    (root / "commitlog" / f"{1 << 14:020d}").rename(root.parent / f"{1 << 14:020d}")
+    return root
+
+
+@pytest.mark.parametrize("by_append", [True, False])
+def test_a_crashed_store_without_its_last_file_is_refused(crashed: Path, by_append: bool) -> None:
+    before = _files(crashed)
+    write = (
+        (lambda: append(crashed, numbered("T", 112, 8))) if by_append else plan_recovery(str(crashed)).apply
+    )
+    with pytest.raises(StoreNotFoundError, match=r"consume queue T-3 points .*storePathCommitLog"):
+        write()
+    assert _files(crashed) == before
+    rows = plan_recovery(str(crashed)).table().to_pylist()
+    assert ["cut_after_damage" in row["reason"] for row in rows if row["action"] == "refused"] == [True]
+
+
+@pytest.mark.parametrize("cut", [True, False])
+def test_a_recovery_keeps_the_blank_that_leads_to_missing_files(crashed: Path, cut: bool) -> None:
+    """Not all queues show that a file is missing: a broker may have crashed before it wrote the entries."""
+    if not cut:
+        for path in (crashed / "consumequeue").glob("*/*/*"):
+            data = path.read_bytes()
+            path.write_bytes(data[: 3 * CQ_UNIT.itemsize].ljust(len(data), b"\0"))
+    log = crashed / "commitlog" / f"{0:020d}"
+    before = log.read_bytes()
+    plan_recovery(str(crashed), cut_after_damage=cut).apply()
+    assert not (crashed / "abort").exists()
+    assert log.read_bytes() == before
+    (crashed.parent / f"{1 << 14:020d}").rename(crashed / "commitlog" / f"{1 << 14:020d}")
+    plan_recovery(str(crashed)).apply()
+    assert len(messages_of(crashed)) == 115
