@@ -63,7 +63,7 @@ def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, To
         if not can_be_queue(topic, 0):
             raise IllegalMessageError(
                 f"topic {topic!r}: expected a name that a directory can have: not empty, '.' or '..', "
-                "without '/' and NUL"
+                "without '/' and NUL, at most 255 bytes"
             )
         if not 0 <= queue_id <= _QUEUE_ID_MAX:
             raise IllegalMessageError(

@@ -11,6 +11,7 @@ from store_format.files.read import Refused, list_directories, refuse
 
 FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
+_NAME_BYTES_MAX = 255  # NAME_MAX of Linux
 _QUEUE_ID_MAX = 2**31 - 1
 
 
@@ -22,9 +23,15 @@ def queue_directory(root: str, topic: str, queue_id: int, kind: QueueKind = "sim
 def can_be_queue(topic: str, queue_id: int) -> bool:
     """Whether a queue of that name has a directory of its own.
 
-    Names come from messages, too: a topic such as `..` would lead out of the store.
+    Names come from messages, too: a topic such as `..` would lead out of the store, and the name of a light
+    queue (INNER_MULTI_DISPATCH) can be longer than a file system allows.
+
+    >>> can_be_queue("%LMQ%" + "x" * 250, 0), can_be_queue("%LMQ%" + "x" * 251, 0)
+    (True, False)
     """
-    return queue_id >= 0 and topic not in ("", ".", "..") and "/" not in topic and "\0" not in topic
+    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return False
+    return len(topic.encode(errors="surrogatepass")) <= _NAME_BYTES_MAX
 
 
 def is_queue_id(name: str) -> bool:

@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
 import pytest
 
 from store_format.bookkeeping.settings import StoreSettings
@@ -20,9 +22,11 @@ from store_format.errors import CorruptStoreError, OptionError, StoreInUseError,
 from store_format.files.lock import StoreLock
 from store_format.files.read import FileCache
 from store_format.index.file import open_index_files
+from store_format.message.encode import MessageColumns
 from store_format.names import QueueKey
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
 Unchanged = Callable[[Path], AbstractContextManager[None]]
@@ -336,6 +340,39 @@ def test_a_copy_follows_a_linked_directory_and_refuses_other_links(
         with pytest.raises(CorruptStoreError, match=f"{name} at byte 0: .* found a symbolic link"):
             recover(str(root), into=str(tmp_path / "other")).table()
         (root / name).unlink()
+
+
+@pytest.mark.parametrize("by", ["recover", "copy", "append"])
+def test_a_light_queue_whose_name_no_directory_can_have(tmp_path: Path, by: str) -> None:
+    """A client chose a name of 305 bytes, and the broker crashed: the other queues come back."""
+    root, new = make_store(tmp_path / "store"), tmp_path / "new"
+    name = b"%LMQ%" + b"x" * 300
+    properties = b"INNER_MULTI_DISPATCH\x01" + name + b"\x02INNER_MULTI_QUEUE_OFFSET\x010\x02"
+    message = MessageColumns(
+        topic="T",
+        body=pa.array([b"a"], pa.binary()),
+        properties=pa.array([properties], pa.binary()),
+        queue_id=np.zeros(1, np.int64),
+    )
+    MessageStore.open(str(root)).append(message)
+    for path in (root / ".rmqlog").iterdir():
+        if path.is_file() and path.name != "store.json":
+            path.unlink()
+    queue = root / "consumequeue/T/0/00000000000000000000"
+    before = queue.read_bytes()
+    queue.write_bytes(bytes(len(before)))
+    (root / "abort").touch()
+    if by == "append":
+        append(root, numbered("T", 0, 1))
+        assert queue.read_bytes()[:20] == before[:20]
+        return
+    plan = recover(str(root), into=str(new) if by == "copy" else None)
+    left = [row["entries"] for row in plan.table().to_pylist() if row["action"] == "left"]
+    assert left == [1]
+    plan.apply()
+    recovered = new if by == "copy" else root
+    assert (recovered / queue.relative_to(root)).read_bytes() == before
+    assert [path.name for path in (recovered / "consumequeue").iterdir()] == ["T"]
 
 
 def test_a_copy_leaves_a_deleted_topic_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
