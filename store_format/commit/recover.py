@@ -36,11 +36,14 @@ from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.names import SCHEDULE_TOPIC
 from store_format.read.store_root import broker_name_of
 
 RECOVER_COLUMNS = (
     BROKER,
-    ViewColumn("part", TEXT, "commitlog, consumequeue, batchconsumequeue, index, or commit (of rmqlog)."),
+    ViewColumn(
+        "part", TEXT, "commitlog, consumequeue, batchconsumequeue, delayOffset, index, or commit (of rmqlog)."
+    ),
     ViewColumn("topic", TEXT, "The topic of a queue."),
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn(
@@ -256,6 +259,10 @@ def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
     if survey.misplaced:
         reason = "messages whose queue id or queue offset no queue can have"
         yield "consumequeue", None, None, "left", None, survey.misplaced, None, reason
+    for each in survey.levels:
+        reason = "delayOffset.json is ahead of the queue's end: new delayed messages would be skipped"
+        lost = each.offset - each.end
+        yield "delayOffset", SCHEDULE_TOPIC, each.level - 1, "lower", each.end, lost, None, reason
     yield from _index_rows(survey)
 
 

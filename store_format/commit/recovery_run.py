@@ -40,6 +40,7 @@ from store_format.files.read import entry_names, list_store_files, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.read.readable_end import find_readable_end
 
 
@@ -131,6 +132,10 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
 
     look(survey, options, aside, on_part=index)
     _note_sizes(survey, options, files)
+    # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
+    if survey.levels:
+        levels = {each.level: each.end for each in survey.levels}
+        write_delay_offsets(root, levels, timestamp=options.clock(), files=files)
     _cut_behind_end(survey, files)
     _change_queues(survey, aside, files)
     _change_index(survey, options, aside, files, built[0] if built else None)

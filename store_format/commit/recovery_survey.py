@@ -19,6 +19,7 @@ from store_format.bookkeeping.settings import (
 )
 from store_format.commit.append_position import end_of_clean_log
 from store_format.commit.built_queues import BuiltQueue, QueueBuilder
+from store_format.commit.delay_repair import LoweredLevel, lowered_levels
 from store_format.commit.log_scan import LogPart, LogScan, scan_log
 from store_format.commit.log_shortage import refuse_cut, refuse_lost_end, refuse_missing_files
 from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare, usual_file_size
@@ -117,6 +118,7 @@ class Survey:
     index: IndexCheck | None = None
     index_problem: str = ""
     misplaced: int = 0
+    levels: list[LoweredLevel] = field(default_factory=list)
     holes: list[Hole] = field(default_factory=list)
     copied: list[CopiedPart] = field(default_factory=list)
 
@@ -147,10 +149,8 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         end = end_of_clean_log(log, read_ledger(root), queues)
     try:
         if not options.cut_after_damage:
-            if is_crashed:
-                refuse_lost_end(root, log, end, queues)
-            else:
-                refuse_missing_files(root, log, end, queues)
+            refuse_lost = refuse_lost_end if is_crashed else refuse_missing_files
+            refuse_lost(root, log, end, queues)
             refuse_cut(root, log, end)
     except StoreError as error:
         refused = error
@@ -229,6 +229,7 @@ def look(
 ) -> None:
     """Reads all messages of the log once; builds the queues below `aside` and compares queues and index."""
     if not (options.queues or options.index):
+        survey.levels = lowered_levels(survey.source, survey.root, survey.log, survey.built, survey.ahead)
         return
     scan = _scan_log(survey, options)
     builder = QueueBuilder(
@@ -252,6 +253,7 @@ def look(
         builder.close()
     survey.built, survey.misplaced = builder.queues, builder.misplaced
     _compare_all(survey, options)
+    survey.levels = lowered_levels(survey.source, survey.root, survey.log, survey.built, survey.ahead)
 
 
 def _parts(scan: LogScan, survey: Survey, options: RecoverOptions) -> Iterator[LogPart]:

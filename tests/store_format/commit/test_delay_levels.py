@@ -10,7 +10,11 @@ import pytest
 from store_format import MessageStore
 from store_format.commit.append import recover
 from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.recover import recover as plan_recovery
+from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
 from tests.support.staged import columns_of, make_store
 from tests.support.waiting import BEGIN_MS, append, delayed
@@ -78,3 +82,35 @@ def test_the_view_delayed_knows_the_levels(store: Path) -> None:
     opened = MessageStore.open(str(store))
     due = {row["delayLevel"]: row for row in opened.view("delayed", now_ms=BEGIN_MS).to_pylist()}
     assert due[2]["dueInMs"] == _SECOND_LEVEL_MS
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+@pytest.mark.parametrize("into", [True, False])
+def test_a_recovery_that_cuts_a_level_lowers_its_next_offset(
+    store: Path, tmp_path: Path, crashed: bool, into: bool
+) -> None:
+    """A service that goes on from offset 5 would never deliver the next four messages of the level."""
+    append(store, delayed("T", 2, 2, 4))
+    write_delay_offsets(str(store), {2: 5, 20: 1}, timestamp=BEGIN_MS, files=FileWrites(sync=False))
+    (store / ".rmqlog" / "ledger.json").unlink()
+    if crashed:
+        (store / "abort").touch()
+    log = store / "commitlog" / f"{0:020d}"
+    data = bytearray(log.read_bytes())
+    data[data.index(b"message 2 of T")] ^= 1
+    log.write_bytes(data)
+    target = tmp_path / "copy" if into else store
+    plan = plan_recovery(str(store), cut_after_damage=True, into=str(target) if into else None)
+    lowered = [row for row in plan.table().to_pylist() if row["action"] == "lower"]
+    assert [(row["queueId"], row["position"], row["entries"]) for row in lowered] == [(1, 1, 4)]
+    assert read_delay_offsets(str(store)) == {2: 5, 20: 1}
+    plan.apply()
+    assert read_delay_offsets(str(target)) == {2: 1, 20: 1}
+    assert [row for row in plan_recovery(str(target)).table().to_pylist() if row["action"] == "lower"] == []
+
+
+def test_a_recovery_leaves_unreadable_delay_offsets(store: Path) -> None:
+    path = store / "config" / "delayOffset.json"
+    path.write_text("{")
+    plan_recovery(str(store)).apply()
+    assert path.read_text() == "{"
