@@ -69,7 +69,8 @@ def test_a_topic_that_is_not_written_to_does_not_stop_others(
     assert _turn(root, BEGIN_MS + 60_000)["done"] == 3
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (0, 2, 3)}
     place = next(m.physical_offset for m in messages_of(root) if m.properties["REAL_TOPIC"] == topic)
-    assert f"at physical offset {place} is not delivered: topic {topic}" in caplog.text
+    reason = "its properties are too long, or do not name a queue" if len(topic) > 255 else f"topic {topic}"
+    assert f"at physical offset {place} is not delivered: {reason}" in caplog.text
     assert topic not in {each.name for each in (root / "consumequeue").iterdir()}
     assert _turn(root, BEGIN_MS + 70_000)["done"] == 0
 
