@@ -1,8 +1,4 @@
-"""Cleaning by RocketMQ's own store classes and by ours, on copies of a store: the same files are left.
-
-The forced deletion depends on the disk of the test: run it on one that is more than 30 % full (--basetemp).
-4.9 has no setting diskSpaceCleanForciblyRatio, only a property of the JVM.
-"""
+"""Consume queue extensions cleaned as RocketMQ cleans them; a broker that goes on after our cleaning."""
 
 from __future__ import annotations
 
@@ -16,7 +12,7 @@ import pytest
 
 from rmq_spark.services import clean, run_once
 from store_format.commit.prepare_store import CommitOptions
-from store_format.metadata.broker_conf import BrokerConf, read_broker_conf
+from store_format.metadata.broker_conf import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support.staged import append, make_store, numbered, rows_by_queue
 
@@ -30,19 +26,7 @@ _CONFIG = {
     "cleanFileForciblyEnable": "true",
     "deleteCommitLogFilesInterval": "1",
     "deleteConsumeQueueFilesInterval": "1",
-    "haListenPort": "0",
 }
-
-
-def _clean(rocketmq: RocketMQ, store: Path, config: dict[str, str], rounds: int) -> object:
-    """RocketMQ's cleaning; the start of the commitlog afterwards."""
-    conf = rocketmq.config_file(store, config)
-    program = rocketmq.program("CleanStore", [str(store), conf, str(rounds), rocketmq.version])
-    try:
-        (line,) = program.lines("done", 90.0)
-    finally:
-        program.close()
-    return line["minOffset"]
 
 
 def _files(root: Path) -> list[str]:
@@ -57,51 +41,6 @@ def _aged(root: Path, hours: list[int], rest: int) -> None:
     for number, file in enumerate(sorted((root / "commitlog").iterdir())):
         age = hours[number] if number < len(hours) else rest
         os.utime(file, ns=(0, (now - age * _HOUR_MS - 60_000) * 1_000_000))
-
-
-@pytest.mark.parametrize(
-    ("version", "settings", "hours", "rest", "rounds"),
-    [
-        ("5.5.0", {"deleteWhen": _ALWAYS, "deleteFileBatchMax": "3"}, [3, 4, 5, 3, 1, 3], 0, 2),
-        # What happens depends on the disk of the test, and is the same for both.
-        ("5.5.0", {"deleteWhen": "00", "diskMaxUsedSpaceRatio": "10"}, [3, 3, 3], 1, 1),
-        ("4.9.7", {"deleteWhen": _ALWAYS}, [3, 3, 3], 1, 1),
-        *(
-            pytest.param(*each, marks=pytest.mark.whole)
-            for each in (
-                ("5.5.0", {"deleteWhen": _ALWAYS}, [], 9, 1),
-                ("5.5.0", {"deleteWhen": _ALWAYS}, [1], 9, 1),
-                ("5.5.0", {"deleteWhen": "00", "diskSpaceCleanForciblyRatio": "30"}, [3, 3], 1, 1),
-            )
-        ),
-    ],
-)
-def test_the_same_files_are_left(
-    rocketmq: Callable[[str], RocketMQ],
-    tmp_path: Path,
-    version: str,
-    settings: dict[str, str],
-    hours: list[int],
-    rest: int,
-    rounds: int,
-) -> None:
-    theirs, mine = make_store(tmp_path / "theirs"), tmp_path / "mine"
-    append(theirs, numbered("T", 0, 1000, body_size=100))
-    append(theirs, numbered("Few", 1000, 3))  # its only files keep their place
-    _aged(theirs, hours, rest)
-    shutil.copytree(theirs, mine)
-    before = _files(mine)
-    config = _CONFIG | settings
-    log_min = _clean(rocketmq(version), theirs, config, rounds)
-    conf = tmp_path / "broker.conf"
-    conf.write_text("".join(f"{name}={value}\n" for name, value in config.items()))
-    for _ in range(rounds):
-        plan = clean.plan(str(mine), None, read_broker_conf(str(conf)))
-        if plan.changes:
-            plan.apply()
-    assert _files(mine) == _files(theirs)
-    assert plan.log_min == log_min
-    print(version, settings, plan.gate.reason, len(before) - len(_files(mine)), "files deleted")
 
 
 @pytest.mark.whole
@@ -120,7 +59,7 @@ def test_the_extensions_of_consume_queues_are_left_alike(
     _aged(theirs, [3] * 6, 0)
     shutil.copytree(theirs, mine)
     before = _files(mine)
-    _clean(rocketmq("5.5.0"), theirs, config, 1)
+    rocketmq("5.5.0").clean({theirs: config}, 1)
     conf = BrokerConf.of(config, "the test")
     clean.plan(str(mine), None, conf, is_manual=True, disk_percent=lambda path: 10).apply()
     assert _files(mine) == _files(theirs)

@@ -2,6 +2,7 @@ package rmqlog.interop;
 
 import java.lang.reflect.Method;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
@@ -20,16 +21,21 @@ public final class StoreClean {
     private StoreClean() {
     }
 
-    private static List<Map<String, Object>> clean(String path, String conf, int rounds) throws Exception {
+    private static DefaultMessageStore open(String path, String conf) throws Exception {
         Config config = new Config(path, conf);
-        DefaultMessageStore store = StoreOpen.open(config.messageStore(), config.into(new BrokerConfig()));
+        return StoreOpen.open(config.messageStore(), config.into(new BrokerConfig()));
+    }
+
+    private static List<Map<String, Object>> clean(String path, DefaultMessageStore store, int rounds) throws Exception {
         if (!store.load()) {
             throw new IllegalStateException("DefaultMessageStore.load() answered false; the store's log says why");
         }
         store.start();
         for (int round = 0; round < rounds; round++) {
-            call(store, "cleanFilesPeriodically");
-            call(Config.field(store, "consumeQueueStore").get(store), "cleanQueueFilesPeriodically");
+            call(store, "cleanFilesPeriodically"); // up to 4.9 of the queues, too
+            if (has(store, "consumeQueueStore")) {
+                call(Config.field(store, "consumeQueueStore").get(store), "cleanQueueFilesPeriodically");
+            }
         }
         List<Map<String, Object>> lines = new ArrayList<>();
         for (var topic : store.getConsumeQueueTable().entrySet()) {
@@ -47,6 +53,10 @@ public final class StoreClean {
         return lines;
     }
 
+    private static boolean has(Object object, String name) {
+        return Arrays.stream(object.getClass().getDeclaredFields()).anyMatch(field -> field.getName().equals(name));
+    }
+
     private static void call(Object object, String name) throws ReflectiveOperationException {
         Method method = object.getClass().getDeclaredMethod(name);
         method.setAccessible(true);
@@ -60,8 +70,8 @@ public final class StoreClean {
             List<Future<List<Map<String, Object>>>> all = new ArrayList<>();
             for (int i = 1; i < args.length; i += 2) {
                 String path = args[i];
-                String conf = args[i + 1];
-                all.add(threads.submit((Callable<List<Map<String, Object>>>) () -> clean(path, conf, Integer.parseInt(args[0]))));
+                DefaultMessageStore store = open(path, args[i + 1]); // here: two constructors at once fail now and then
+                all.add(threads.submit((Callable<List<Map<String, Object>>>) () -> clean(path, store, Integer.parseInt(args[0]))));
             }
             for (Future<List<Map<String, Object>>> each : all) {
                 each.get().forEach(Lines::put);
