@@ -99,7 +99,7 @@ def gate(
     if hour in conf.delete_when:
         return Gate(True, False, f"it is the hour of deleteWhen ({hours})")
     if is_manual:
-        return Gate(True, False, "expired files are deleted on request")
+        return Gate(True, False, "fileReservedTime is over")
     return Gate(
         False,
         False,

@@ -93,13 +93,13 @@ def _unread(plan: CleanPlan) -> pa.Table | None:
 
 
 def _summary(plan: CleanPlan, done: int | None, unread: int | None) -> str:
-    files = f"{plan.due} files, {in_bytes(plan.disk_bytes)} on the disk"
     if not plan.due:
         return "no file has expired; nothing was deleted"
     lost = f"; {unread} messages in them were not read" if unread else ""
     if done is not None:
-        return f"{done} files deleted ({in_bytes(plan.disk_bytes)}), because {plan.gate.reason}{lost}"
+        return f"{done} files deleted ({in_bytes(plan.disk_bytes)} on the disk): {plan.gate.reason}{lost}"
     advice = ", --unread to see them by group" if unread else ""
     return (
-        f"{files}, because {plan.gate.reason}{lost}. Nothing was deleted; add --apply to delete them{advice}"
+        f"{plan.due} files ({in_bytes(plan.disk_bytes)} on the disk) can be deleted: "
+        f"{plan.gate.reason}{lost}. Nothing was deleted; add --apply to delete them{advice}"
     )
