@@ -185,7 +185,9 @@ def recover(
     """
     root = os.path.abspath(path)
     if salvage and into is None:
-        raise OptionError("salvage: expected into=DIRECTORY too: the damaged store itself is not changed")
+        raise OptionError(
+            "salvage: expected into=DIRECTORY (--into) too: the damaged store itself is not changed"
+        )
     if into is not None:
         into = os.path.abspath(into)
         refuse_target(root, into)

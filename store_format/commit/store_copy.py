@@ -48,10 +48,12 @@ def marker_path(target: str) -> str:
 def refuse_target(root: str, target: str) -> None:
     """Raises OptionError unless `target` is missing, empty, or a copy of `root` that was broken off."""
     if os.path.commonpath((root, target)) in (root, target):
-        raise OptionError(f"into={target}: expected a directory outside of the store {root}")
+        raise OptionError(
+            f"{target}: expected a directory outside of the store {root} for the recovered copy"
+        )
     if not is_directory(target):
         if read_bytes(target) is not None:
-            raise OptionError(f"into={target}: expected a new directory, found a file")
+            raise OptionError(f"{target}: expected a new directory for the recovered copy, found a file")
         return
     begun_names = {"recover-into.json", "recover-into.json.new"}
     if entry_names(target) <= {"lock", OWN_DIRECTORY} and (
@@ -61,8 +63,8 @@ def refuse_target(root: str, target: str) -> None:
     begun = read_bytes(marker_path(target))
     if begun is None or json.loads(begun).get("source") != root:
         raise OptionError(
-            f"into={target}: expected a new or empty directory, found {len(entry_names(target))} entries. "
-            "Give another directory, or empty this one"
+            f"{target}: expected a new or empty directory for the recovered copy, "
+            f"found {len(entry_names(target))} entries. Give another directory, or empty this one"
         )
 
 
