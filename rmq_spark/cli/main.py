@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
-        text = shown(error.format_message())
+        text = shown(error.format_message()).removesuffix(".")
         see = " See" if text.endswith("?") else "; see"
         _say(text + (f"{see} {error.ctx.command_path} --help" if error.ctx is not None else ""))
         return USAGE
