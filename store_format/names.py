@@ -94,6 +94,8 @@ RECONSUME_TIME = "RECONSUME_TIME"  # of a failed message that a consumer sends a
 MAX_RECONSUME_TIMES = "MAX_RECONSUME_TIMES"
 # in a dead letter that this project has stored again: the offset message id of the dead letter
 RESENT_FROM = "__RESENT_FROM"
+FIRST_POP_TIME = "1ST_POP_TIME"  # of a message in a pop retry topic: when it was popped first
+ORIGIN_GROUP = "ORIGIN_GROUP"  # the group that popped it
 SHARDING_KEY = "__SHARDINGKEY"  # the user's key by which a producer chooses the queue
 PGROUP = "PGROUP"  # the producer group of a transaction
 TRAN_MSG = "TRAN_MSG"  # "true" for a message of a transaction
@@ -143,8 +145,8 @@ RESERVED_PROPERTIES = frozenset(
         # pop
         "POP_CK",
         "POP_CK_OFFSET",
-        "1ST_POP_TIME",
-        "ORIGIN_GROUP",
+        FIRST_POP_TIME,
+        ORIGIN_GROUP,
         # a broker puts messages with these properties into other queues than the producer names
         "_SYS_MSG_PRIORITY_",
         "__LITE_TOPIC",
@@ -171,6 +173,17 @@ _LISTED_MAX = 20
 def retry_topic(group: str) -> str:
     """The topic in which a group's failed messages wait to be consumed again (MixAll.getRetryTopic)."""
     return RETRY_PREFIX + group
+
+
+def pop_retry_topic(group: str, topic: str, *, is_v2: bool = False) -> str:
+    """The topic in which a group's messages of `topic` wait that nobody acknowledged in time (pop).
+
+    Brokers with enableRetryTopicV2 join the names with `+` (KeyBuilder.buildPopRetryTopicV2).
+
+    >>> pop_retry_topic("billing", "Orders")
+    '%RETRY%billing_Orders'
+    """
+    return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
 
 
 def dead_letter_topic(group: str) -> str:
