@@ -72,7 +72,11 @@ def test_a_copy_of_a_copy_stays_in_its_retry_topic_with_the_time_of_the_first_po
     topics = ["%RETRY%g_Orders", "Orders", "%RETRY%g+Orders"]
     times = np.array([2, 0, 1])
     made = revived(stored(given, topic=pa.array(topics), reconsume_times=times), "g", 77)
-    assert made.messages.topic.to_pylist() == ["%RETRY%g_Orders", "%RETRY%g_Orders", "%RETRY%g+Orders"]
+    assert pa.array(made.messages.topic).to_pylist() == [
+        "%RETRY%g_Orders",
+        "%RETRY%g_Orders",
+        "%RETRY%g+Orders",
+    ]
     assert made.new_topics == {"%RETRY%g_Orders": 1, "%RETRY%g+Orders": 1}
     assert np.asarray(made.messages.reconsume_times).tolist() == [3, 1, 2]
     assert property_maps(made.messages) == [
