@@ -32,7 +32,8 @@ _NOT_MOVABLE = (errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST, errno.E
 
 
 @contextmanager
-def _naming(path: str, what: str) -> Iterator[None]:
+def naming(path: str, what: str) -> Iterator[None]:
+    """Raises StoreWriteError, with the path and what was tried, for an OSError of the block."""
     try:
         yield
     except OSError as error:
@@ -43,9 +44,15 @@ def _naming(path: str, what: str) -> Iterator[None]:
         raise StoreWriteError(f"{path}: cannot {what}: {error.strerror or error}") from error
 
 
+def open_or_create(path: str) -> int:
+    """Opens a file of this project for reading and writing; a missing one is created empty."""
+    with naming(path, "open"):
+        return _make_or_open(path, 0)[0]
+
+
 def open_lock_descriptor(path: str) -> int:
     """Opens the store's `lock`, created with its 4 bytes if missing (as by DefaultMessageStore)."""
-    with _naming(path, "open"):
+    with naming(path, "open"):
         try:
             return os.open(path, _OPEN)
         except FileNotFoundError:
@@ -122,14 +129,14 @@ class WritableFile:
             raise CorruptStoreError(
                 self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes"
             )
-        with _naming(self.path, "write"):
+        with naming(self.path, "write"):
             while left:
                 done = os.pwrite(self._descriptor, left[:_PIECE_SIZE], position)
                 position += done
                 left = left[done:]
 
     def read(self, position: int, length: int) -> bytes:
-        with _naming(self.path, "read"):
+        with naming(self.path, "read"):
             return os.pread(self._descriptor, length, position)
 
     def zero(self, start: int, stop: int) -> None:
@@ -187,7 +194,7 @@ class FileWrites:
 
     def open(self, path: str) -> WritableFile:
         """Opens an existing file. Raises CorruptStoreError for a link and for anything but a regular file."""
-        with _naming(path, "open"):
+        with naming(path, "open"):
             descriptor = os.open(path, _OPEN)
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
@@ -208,7 +215,7 @@ class FileWrites:
                 raise
             return self.create(path, size), True
         if file.size == 0 and size:
-            with _naming(path, "extend"):
+            with naming(path, "extend"):
                 os.ftruncate(file.fileno(), size)
             file.size = size
         if file.size != size:
@@ -218,7 +225,7 @@ class FileWrites:
 
     def create(self, path: str, size: int) -> WritableFile:
         """Creates a file of `size` zero bytes. The caller syncs the directory."""
-        with _naming(path, "create"):
+        with naming(path, "create"):
             descriptor = _make(path)
             try:
                 if size:
@@ -238,7 +245,7 @@ class FileWrites:
     def remove(self, path: str) -> bool:
         """Removes a file; returns False when it is missing."""
         self._opened.pop(path, None)
-        with _naming(path, "remove"):
+        with naming(path, "remove"):
             try:
                 os.unlink(path)
             except FileNotFoundError:
@@ -249,13 +256,13 @@ class FileWrites:
         """Replaces a file of this project atomically: writes `aside`, syncs and renames."""
         aside = aside or f"{path}.new"
         self.write_whole(aside, data, like=_status(path))
-        with _naming(path, "replace"):
+        with naming(path, "replace"):
             os.rename(aside, path)
         self.sync_directory(os.path.dirname(path))
 
     def write_whole(self, path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
         """Writes the whole content of a file in place. A new file gets mode and owner of `like`."""
-        with _naming(path, "write"):
+        with naming(path, "write"):
             descriptor, is_new = _make_or_open(path, os.O_TRUNC)
             if is_new and like is not None:
                 _give(descriptor, like.st_uid, like.st_gid)
@@ -272,7 +279,7 @@ class FileWrites:
         A damaged old file (`is_good` False), which a crash between the two steps leaves, does not replace the
         .bak.
         """
-        with _naming(path, "rename"):
+        with naming(path, "rename"):
             replaced = _status(path)
             if is_good and replaced is not None:
                 os.rename(path, f"{path}.bak")
@@ -290,7 +297,7 @@ class FileWrites:
         path = root
         for depth, name in enumerate(names):
             parent, path = path, f"{path}/{name}"
-            with _naming(path, "make"):
+            with naming(path, "make"):
                 try:
                     os.mkdir(path, _DIRECTORY_MODE)
                 except FileExistsError:
@@ -304,7 +311,7 @@ class FileWrites:
     def give_like(self, path: str, like: str) -> None:
         """Gives a directory the owner, group and mode of `like`, whose place it will take."""
         status = os.stat(like)
-        with _naming(path, "change"), _opened_directory(path) as descriptor:
+        with naming(path, "change"), _opened_directory(path) as descriptor:
             _give(descriptor, status.st_uid, status.st_gid)
             with suppress(PermissionError):  # a directory of another user
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
@@ -317,7 +324,7 @@ class FileWrites:
 
     def remove_directory(self, path: str) -> bool:
         """Removes an empty directory; returns False when it is missing or not empty."""
-        with _naming(path, "remove"):
+        with naming(path, "remove"):
             try:
                 os.rmdir(path)
             except OSError as error:
@@ -328,7 +335,7 @@ class FileWrites:
 
     def remove_tree(self, path: str) -> None:
         """Removes a directory of this project and all its content; does not follow links."""
-        with _naming(path, "remove"), suppress(FileNotFoundError):
+        with naming(path, "remove"), suppress(FileNotFoundError):
             shutil.rmtree(path)
             self.sync_directory(os.path.dirname(path))
 
@@ -337,7 +344,7 @@ class FileWrites:
 
         Returns False when `target` is on another file system or is not empty.
         """
-        with _naming(target, "move"):
+        with naming(target, "move"):
             try:
                 os.rename(source, target)
             except OSError as error:
@@ -349,7 +356,7 @@ class FileWrites:
     def rename(self, source: str, target: str) -> None:
         """Renames a file atomically, over an existing one too. The caller syncs the directory."""
         self._opened.pop(source, None)
-        with _naming(target, "rename"):
+        with naming(target, "rename"):
             os.rename(source, target)
 
     # ---- waiting for the disk ------------------------------------------------------------------------------
@@ -362,7 +369,7 @@ class FileWrites:
         """Makes the creation and removal of names in a directory survive a power loss."""
         if not self.is_sync:
             return
-        with _naming(path, "open"):
+        with naming(path, "open"):
             descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY)
         try:
             self._sync(path, descriptor)
@@ -371,7 +378,7 @@ class FileWrites:
 
     def _sync(self, path: str, descriptor: int) -> None:
         begun = self._clock()
-        with _naming(path, "sync"):
+        with naming(path, "sync"):
             os.fsync(descriptor)
         with self._sums:
             self.sync_seconds += self._clock() - begun

@@ -1,0 +1,162 @@
+"""A file that several processes append to in turn, and locks between them (flock).
+
+The store's own `lock` is a lock of RocketMQ and costs a commit. These locks are held for microseconds, or for
+as long as a process lives; the system releases them when their process ends, however it ends.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from store_format.errors import CorruptStoreError, StoreInUseError
+from store_format.files.write import naming, open_or_create
+
+_PAUSE_MIN, _PAUSE_MAX = 50e-6, 2e-3  # seconds between two attempts to take a lock
+
+
+class FileLock:
+    """A lock file that this process opens once: `exclusive` for a moment, `share` as long as it lives.
+
+    One thread at a time may use it. A forked child opens the file again.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = -1
+        self._pid = 0
+
+    @contextmanager
+    def exclusive(self, timeout: float = 10.0) -> Iterator[None]:
+        """Holds the lock alone. Raises StoreInUseError when others still have it after `timeout` seconds."""
+        if not self.try_exclusive(timeout):
+            raise StoreInUseError(
+                f"{self.path}: expected to get the lock within {timeout:g} s, but another process holds it; "
+                "look for a consumer that was stopped (state T in ps) and continue or end it"
+            )
+        try:
+            yield
+        finally:
+            self.release()
+
+    def try_exclusive(self, timeout: float = 0.0) -> bool:
+        """Takes the lock alone; False when others still have it after `timeout` seconds."""
+        return self._take(fcntl.LOCK_EX, timeout)
+
+    def share(self, timeout: float = 10.0) -> bool:
+        """Takes the lock together with other processes that share it; False when one has it alone."""
+        return self._take(fcntl.LOCK_SH, timeout)
+
+    def release(self) -> None:
+        if self._descriptor >= 0 and self._pid == os.getpid():
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Closes the file, and with it releases the lock."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def _take(self, kind: int, timeout: float) -> bool:
+        deadline, pause = time.monotonic() + timeout, _PAUSE_MIN
+        while True:
+            self._open()
+            try:
+                fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    return False
+                time.sleep(pause)
+                pause = min(pause * 2, _PAUSE_MAX)
+                continue
+            if is_named(self.path, self._descriptor):
+                return True
+            self.close()  # another file has the name now: the directory was removed or restored
+
+    def _open(self) -> None:
+        if self._descriptor >= 0 and self._pid != os.getpid():
+            self.close()  # a forked child shares its parent's lock through the same descriptor
+        if self._descriptor < 0:
+            self._descriptor, self._pid = open_or_create(self.path), os.getpid()
+
+
+def is_named(path: str, descriptor: int) -> bool:
+    """Whether the path still names the open file."""
+    try:
+        status = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    opened = os.fstat(descriptor)
+    return (status.st_dev, status.st_ino) == (opened.st_dev, opened.st_ino)
+
+
+class SharedLog:
+    """The bytes that processes append in turn. The callers hold a FileLock around every method.
+
+    `end` is where this process has read to; `append` and `cut` work there.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.end = 0
+        self._descriptor = -1
+
+    def is_replaced(self) -> bool:
+        """Whether the path names another file than at the last read, or none; `read_new` then begins at 0."""
+        return self._descriptor < 0 or not is_named(self.path, self._descriptor)
+
+    def read_new(self, size_max: int) -> bytes:
+        """The bytes behind `end`; from the start of the file if the file was replaced.
+
+        Raises CorruptStoreError for more than `size_max` bytes, and for anything but a regular file.
+        """
+        if self.is_replaced():
+            self.close()
+            self._descriptor = open_or_create(self.path)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptStoreError(self.path, 0, "a regular file", "something else")
+        if status.st_size - self.end > size_max:
+            raise CorruptStoreError(self.path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
+        parts, position = [], self.end
+        with naming(self.path, "read"):
+            while position < status.st_size and (
+                part := os.pread(self._descriptor, status.st_size - position, position)
+            ):
+                parts.append(part)
+                position += len(part)
+        return b"".join(parts)
+
+    def append(self, data: bytes) -> None:
+        """Writes the bytes at `end`, all or none. Raises StoreWriteError, for example on a full disk."""
+        with naming(self.path, "write"):
+            done = os.pwrite(self._descriptor, data, self.end)
+            if done < len(data):
+                os.ftruncate(self._descriptor, self.end)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.end += len(data)
+
+    def skip_to(self, end: int) -> None:
+        """Opens the file, whose first `end` bytes this process knows."""
+        self.close()
+        self._descriptor, self.end = open_or_create(self.path), end
+
+    def cut(self) -> None:
+        """Removes what is behind `end`."""
+        with naming(self.path, "cut"):
+            os.ftruncate(self._descriptor, self.end)
+
+    def sync(self) -> None:
+        """Waits until the appended bytes are on the disk."""
+        with naming(self.path, "sync"):
+            os.fdatasync(self._descriptor)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._descriptor, self.end = -1, 0

@@ -1,0 +1,234 @@
+"""The in-flight log: what the consumers of a group were handed out and have acknowledged.
+
+It is `.rmqlog/pop/<group>/<topic>/in-flight.log` in a store, shared by processes. A commit to the store costs
+milliseconds; a change here costs a lock, a read of what other processes appended, and one write. A process
+that is killed leaves whole frames; a torn frame at the end is cut by the next process. Acknowledgements
+survive a power loss with `sync` only: without it messages may be delivered again, and none is lost.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.errors import CorruptStoreError, OptionError, StoreWriteError
+from store_format.files.read import entry_names, read_bytes
+from store_format.files.shared_log import FileLock, SharedLog
+from store_format.files.status import is_directory
+from store_format.files.write import FileWrites
+from store_format.message.encode_parts import TOPIC_V1_LENGTH_MAX
+from store_format.pop.records import MAGIC, frame, frames
+from store_format.pop.state import PopState
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_NAME = "in-flight.log"
+_SIZE_MAX = 1 << 30
+_COMPACT_SIZE, _COMPACT_FACTOR = 1 << 20, 8  # compacted from this size, and this many times the snapshot's
+_GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)  # TopicValidator's table
+_TOPIC = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_V1_LENGTH_MAX}}}", re.ASCII)
+
+
+def in_flight_directory(root: str, group: str, topic: str) -> str:
+    """The directory of the group's in-flight log of the topic. Raises OptionError for names with other signs.
+
+    The names are checked here, because a store's names are not to be trusted as paths.
+    """
+    for kind, name, allowed in (("group", group, _GROUP), ("topic", topic, _TOPIC)):
+        if not allowed.fullmatch(name):
+            raise OptionError(
+                f"{kind}: expected letters, digits and any of % | - _ (at most "
+                f"{255 if kind == 'group' else TOPIC_V1_LENGTH_MAX}), found {name[:100]!r}"
+            )
+    return f"{root}/{OWN_DIRECTORY}/pop/{group}/{topic}"
+
+
+def in_flight_logs(root: str) -> list[tuple[str, str]]:
+    """(group, topic) of each in-flight log in the store, sorted."""
+    base = f"{root}/{OWN_DIRECTORY}/pop"
+    return sorted(
+        (group, topic)
+        for group in entry_names(base, missing_ok=True)
+        if _GROUP.fullmatch(group)
+        for topic in entry_names(f"{base}/{group}", missing_ok=True)
+        if _TOPIC.fullmatch(topic) and _NAME in entry_names(f"{base}/{group}/{topic}", missing_ok=True)
+    )
+
+
+def read_in_flight(directory: str) -> PopState | None:
+    """The state as of now, without a lock and without a change of any file; None without a log."""
+    path = f"{directory}/{_NAME}"
+    data = read_bytes(path, _SIZE_MAX)
+    if not data:
+        return None
+    _check_magic(data, path)
+    state = PopState()
+    for position, records in frames(data[len(MAGIC) :]):
+        state.replay(records, path, len(MAGIC) + position)
+    return state
+
+
+class _Job(Generic[_T]):
+    """One caller's change, and what came of it."""
+
+    def __init__(self, change: Callable[[PopState], _T]) -> None:
+        self.change = change
+        self.is_done = False
+        self.result: _T | None = None
+        self.error: BaseException | None = None
+
+
+class InFlightLog:
+    """The log in `directory`, which is made if it is missing. Threads may share one; a forked child may too.
+
+    `sync`: a change is on the disk before `run` returns.
+
+    Example::
+
+        log = InFlightLog(in_flight_directory(root, "billing", "Orders"))
+        log.run(lambda state: state.ack((0, 2, 100, 1700000000000), [1]))
+    """
+
+    def __init__(self, directory: str, *, sync: bool = False, lock_timeout: float = 10.0) -> None:
+        self.directory = directory
+        self._sync, self._lock_timeout = sync, lock_timeout
+        self._lock = FileLock(f"{directory}/lock")
+        self._file = SharedLog(f"{directory}/{_NAME}")
+        self._state: PopState | None = None
+        self._snapshot_size = 0
+        self._turn = threading.Lock()
+        self._jobs_lock = threading.Lock()
+        self._jobs: list[_Job[Any]] = []  # Any: each has its own result
+
+    def run(self, change: Callable[[PopState], _T]) -> _T:
+        """Calls `change` with the state of all processes, under the lock, and returns what it returns.
+
+        The records of the change are one frame. Changes of several threads share the lock, the write and the
+        wait for the disk. A change that raises has no effect. It must not block, nor take the store's lock.
+
+        Raises StoreInUseError if a process that was stopped has the lock, StoreWriteError on a full disk.
+        """
+        job = _Job(change)
+        with self._jobs_lock:
+            self._jobs.append(job)
+        with self._turn:
+            if not job.is_done:
+                with self._jobs_lock:
+                    jobs, self._jobs = self._jobs, []
+                self._commit(jobs)
+        if job.error is not None:
+            raise job.error
+        return job.result  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Closes the files; the next `run` opens them again."""
+        with self._turn:
+            self._state = None
+            self._file.close()
+            self._lock.close()
+
+    def _commit(self, jobs: list[_Job[Any]]) -> None:
+        is_new = False
+        try:
+            with self._lock_made().exclusive(self._lock_timeout):
+                state = self._caught_up()
+                for job in jobs:
+                    state = self._run_one(job, state)
+                if state.journal:
+                    records = bytes(state.journal)
+                    state.journal.clear()
+                    self._file.append(frame(records))
+                    self._compact(state)
+                    is_new = True
+            if self._sync and is_new:
+                self._file.sync()
+        except BaseException as error:
+            self._state = None  # it may have changes that the file lacks
+            for job in jobs:
+                job.error = job.error or error
+            raise
+        finally:
+            for job in jobs:
+                job.is_done = True
+
+    def _run_one(self, job: _Job[Any], state: PopState) -> PopState:
+        """Runs one change. If it raises, the state is made again, without what it changed."""
+        mark = len(state.journal)
+        try:
+            job.result = job.change(state)
+        except Exception as error:
+            job.error = error
+            if len(state.journal) == mark:
+                return state
+            records = bytes(state.journal[:mark])
+            self._state = None
+            state = self._caught_up()
+            if records:
+                state.replay(records, self._file.path, self._file.end)
+                state.journal += records
+        return state
+
+    def _lock_made(self) -> FileLock:
+        if not is_directory(self.directory):
+            root, _, rest = self.directory.partition(f"/{OWN_DIRECTORY}/")
+            FileWrites(sync=self._sync).make_directories(root, OWN_DIRECTORY, *rest.split("/"))
+        return self._lock
+
+    def _caught_up(self) -> PopState:
+        """The state with what other processes appended. Cuts what a killed process left torn."""
+        if self._state is None:
+            self._file.close()
+        elif self._file.is_replaced():
+            self._state = None
+            self._file.close()
+        data = self._file.read_new(_SIZE_MAX)
+        state = self._state
+        if state is None:
+            state, self._snapshot_size = PopState(), 0
+            if not data:
+                self._file.append(MAGIC)
+            else:
+                _check_magic(data, self._file.path)
+                data, self._file.end = data[len(MAGIC) :], len(MAGIC)
+        start = self._file.end
+        for position, records in frames(data):
+            self._file.end = start + position
+            state.replay(records, self._file.path, self._file.end)
+            self._snapshot_size = self._snapshot_size or self._file.end
+        left = start + len(data) - self._file.end if data else 0
+        if left:
+            _log.warning(
+                "%s: the last %d bytes, from byte %d on, are no whole record and are removed; messages that "
+                "they name may be delivered again",
+                self._file.path, left, self._file.end,
+            )  # fmt: skip
+            self._file.cut()
+        self._state = state
+        return state
+
+    def _compact(self, state: PopState) -> None:
+        """Replaces a long file by one with a snapshot of the state, under the lock."""
+        if self._file.end < max(_COMPACT_SIZE, _COMPACT_FACTOR * self._snapshot_size):
+            return
+        data = MAGIC + frame(state.snapshot())
+        try:
+            FileWrites(sync=self._sync).replace(self._file.path, data)
+        except StoreWriteError as error:
+            _log.warning("%s: cannot be made shorter for now: %s", self._file.path, error)
+            self._snapshot_size = self._file.end
+            return
+        self._snapshot_size = len(data)
+        self._file.skip_to(len(data))
+
+
+def _check_magic(data: bytes, path: str) -> None:
+    if not data.startswith(MAGIC):
+        raise CorruptStoreError(
+            path, 0, f"the bytes {MAGIC.hex()}",
+            f"{data[: len(MAGIC)].hex()}; remove the file: messages in flight are then delivered again",
+        )  # fmt: skip

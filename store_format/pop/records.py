@@ -1,0 +1,151 @@
+"""The records of the in-flight log: frames of records, little-endian.
+
+A frame is the length of its records (u32), their CRC32 (u32) and the records. It holds all changes of one
+moment and counts as a whole or not at all. Records of every hand-out have fixed layouts, the others are JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any
+from zlib import crc32
+
+from store_format.errors import CorruptStoreError
+
+MAGIC = b"rmqpop1\n"
+HAND_OUT, ACK, CHANGE, RENEW, SKIP, NOTE = range(1, 7)
+COUNT_MAX = 1 << 24  # messages of one check point
+
+PointKey = tuple[int, int, int, int]  # flag, queue id, first offset, pop time: the name of a check point
+
+_FRAME = struct.Struct("<II")
+# kind, flag, queue id, start, pop time, invisible ms, next offset, messages, offsets listed, size of owner
+_HAND_OUT = struct.Struct("<BBiqqqqIIB")
+_ACK = struct.Struct("<BBiqqI")  # kind, flag, queue id, start, pop time, positions that follow; 0: all
+_CHANGE = struct.Struct(
+    "<BBiqqIqq"
+)  # kind, flag, queue id, start, pop time, position, new pop time, invisible ms
+_RENEW = struct.Struct("<BBiqqq")  # kind, flag, queue id, start, pop time, invisible ms
+_SKIP = struct.Struct("<BBiq")  # kind, flag, queue id, next offset
+_NOTE = struct.Struct("<BI")  # kind, length of the JSON text
+
+
+def frame(records: bytes) -> bytes:
+    """The records with their length and CRC32."""
+    return _FRAME.pack(len(records), crc32(records)) + records
+
+
+def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """(the position behind the frame, its records) for each whole frame, up to the first torn one."""
+    position = 0
+    while position + _FRAME.size <= len(data):
+        length, crc = _FRAME.unpack_from(data, position)
+        start = position + _FRAME.size
+        records = data[start : start + length]
+        if not length or len(records) < length or crc32(records) != crc:
+            return
+        position = start + length
+        yield position, records
+
+
+def hand_out(key: PointKey, offsets: Sequence[int], next_offset: int, invisible_ms: int, owner: str) -> bytes:
+    """Messages were handed out. Consecutive offsets are stored as their number, others one by one."""
+    flag, queue_id, start, pop_time = key
+    name = owner.encode()
+    is_run = isinstance(offsets, range)
+    deltas = () if is_run else [offset - start for offset in offsets]
+    head = _HAND_OUT.pack(
+        HAND_OUT, flag, queue_id, start, pop_time, invisible_ms, next_offset, len(offsets), len(deltas),
+        len(name),
+    )  # fmt: skip
+    return head + name + struct.pack(f"<{len(deltas)}I", *deltas)
+
+
+def ack(key: PointKey, positions: Sequence[int]) -> bytes:
+    """The messages at these positions of the check point were acknowledged; () stands for all."""
+    return _ACK.pack(ACK, *key, len(positions)) + struct.pack(f"<{len(positions)}I", *positions)
+
+
+def change(key: PointKey, position: int, pop_time: int, invisible_ms: int) -> bytes:
+    """The message at the position got a check point of its own, with another invisible time."""
+    return _CHANGE.pack(CHANGE, *key, position, pop_time, invisible_ms)
+
+
+def renew(key: PointKey, invisible_ms: int) -> bytes:
+    """The check point is invisible for so long from its pop time on."""
+    return _RENEW.pack(RENEW, *key, invisible_ms)
+
+
+def skip(flag: int, queue_id: int, next_offset: int) -> bytes:
+    """The messages before the offset need not be handed out: no subscription matches them."""
+    return _SKIP.pack(SKIP, flag, queue_id, next_offset)
+
+
+def note(do: str, **fields: Any) -> bytes:  # Any: JSON
+    """Any other change, by its name."""
+    text = json.dumps({"do": do, **fields}, separators=(",", ":")).encode()
+    return _NOTE.pack(NOTE, len(text)) + text
+
+
+def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any]]:
+    """(kind, its values) for each record of a frame that ends at `position` of the file.
+
+    Raises CorruptStoreError for a kind that this release does not know.
+    """
+    at, kind = 0, 0
+    try:
+        while at < len(records):
+            kind = records[at]
+            if kind == HAND_OUT:
+                _, flag, queue, start, pop, invisible, behind, count, deltas, owned = _HAND_OUT.unpack_from(
+                    records, at
+                )
+                at += _HAND_OUT.size
+                owner = records[at : at + owned].decode()
+                at += owned
+                offsets: Sequence[int] = range(start, start + count)
+                if deltas:
+                    offsets = tuple(start + each for each in struct.unpack_from(f"<{deltas}I", records, at))
+                    at += 4 * deltas
+                if not 0 < len(offsets) <= COUNT_MAX or len(offsets) != count:
+                    break
+                yield kind, ((flag, queue, start, pop), offsets, behind, invisible, owner)
+            elif kind == ACK:
+                *key, count = _ACK.unpack_from(records, at)
+                at += _ACK.size
+                yield kind, (tuple(key[1:]), struct.unpack_from(f"<{count}I", records, at))
+                at += 4 * count
+            elif kind == CHANGE:
+                _, flag, queue, start, pop, *values = _CHANGE.unpack_from(records, at)
+                at += _CHANGE.size
+                yield kind, ((flag, queue, start, pop), *values)
+            elif kind == RENEW:
+                _, flag, queue, start, pop, invisible = _RENEW.unpack_from(records, at)
+                at += _RENEW.size
+                yield kind, ((flag, queue, start, pop), invisible)
+            elif kind == SKIP:
+                _, *values = _SKIP.unpack_from(records, at)
+                at += _SKIP.size
+                yield kind, tuple(values)
+            elif kind == NOTE:
+                _, length = _NOTE.unpack_from(records, at)
+                at += _NOTE.size + length
+                yield kind, json.loads(records[at - length : at])
+            else:
+                break
+        else:
+            return
+    except (struct.error, ValueError):
+        pass
+    raise unreadable(path, position, f"a record of kind {kind}")
+
+
+def unreadable(path: str, position: int, found: str) -> CorruptStoreError:
+    """The error for a frame that ends at `position` with a right checksum and other records."""
+    return CorruptStoreError(
+        path, position, "records of pop as this release writes them",
+        f"{found}, in the frame that ends there; use the release that wrote the file, or remove the file: "
+        "messages in flight are then delivered again",
+    )  # fmt: skip
