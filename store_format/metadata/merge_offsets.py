@@ -13,10 +13,9 @@ from typing import Any
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.beans import UnlikeBeanError, bean_errors_of, integer, integer_map, items, members
-from store_format.metadata.write import Dialect, dumps, next_version, with_integer_keys
+from store_format.metadata.write import Dialect, dialect_of, dumps, next_version, with_integer_keys
 from store_format.names import QueueKey, is_light_queue
 
-_OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
 
 
@@ -56,8 +55,7 @@ def merge_consumer_offsets(
         if version is not None:
             after = next_version(members(version, "dataVersion"), timestamp)
             raw = {"dataVersion": after} | raw | {"dataVersion": after}
-    is_old = bool(_OLD_MAP.search(data)) if data else is_old
-    return dumps(raw, Dialect.FASTJSON if is_old else Dialect.FASTJSON2)
+    return dumps(raw, dialect_of(data) if data else Dialect.FASTJSON if is_old else Dialect.FASTJSON2)
 
 
 def _merge_table(raw: dict[str, Any], group: str, offsets: Mapping[QueueKey, int], is_reset: bool) -> bool:

@@ -70,17 +70,18 @@ def read_consumer_filters(root: str) -> dict[str, dict[str, ConsumerFilter]] | N
 
 def read_order_infos(root: str) -> dict[str, dict[int, OrderInfo]] | None:
     """consumerOrderInfo.json by `topic@group` and queue (ConsumerOrderInfoManager)."""
+    return read_config(config_path(root, "consumerOrderInfo.json"), decode_order_infos)
 
-    def decode(raw: dict[str, Any]) -> dict[str, dict[int, OrderInfo]]:
-        return {
-            key: {
-                integer(queue_id, key): _order_info(members(value, key), f"table.{key}.{queue_id}")
-                for queue_id, value in members(queues, key).items()
-            }
-            for key, queues in members(raw.get("table"), "table").items()
+
+def decode_order_infos(raw: dict[str, Any]) -> dict[str, dict[int, OrderInfo]]:
+    """The members of consumerOrderInfo.json as values. UnlikeBeanError for a member of another type."""
+    return {
+        key: {
+            integer(queue_id, key): _order_info(members(value, key), f"table.{key}.{queue_id}")
+            for queue_id, value in members(queues, key).items()
         }
-
-    return read_config(config_path(root, "consumerOrderInfo.json"), decode)
+        for key, queues in members(raw.get("table"), "table").items()
+    }
 
 
 def _order_info(value: dict[str, Any], where: str) -> OrderInfo:
@@ -94,9 +95,13 @@ def _order_info(value: dict[str, Any], where: str) -> OrderInfo:
         last_consume_timestamp=integer(value.get("l", 0), f"{where}.l"),
         commit_offset_bit=integer(value.get("cm", 0), f"{where}.cm"),
         attempt_id=None if attempt is None else string(attempt, f"{where}.a"),
-        consumed_count=integer_map(value.get("oc"), f"{where}.oc"),
-        next_visible_time=integer_map(value.get("ot"), f"{where}.ot"),
+        consumed_count=_map_or_none(value.get("oc"), f"{where}.oc"),
+        next_visible_time=_map_or_none(value.get("ot"), f"{where}.ot"),
     )
+
+
+def _map_or_none(value: Any, where: str) -> dict[int, int] | None:
+    return None if value is None else integer_map(value, where)
 
 
 def read_request_modes(root: str) -> dict[str, dict[str, RequestMode]] | None:

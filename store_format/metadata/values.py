@@ -188,7 +188,11 @@ class ConsumerFilter:
 
 @dataclass(frozen=True, slots=True)
 class OrderInfo:
-    """ConsumerOrderInfoManager.OrderInfo of one queue under ordered pop; `offsets` are absolute."""
+    """The last batch that an ordered pop took from one queue (ConsumerOrderInfoManager.OrderInfo).
+
+    `offsets` are absolute. The two maps have queue offsets as keys. None, which the file leaves out, differs
+    from an empty map, which the file has. Times are in ms.
+    """
 
     offsets: tuple[int, ...]
     pop_time: int = 0
@@ -196,8 +200,8 @@ class OrderInfo:
     last_consume_timestamp: int = 0
     commit_offset_bit: int = 0  # bit i: the i-th offset is acked
     attempt_id: str | None = None
-    consumed_count: Mapping[int, int] = field(default_factory=dict)
-    next_visible_time: Mapping[int, int] = field(default_factory=dict)
+    consumed_count: Mapping[int, int] | None = None  # deliveries before this batch, where there were any
+    next_visible_time: Mapping[int, int] | None = None  # instead of pop_time + invisible_time
 
 
 @dataclass(frozen=True, slots=True)

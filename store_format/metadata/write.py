@@ -47,6 +47,14 @@ _ESCAPES = {
 }
 
 
+_OLD_MAP = re.compile(rb'":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
+
+
+def dialect_of(data: bytes) -> Dialect:
+    """The library that wrote a file whose maps have integer keys; fastjson2 for a file without entries."""
+    return Dialect.FASTJSON if _OLD_MAP.search(data) else Dialect.FASTJSON2
+
+
 def dumps(value: Any, dialect: Dialect = Dialect.FASTJSON2, *, pretty: bool = True) -> bytes:  # Any: JSON
     """`value` as JSON in its own order: int keys without quotes, members that are None left out.
 
