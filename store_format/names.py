@@ -16,6 +16,7 @@ RETRY_PREFIX = "%RETRY%"  # + group: messages that the group failed to consume, 
 DLQ_PREFIX = "%DLQ%"  # + group: messages that failed too often: dead letters
 LMQ_PREFIX = "%LMQ%"  # a light queue: its entries point to messages of other topics
 SYSTEM_PREFIX = "rmq_sys_"
+REVIVE_PREFIX = "rmq_sys_REVIVE_LOG_"  # + cluster: pop's check points and acks (PopAckConstants)
 # + broker name: a topic that each broker adds to topics.json at start-up (TopicConfigManager)
 SYNC_MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
 
@@ -184,6 +185,21 @@ def pop_retry_topic(group: str, topic: str, *, is_v2: bool = False) -> str:
     '%RETRY%billing_Orders'
     """
     return f"{RETRY_PREFIX}{group}{'+' if is_v2 else '_'}{topic}"
+
+
+def normal_topic(topic: str, group: str) -> tuple[str, int]:
+    """(the topic, 0), or for the group's pop retry topics the topic that is retried, and version 1 or 2.
+
+    KeyBuilder.parseNormalTopic; the number is the retry flag of a receipt handle.
+
+    >>> normal_topic("%RETRY%billing_Orders", "billing")
+    ('Orders', 1)
+    """
+    for version in (2, 1):
+        prefix = pop_retry_topic(group, "", is_v2=version == 2)
+        if topic.startswith(prefix) and len(topic) > len(prefix):
+            return topic[len(prefix) :], version
+    return topic, 0
 
 
 def dead_letter_topic(group: str) -> str:

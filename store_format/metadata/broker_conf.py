@@ -120,6 +120,10 @@ class BrokerConf:
     max_hash_slot_num: int = _setting("maxHashSlotNum", 5_000_000)
     max_index_num: int = _setting("maxIndexNum", 20_000_000)
     message_index_enable: bool = _setting("messageIndexEnable", True, _flag)
+    broker_name: str = _setting("brokerName", "", str.strip)  # "": that of the store
+    broker_cluster_name: str = _setting("brokerClusterName", "DefaultCluster", str.strip)
+    revive_queue_num: int = _setting("reviveQueueNum", 8)
+    pop_consumer_kv_service_enable: bool = _setting("popConsumerKVServiceEnable", False, _flag)
     given: frozenset[str] = frozenset()
 
     @property

@@ -1,0 +1,139 @@
+"""Check points and acks of a broker: the bodies in golden pop-5.5.0, byte for byte, and damaged ones."""
+
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store_format.errors import CorruptStoreError
+from store_format.names import REVIVE_PREFIX, normal_topic
+from store_format.pop.broker_records import BrokerAck, BrokerCheckPoint, merge_key, parse_record
+from tests.support import goldens
+
+_CK_54 = (
+    b'{"bm":0,"bn":"broker-a","c":"GID_a","d":[0,1],"it":60000,"n":2,"pt":1700000000000,"q":3,'
+    b'"reviveTime":1700000060000,"ro":0,"so":100,"t":"TopicTest"}'
+)
+_BATCH = b'{"ao":0,"aol":[100,101],"c":"GID_a","pt":1700000000000,"q":3,"so":100,"t":"TopicTest"}'
+_CK = {"c": "g", "t": "T", "q": 2, "so": 100, "n": 3, "pt": 1000, "it": 500, "bn": "a"}
+
+
+def _ck(**changed: object) -> bytes:
+    return json.dumps(_CK | changed).encode()
+
+
+def test_bodies_of_the_golden_store_come_out_as_the_broker_wrote_them() -> None:
+    kinds = []
+    for row in goldens.expected_rows("pop-5.5.0"):
+        properties = row["properties"]
+        if row["topic"].startswith(REVIVE_PREFIX) or properties.get("REAL_TOPIC", "").startswith(
+            REVIVE_PREFIX
+        ):
+            body = base64.b64decode(row["body"])
+            record = parse_record(properties["TAGS"], body, "a message")
+            assert record.to_json() == body
+            assert record.unique_key == properties["UNIQ_KEY"]
+            assert merge_key(record, "")[-1] == "broker-a"
+            if isinstance(record, BrokerCheckPoint):
+                assert record.visible_at - 1000 == int(properties["TIMER_DELIVER_MS"])
+                assert record.visible_at == json.loads(body)["reviveTime"]
+            kinds.append(type(record))
+    assert (kinds.count(BrokerCheckPoint), kinds.count(BrokerAck)) == (46, 89)
+
+
+@pytest.mark.parametrize(
+    ("tag", "body"),
+    [
+        ("ck", _CK_54),
+        ("ck", _CK_54.replace(b'"so"', b'"rp":"3","so"').replace(b',"t"', b',"sp":true,"t"')),
+        ("ck", _CK_54.replace(b'"bm":0', b'"bm":-2147483648')),
+        ("ck", _CK_54.replace(b'"d":[0,1],', b"")),
+        ("ck", _CK_54.replace(b'"bn":"broker-a",', b"")),
+        ("ck", _CK_54.replace(b"broker-a", '"\\n队列'.encode().replace(b'"', b'\\"', 1))),
+        ("ack", b'{"ao":101,"bn":"broker-a","c":"g","pt":1700000000000,"q":2,"so":100,"t":"T"}'),
+        ("bAck", _BATCH),
+        ("bAck", _BATCH.replace(b'"ao":0', b'"ao":-1').replace(b'"c"', b'"bn":"b","c"')),
+    ],
+)
+def test_forms_of_older_brokers_come_out_as_they_were(tag: str, body: bytes) -> None:
+    assert parse_record(tag, body, "a message").to_json() == body
+
+
+def test_acks_have_long_names_too_but_check_points_do_not() -> None:
+    long = (
+        b'{"ackOffset":-1,"ackOffsetList":[101,103],"startOffset":100,"consumerGroup":"g","topic":"T",'
+        b'"queueId":2,"popTime":1000,"brokerName":"a"}'
+    )
+    assert parse_record("bAck", long, "") == BrokerAck("T", "g", 2, 100, 1000, "a", -1, (101, 103))
+    with pytest.raises(CorruptStoreError, match="a name as t, found None"):
+        parse_record("ck", _ck(t=None, topic="T"), "the message")
+
+
+def test_a_position_is_that_in_the_differences_or_the_distance() -> None:
+    # PopCheckPoint.indexOfAck
+    with_gaps = parse_record("ck", _ck(d=[0, 2, 5]), "")
+    without = parse_record("ck", _ck(), "")
+    assert isinstance(with_gaps, BrokerCheckPoint)
+    assert isinstance(without, BrokerCheckPoint)
+    assert [with_gaps.position(offset) for offset in (99, 100, 101, 102, 105, 106)] == [-1, 0, -1, 1, 2, -1]
+    assert [without.position(offset) for offset in (99, 100, 102, 103)] == [-1, 0, 2, -1]
+    assert with_gaps.with_acks([100, 105, 7]).unacked == (102,)
+    assert parse_record("ck", _ck(bm=-1), "").unacked == ()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("tag", "body", "message"),
+    [
+        ("Orders", b"{}", "tag ck, ack or bAck, found 'Orders'"),
+        (None, b"{}", "tag ck, ack or bAck, found None"),
+        ("ck", b"3-17", "store: queue 1 at byte 1"),  # PopBufferMergeService.cancelCkTimer
+        ("ck", b'{"t":"T"', "store: queue 1"),
+        ("ck", b"[" * 1000, "store: queue 1"),
+        ("ack", b"[]", "a JSON object, found list"),
+        ("ck", _ck(c=""), "a name as c"),
+        ("ck", _ck(c=["g"]), "a text as c"),
+        ("ck", _ck(n=33), "a number from 0 to 32 as n, found 33"),
+        ("ck", _ck(n=True), "as n, found True"),
+        ("ck", _ck(q=-1), "as q, found -1"),
+        ("ck", _ck(so=1 << 63), "as so"),
+        ("ck", _ck(so=(1 << 63) - 2), "an offset that fits a long as so"),
+        ("ck", _ck(it=(1 << 63) - 1), "a time that fits a long as it"),
+        ("ck", _ck(d=[0, 1]), "at least 3 rising numbers as d"),
+        ("ck", _ck(d=[0, 2, 1]), "rising numbers as d"),
+        ("ck", _ck(d=[0, -1, 1]), "a list of numbers from 0"),
+        ("ck", _ck(d={"0": 1}), "a list of numbers"),
+        ("ck", _ck(sp="false"), "true or false as sp"),
+        ("bAck", b'{"t":"T","c":"g","aol":[1.5]}', "a list of numbers"),
+        ("ack", b'{"t":"T","c":"g","ao":-1}', "as ao, found -1"),
+    ],
+)
+def test_a_damaged_body_is_an_error_that_names_the_message(tag: str, body: bytes, message: str) -> None:
+    with pytest.raises(CorruptStoreError) as caught:
+        parse_record(tag, body, "store: queue 1")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("store: queue 1 at byte ")
+
+
+@settings(max_examples=40)
+@given(st.sampled_from(["ck", "ack", "bAck"]), st.binary() | st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text() | st.floats(),
+    lambda inner: st.lists(inner) | st.dictionaries(st.sampled_from([*_CK, "d", "bm", "ao", "aol"]), inner),
+).map(lambda value: json.dumps(value).encode()))  # fmt: skip
+def test_any_body_is_a_record_or_an_error(tag: str, body: bytes) -> None:
+    try:
+        record = parse_record(tag, body, "here")
+    except CorruptStoreError:
+        return
+    assert parse_record(tag, record.to_json(), "here").to_json() == record.to_json()
+
+
+def test_the_topic_of_a_retry_topic_depends_on_the_group() -> None:
+    assert normal_topic("%RETRY%a_b_T", "a_b") == ("T", 1)
+    assert normal_topic("%RETRY%a_b_T", "a") == ("b_T", 1)
+    assert normal_topic("%RETRY%a+T", "a") == ("T", 2)
+    assert normal_topic("%RETRY%other_T", "a") == ("%RETRY%other_T", 0)
+    assert normal_topic("T", "a") == ("T", 0)
