@@ -6,7 +6,8 @@ TopicValidator has the system topics, MixAll the prefixes, MessageConst the prop
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
+from typing import NamedTuple
 
 QueueKey = tuple[str, int]  # a queue of one store: its topic and its queue id
 
@@ -210,6 +211,58 @@ def dead_letter_topic(group: str) -> str:
 def is_retry_topic(topic: str) -> bool:
     """Whether the topic is a group's retry topic."""
     return topic.startswith(RETRY_PREFIX)
+
+
+class RetryOwner(NamedTuple):
+    """Whose messages wait in a retry topic: a group's, and with pop those of one topic.
+
+    `topic` is None for the retry topic of a group (`%RETRY%group`).
+    """
+
+    group: str
+    topic: str | None = None
+
+
+def retry_owner(
+    name: str,
+    groups: Collection[str],
+    topics: Collection[str],
+    properties: Mapping[str, str | None] | None = None,
+) -> RetryOwner:
+    """The group, and with pop the topic, of the retry topic `name`, by the groups and topics that exist.
+
+    A name does not always decide: group `a` and topic `b_c`, group `a_b` and topic `c`, and the group `a_b_c`
+    itself share `%RETRY%a_b_c`. The first rule that fits counts:
+
+    1. ORIGIN_GROUP in the `properties` of a message, if the name begins with that group;
+    2. `+` in the name separates group and topic;
+    3. a message with 1ST_POP_TIME and without RETRY_TOPIC was popped, other messages belong to the group
+       with the whole name if that group exists;
+    4. the longest group and the rest, if both exist;
+    5. the group with the whole name.
+
+    >>> retry_owner("%RETRY%billing_Orders", ["billing"], ["Orders"])
+    RetryOwner(group='billing', topic='Orders')
+    >>> retry_owner("%RETRY%billing_eu", ["billing_eu", "billing"], ["eu"])
+    RetryOwner(group='billing_eu', topic=None)
+    """
+    whole = name.removeprefix(RETRY_PREFIX)
+    known = properties or {}
+    sent_back = known.get(RETRY_TOPIC) is not None
+    origin = known.get(ORIGIN_GROUP)
+    if origin is not None and not (sent_back and whole in groups):
+        topic, version = normal_topic(name, origin)
+        if version:
+            return RetryOwner(origin, topic)
+    group, plus, topic = whole.partition("+")  # of version 2: no name of a group or topic has a +
+    if group and plus and topic:
+        return RetryOwner(group, topic)
+    if whole in groups and (sent_back or known.get(FIRST_POP_TIME) is None):
+        return RetryOwner(whole)
+    for at in range(len(whole) - 1, 0, -1):
+        if whole[at] == "_" and whole[:at] in groups and whole[at + 1 :] in topics:
+            return RetryOwner(whole[:at], whole[at + 1 :])
+    return RetryOwner(whole)
 
 
 def is_light_queue(topic: str) -> bool:

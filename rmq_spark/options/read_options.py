@@ -23,7 +23,7 @@ from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WH
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
-from store_format.names import did_you_mean, retry_topic
+from store_format.names import did_you_mean
 
 # Options that Spark adds: TableCatalog's reserved properties, and a stream's checkpoint.
 _SPARKS_OWN = frozenset(
@@ -239,13 +239,13 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
 def _topic_choice(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
     # When BROADCASTING nothing is sent back, and no retry topic is subscribed
     # (DefaultMQPushConsumerImpl.copySubscription).
-    retry = retry_topic(group.group) if group is not None and group.message_model == CLUSTERING else ""
+    retried = group.group if group is not None and group.message_model == CLUSTERING else ""
     return TopicChoice(
         read["subscribe"] or (),
         read["subscribePattern"],
         read["assign"] or (),
         read["includeSystemTopics"],
-        retry,
+        retried,
     )
 
 

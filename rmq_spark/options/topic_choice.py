@@ -13,7 +13,7 @@ from functools import cached_property
 
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.parse import Given, found_json, json_object, names
-from store_format.names import is_system_topic
+from store_format.names import is_system_topic, normal_topic, retry_topic
 
 _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
 
@@ -24,14 +24,14 @@ class TopicChoice:
 
     Named topics and queues are always read. Without a choice, and for a pattern, system topics are read only
     with `include_system_topics`; a pattern that begins with `%` also matches topics that begin with `%`.
-    `retry_topic`, the retry topic of the group, is always read.
+    The retry topics of `group` are always read: its own, and those of pop for the topics that are read.
     """
 
     names: tuple[str, ...] = ()
     pattern: str | None = None
     queues: tuple[QueueName, ...] = ()
     include_system_topics: bool = False
-    retry_topic: str = ""
+    group: str = ""
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -52,9 +52,24 @@ class TopicChoice:
             dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None)
         )
 
+    @property
+    def retry_topic(self) -> str:
+        """The group's retry topic; empty without a group."""
+        return retry_topic(self.group) if self.group else ""
+
     def chooses_topic(self, topic: str) -> bool:
-        if self.retry_topic and topic == self.retry_topic:
-            return True
+        """Whether the topic is read. For a retry topic of pop its name decides, see `subscribe_set`."""
+        return self.chooses_by_name(topic) or (
+            bool(self.group) and (topic == self.retry_topic or self.chooses_popped(topic))
+        )
+
+    def chooses_popped(self, topic: str) -> bool:
+        """Whether the name is that of the group's retry topic of pop, for one of the topics that are read."""
+        popped, version = normal_topic(topic, self.group)
+        return bool(self.group and version) and not is_system_topic(popped) and self.chooses_by_name(popped)
+
+    def chooses_by_name(self, topic: str) -> bool:
+        """Whether the user chose the topic, with or without the group."""
         if self.names or self.queues:
             return topic in self._topics
         if self.pattern is not None and not self._expression.fullmatch(topic):
@@ -63,7 +78,7 @@ class TopicChoice:
 
     def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
         """Whether this queue of a topic that `chooses_topic` is read."""
-        if not self.queues or topic == self.retry_topic:
+        if not self.queues or (self.group and (topic == self.retry_topic or self.chooses_popped(topic))):
             return True
         return (
             QueueName(topic, broker, queue_id) in self._queues

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 
 from rmq_spark.consume.consume_from_where import Start, start_offset
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
@@ -12,6 +13,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
 from store_format.metadata.read import read_topics
+from store_format.metadata.retry_owners import RetryOwners
 from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic, retry_topic
 from store_format.read.store import Store
@@ -22,7 +24,10 @@ _UNKNOWN = -1
 
 
 def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> list[MessageQueue]:
-    """`mqAll`: the readable queues of the chosen topics and of the group's retry topic, sorted.
+    """`mqAll`: the readable queues of the chosen topics and of the group's retry topics, sorted.
+
+    The retry topics of pop are part of them if `choice` has the group, and if no other group has the topic
+    (`RetryOwners`): `%RETRY%a_b` may also be the retry topic of a group `a_b`.
 
     As in topicRouteData2TopicSubscribeInfo, these are the ids from 0 to readQueueNums, with and without
     messages. Without topics.json (RocksDB) they are the queues on disk.
@@ -30,10 +35,7 @@ def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> l
     retry = retry_topic(group)
     found: set[MessageQueue] = set()
     for store in stores:
-
-        def chooses(topic: str) -> bool:
-            return topic == retry or choice.chooses_topic(topic)
-
+        chooses = _subscribed(store, choice, group)
         configured: Mapping[str, TopicConfig] | None = read_topics(store.path)
         if configured is None:
             queues = [(queue.topic, queue.queue_id) for queue in store.queues(chooses)]
@@ -51,6 +53,21 @@ def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> l
             if topic == retry or choice.chooses_queue(topic, broker, n)
         }
     return sort_queues(found)
+
+
+def _subscribed(store: Store, choice: TopicChoice, group: str) -> Callable[[str], bool]:
+    """The function that answers whether the group subscribes to a topic of the store."""
+
+    @cache
+    def owners() -> RetryOwners:  # only stores with a candidate pay for it
+        return RetryOwners.read(store.path, read_topics(store.path) or store.topics())
+
+    def chooses(topic: str) -> bool:
+        if topic == retry_topic(group) or choice.chooses_by_name(topic):
+            return True
+        return choice.chooses_popped(topic) and owners().owner(topic).group == group
+
+    return chooses
 
 
 def usable_offsets(

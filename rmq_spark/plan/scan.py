@@ -80,7 +80,7 @@ class Scan:
                 self.options.key,
                 self.options.message_id,
                 None if is_retry else where,
-                self.options.group is not None,
+                None if self.options.group is None else self.options.group.group,
             )
             reader = store.reader(decode_options, tolerance, None if tags.subscribe_all else tags.codes)
             if share.in_log_order:

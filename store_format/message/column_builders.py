@@ -27,6 +27,7 @@ from store_format.names import (
     TAGS,
     UNIQ_KEY,
     is_retry_topic,
+    normal_topic,
 )
 
 KEYS_TYPE = pa.list_(pa.field("element", pa.string()))
@@ -39,7 +40,8 @@ _CONSTANT_ROWS = 1 << 16
 class MessageRows(UnitRows):
     """The rows of units as columns by name; the columns share one parsed table of properties.
 
-    With `original_topics`, `topic` is the topic that a delayed or retried message was sent to.
+    With `group`, `topic` is the topic that a delayed message, or a message that the group retries, was sent
+    to.
     """
 
     def __init__(
@@ -50,11 +52,11 @@ class MessageRows(UnitRows):
         open_bodies: bool,
         body_size_max: int,
         opened_max: int | None,
-        original_topics: bool,
+        group: str | None,
     ) -> None:
         super().__init__(units, open_bodies=open_bodies, body_size_max=body_size_max, opened_max=opened_max)
         self.broker_name = broker_name
-        self.original_topics = original_topics
+        self.group = group
         self._table: PropertyTable | None = None
 
     def properties(self) -> PropertyTable:
@@ -93,7 +95,7 @@ def _java_text(raw: pa.BinaryArray) -> pa.StringArray:
 
 def _topic(rows: MessageRows) -> pa.Array:
     topics = _queue_topic(rows)
-    if not rows.original_topics or rows.units.refs.identity is None:
+    if rows.group is None or rows.units.refs.identity is None:
         return topics
     names = rows.units.refs.identity.topics
     is_scheduled = SCHEDULE_TOPIC in names
@@ -104,6 +106,10 @@ def _topic(rows: MessageRows) -> pa.Array:
     if is_scheduled or any(is_retry_topic(name) for name in names):
         first = pc.coalesce(rows.properties().values(RETRY_TOPIC), topics)
         topics = pc.if_else(pc.starts_with(topics, RETRY_PREFIX), first, topics)
+        for name in pc.unique(topics).to_pylist():  # PopMessageProcessor answers with the popped topic
+            popped, version = normal_topic(name, rows.group)
+            if version:
+                topics = pc.if_else(pc.equal(topics, name), popped, topics)
     return topics
 
 

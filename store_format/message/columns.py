@@ -72,8 +72,8 @@ class DecodeOptions:
 
     A name outside COLUMNS is a property. `tags` keeps messages whose TAGS is one of these (after the filter
     by tags code), `key` those with this word in KEYS or as UNIQ_KEY, `message_id` the message with this
-    UNIQ_KEY or offset message id, `where` the messages that it selects. With `original_topics` the `topic` of
-    a delayed or retried message is the topic that it was sent to.
+    UNIQ_KEY or offset message id, `where` the messages that it selects. With `group` the `topic` of a delayed
+    message, and of a message that the group retries, is the topic that it was sent to.
     """
 
     names: tuple[str, ...] = DEFAULT_COLUMNS
@@ -83,7 +83,7 @@ class DecodeOptions:
     key: str | None = None
     message_id: str | None = None
     where: PropertyFilter | None = None
-    original_topics: bool = False
+    group: str | None = None
 
     @property
     def filters(self) -> bool:
@@ -156,7 +156,7 @@ def _message_rows(
         open_bodies=open_bodies,
         body_size_max=options.body_size_max,
         opened_max=opened_max,
-        original_topics=options.original_topics,
+        group=options.group,
     )
 
 

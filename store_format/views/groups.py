@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, ViewColumn, batches_of
 from store_format.metadata.read import Groups, read_subscription_groups, read_topics
-from store_format.names import DLQ_PREFIX, RETRY_PREFIX, is_retry_topic
+from store_format.metadata.retry_owners import RetryOwners
+from store_format.names import DLQ_PREFIX, is_retry_topic
 from store_format.views.lag import lag_table
 from store_format.views.view import View
 
@@ -50,7 +51,11 @@ def groups(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     for queue in store.queues(lambda topic: topic.startswith(DLQ_PREFIX)):
         dead[queue.topic.removeprefix(DLQ_PREFIX)] += queue.max_offset - queue.min_offset
     known = {*lag, *dead, *(configured or ())}
-    names = sorted(known | _with_retry_topic(known, topics or ()))
+    owners = RetryOwners.of(
+        known, topics or (), ((row["group"], row["topic"]) for rows in lag.values() for row in rows)
+    )
+    # a broker creates a group's retry topic at the first heartbeat of a consumer
+    names = sorted(known | {owners.owner(topic).group for topic in owners.topics if is_retry_topic(topic)})
     rows = (
         (
             store.broker_name,
@@ -62,21 +67,6 @@ def groups(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
         for name in names
     )
     return batches_of(GROUP_COLUMNS, rows)
-
-
-def _with_retry_topic(known: Collection[str], topics: Iterable[str]) -> set[str]:
-    """Groups whose retry topic is configured; a broker creates it at a consumer's first heartbeat.
-
-    The retry topics of pop name the group and a topic (KeyBuilder.buildPopRetryTopic); they are left out.
-    """
-    names = set(topics)
-    found = {topic.removeprefix(RETRY_PREFIX) for topic in names if is_retry_topic(topic)}
-    return {name for name in found if not _is_of_pop(name, known, names)}
-
-
-def _is_of_pop(name: str, known: Collection[str], topics: Collection[str]) -> bool:
-    cuts = (i for i, character in enumerate(name) if character in "_+")
-    return any(name[:i] in known and name[i + 1 :] in topics for i in cuts)
 
 
 def _settings(name: str, configured: Groups | None) -> tuple[object, ...]:

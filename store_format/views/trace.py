@@ -18,17 +18,21 @@ from store_format.display.rows import iso_utc
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
 from store_format.metadata.group_offsets import read_committed
+from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import (
     DELAY,
     DISCARDED_TOPIC,
     DLQ_PREFIX,
+    FIRST_POP_TIME,
     HALF_TOPICS,
     OP_TOPIC,
+    ORIGIN_GROUP,
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
     RESENT_FROM,
     RETRY_PREFIX,
+    RETRY_TOPIC,
     SCHEDULE_TOPIC,
     SYSTEM_GROUP_PREFIX,
     TIMER_OUT_MS,
@@ -58,7 +62,7 @@ TRACE_COLUMNS = (
     ViewColumn(
         "group",
         TEXT,
-        "The consumer or producer group; for a pop retry topic the group and the topic, as in its name.",
+        "The consumer or producer group.",
     ),
     ViewColumn("detail", TEXT, "More facts."),
 )
@@ -69,7 +73,7 @@ _COLUMNS = (
     "msgId", "offsetMsgId", "body", "preparedTransactionOffset", UNIQ_KEY, REAL_TOPIC, REAL_QID, DELAY,
     TIMER_OUT_MS,
     "TIMER_ROLL_TIMES", "TIMER_DEL_UNIQKEY", "sysFlag", "TRANSACTION_CHECK_TIMES", "ORIGIN_MESSAGE_ID",
-    PGROUP, RESENT_FROM,
+    PGROUP, RESENT_FROM, ORIGIN_GROUP, RETRY_TOPIC, FIRST_POP_TIME,
 )  # fmt: skip
 
 _Row = dict[str, Any]  # Any: values of _COLUMNS
@@ -94,7 +98,8 @@ def trace(store: Store, message_id: str) -> pa.Table:
     store has no such message. Damaged copies are left out, with a warning.
     """
     copies, mentions = _copies(store, message_id)
-    events = [_event_of(row) for row in copies]
+    owners = RetryOwners.read(store.path, store.configured_topics() or store.topics())
+    events = [_event_of(row, owners) for row in copies]
     if copies:
         first = min(copies, key=lambda row: int(row["physicalOffset"]))
         topic = first[REAL_TOPIC] or first["topic"]
@@ -153,11 +158,11 @@ def _sent_back(store: Store, offset_ids: Collection[str]) -> list[_Row]:
 # ---- what each copy says -----------------------------------------------------------------------------------
 
 
-def _event_of(row: _Row) -> _Event:
+def _event_of(row: _Row, owners: RetryOwners) -> _Event:
     """The event that stored this copy: by the topic, and by the properties that a delayed message keeps."""
     topic, time = row["topic"], row["storeTimestampMs"]
     if topic in (SCHEDULE_TOPIC, TIMER_TOPIC):
-        return _delayed_event(row)
+        return _delayed_event(row, owners)
     if topic in HALF_TOPICS:
         checks = row["TRANSACTION_CHECK_TIMES"]
         what = "half message" if checks is None else f"half message, check {checks}"
@@ -167,7 +172,9 @@ def _event_of(row: _Row) -> _Event:
     if row[RESENT_FROM] is not None and row[REAL_TOPIC] is None and not topic.startswith(DLQ_PREFIX):
         return _Event(time, "resent", row, None, f"from the dead letter {row[RESENT_FROM]}")
     if is_retry_topic(topic):
-        return _Event(time, f"retry {row['reconsumeTimes']}", row, topic.removeprefix(RETRY_PREFIX))
+        owner = owners.owner(topic, row)
+        detail = "" if owner.topic is None else f"popped from {owner.topic}"
+        return _Event(time, f"retry {row['reconsumeTimes']}", row, owner.group, detail)
     if topic.startswith(DLQ_PREFIX):
         detail = f"reconsumeTimes {row['reconsumeTimes']}"
         return _Event(time, "dead letter", row, topic.removeprefix(DLQ_PREFIX), detail)
@@ -178,14 +185,14 @@ def _event_of(row: _Row) -> _Event:
     return _Event(time, "delivered" if waited else "stored", row)
 
 
-def _delayed_event(row: _Row) -> _Event:
+def _delayed_event(row: _Row, owners: RetryOwners) -> _Event:
     """A copy in the topic of a delay level or of the timer."""
     time, real = row["storeTimestampMs"], row[REAL_TOPIC]
     if row["topic"] == SCHEDULE_TOPIC:
         retry = real is not None and is_retry_topic(real)
         detail = f"level {row['queueId'] + 1} for {real}, due {_iso_or_never(row['tagsCode'])}"
         what = f"waits for retry {row['reconsumeTimes']}" if retry else "delayed"
-        return _Event(time, what, row, real.removeprefix(RETRY_PREFIX) if retry else None, detail)
+        return _Event(time, what, row, owners.owner(real, row).group if retry else None, detail)
     if row["TIMER_DEL_UNIQKEY"] is not None:
         return _Event(time, "recall", row, None, f"of {row['TIMER_DEL_UNIQKEY']}")
     rolled = f", stored again {row['TIMER_ROLL_TIMES']} times" if row["TIMER_ROLL_TIMES"] else ""

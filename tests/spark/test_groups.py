@@ -186,6 +186,28 @@ def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(
     assert {row["tags"] for row in found.kept if row["storedTopic"] == "%RETRY%CG_fail"} > {"TagA"}
 
 
+def test_a_group_reads_what_it_popped_before(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    """A broker popped for the group: what nobody acknowledged waits in the group's retry topic of pop."""
+    root, retry = copy_of(golden, "pop-5.5.0", tmp_path), "%RETRY%CG_pop_PopWork"
+    group = Group(spark, root, tmp_path, group="CG_pop", subscribe="PopWork", subExpression="TagA || TagB")
+    topics = ("PopWork", retry)
+    rest = read(spark, root, group="CG_pop", subscribe="PopWork").collect()
+    assert sorted((row.storedTopic, row.queueOffset) for row in rest if row.storedTopic == retry) == [
+        (retry, offset) for offset in range(24)
+    ]
+    assert {row.topic for row in rest} == {"PopWork"}  # a broker answers a pop with the topic itself
+    run = group.run()
+    popped = [row for row in run.kept if row["storedTopic"] == retry]
+    assert {row["tags"] for row in popped} == {"TagA", "TagB"}
+    assert len(run.places) == len(set(run.places))
+    assert run.places == sorted(
+        (row.storedTopic, row.queueId, row.queueOffset) for row in rest if row.tags in ("TagA", "TagB")
+    )
+    store = MessageStore.open(str(root))
+    stored = StoreOffsets("CG_pop", {store.broker_name: str(root)}).read()
+    assert stored == {MessageQueue.of(queue): queue.max_offset for queue in store.queues(topics.__contains__)}
+
+
 def test_a_batch_begins_at_the_groups_offset_and_writes_nothing(
     group: Group, root: Path, unchanged: Unchanged
 ) -> None:

@@ -18,7 +18,10 @@ from store_format.names import (
     is_retry_topic,
     is_system_topic,
     nearest,
+    normal_topic,
     perm_text,
+    pop_retry_topic,
+    retry_owner,
     retry_topic,
 )
 
@@ -33,6 +36,40 @@ def test_topics_of_a_group() -> None:
     assert not is_retry_topic("g%RETRY%")
     assert is_light_queue("%LMQ%g")
     assert not is_light_queue("g")
+
+
+def test_retry_topics_of_pop() -> None:
+    for version in (1, 2):
+        name = pop_retry_topic("a_b", "c_d", is_v2=version == 2)
+        assert normal_topic(name, "a_b") == ("c_d", version)
+        assert normal_topic(name, "a_b_c_d") == (name, 0)
+    assert normal_topic("%RETRY%g_", "g") == ("%RETRY%g_", 0)
+    assert normal_topic("g_t", "g") == ("g_t", 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "groups", "properties", "expected"),
+    [
+        ("%RETRY%a_b_c", "a_b", {}, ("a_b", "c")),
+        ("%RETRY%a_b_c", "a", {}, ("a", "b_c")),
+        ("%RETRY%a_b_c", "a a_b", {}, ("a_b", "c")),  # the longest group
+        ("%RETRY%a_b_c", "a a_b a_b_c", {}, ("a_b_c", None)),  # that group exists
+        ("%RETRY%a_b_c", "a a_b a_b_c", {"1ST_POP_TIME": "1"}, ("a_b", "c")),
+        ("%RETRY%a_b_c", "a a_b a_b_c", {"1ST_POP_TIME": "1", "RETRY_TOPIC": "c"}, ("a_b_c", None)),
+        ("%RETRY%a_b_c", "a a_b a_b_c", {"ORIGIN_GROUP": "a"}, ("a", "b_c")),
+        ("%RETRY%a_b_c", "a a_b a_b_c", {"ORIGIN_GROUP": "a", "RETRY_TOPIC": "c"}, ("a_b_c", None)),
+        ("%RETRY%a_b_c", "", {"ORIGIN_GROUP": "a"}, ("a", "b_c")),
+        ("%RETRY%a_b_c", "a_b", {"ORIGIN_GROUP": "other"}, ("a_b", "c")),
+        ("%RETRY%a_b_x", "a_b", {}, ("a_b_x", None)),  # a topic that does not exist
+        ("%RETRY%a_b+c_d", "a", {}, ("a_b", "c_d")),
+        ("%RETRY%_c", "a", {}, ("_c", None)),
+        ("%RETRY%", "a", {}, ("", None)),
+    ],
+)
+def test_the_owner_of_a_retry_topic(
+    name: str, groups: str, properties: dict[str, str | None], expected: tuple[str, str | None]
+) -> None:
+    assert retry_owner(name, groups.split(), ["c", "b_c"], properties) == expected
 
 
 def test_system_topics() -> None:

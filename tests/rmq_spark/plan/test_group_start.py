@@ -44,6 +44,44 @@ def test_the_queues_that_members_share(store: MessageStore) -> None:
     }
 
 
+def _topics(root: Path, choice: TopicChoice, group: str) -> set[str]:
+    return {queue.topic for queue in subscribe_set([MessageStore.open(str(root))], choice, group)}
+
+
+def test_a_group_reads_its_retry_topics_of_pop(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    root, retry = golden("pop-5.5.0"), "%RETRY%CG_pop_PopWork"
+    assert _topics(root, TopicChoice(names=("PopWork",), group="CG_pop"), "CG_pop") == {"PopWork", retry}
+    assert _topics(root, TopicChoice(group="CG_pop"), "CG_pop") >= {"PopWork", retry}
+    one = TopicChoice(queues=(QueueName("PopWork", None, 2),), group="CG_pop")
+    assert _topics(root, one, "CG_pop") == {"PopWork", retry}
+    for choice in (
+        TopicChoice(names=("Other",), group="CG_pop"),  # its topic is not read
+        TopicChoice(names=("PopWork",)),  # BROADCASTING
+    ):
+        assert retry not in _topics(root, choice, "CG_pop")
+    assert retry not in _topics(root, TopicChoice(names=("PopWork",), group="CG"), "CG")
+
+    copy = shutil.copytree(root, tmp_path / "store")
+    path = copy / "config" / "topics.json"
+    path.write_text(path.read_text().replace(retry, "%RETRY%CG_pop+PopWork"))
+    wanted = TopicChoice(names=("PopWork",), group="CG_pop")
+    assert _topics(copy, wanted, "CG_pop") == {"PopWork", "%RETRY%CG_pop+PopWork"}
+
+
+def test_the_retry_topic_of_another_group_is_not_read(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    root, retry = shutil.copytree(golden("pop-5.5.0"), tmp_path / "store"), "%RETRY%CG_pop_PopWork"
+    wanted = TopicChoice(names=("PopWork",), group="CG_pop")
+    groups = root / "config" / "subscriptionGroup.json"
+    groups.write_text(
+        groups.read_text().replace(
+            '"subscriptionGroupTable":{', '"subscriptionGroupTable":{"CG_pop_PopWork":{},', 1
+        )
+    )
+    assert retry in _topics(root, wanted, "CG_pop")  # CG_pop has the offsets of the topic
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
+    assert retry not in _topics(root, wanted, "CG_pop")
+
+
 def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path) -> None:
     root = shutil.copytree(store.path, tmp_path / "store")
     path = root / "config" / "topics.json"

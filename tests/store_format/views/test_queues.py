@@ -125,6 +125,17 @@ def test_a_pop_retry_topic_is_no_group(golden: Golden) -> None:
     assert not any("PopWork" in group for group in groups)
 
 
+def test_a_group_with_the_name_of_a_pop_retry_topic(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("pop-5.5.0"), tmp_path / "store"))
+    text = (root / "config" / "topics.json").read_text()
+    assert '"PopWork":{' in text
+    (root / "config" / "topics.json").write_text(text.replace('"PopWork":{', '"Gone":{', 1))
+    groups = {row["group"] for row in view(root, "groups")}
+    assert not any("PopWork" in group for group in groups)  # the group that has its offsets owns it
+    (root / "config" / "consumerOffset.json").write_text('{"offsetTable":{}}')
+    assert "CG_pop_PopWork" in {row["group"] for row in view(root, "groups")}
+
+
 def test_groups_lag_is_the_sum_of_their_queues(golden: Golden) -> None:
     root = golden("basic-5.5.0")
     lag = view(root, "lag")

@@ -102,6 +102,13 @@ def test_a_dead_letter_of_an_orderly_group(golden: Golden) -> None:
     ]
 
 
+def test_a_popped_message_names_its_group(golden: Golden) -> None:
+    rows = life(golden("pop-5.5.0"), "7F000001554B5FFD2B27687EDFEB0003")
+    [retry] = [row for row in rows if row["what"] == "retry 1"]
+    assert (retry["topic"], retry["group"]) == ("%RETRY%CG_pop_PopWork", "CG_pop")
+    assert retry["detail"] == "popped from PopWork"
+
+
 def _one(name: str, *topics: str) -> str:
     """A message whose copies are in these topics."""
     return next(
