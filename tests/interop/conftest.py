@@ -11,6 +11,8 @@ import pytest
 
 from tests.interop.harness import RocketMQ
 from tests.interop.maven import class_path
+from tests.interop.pop_runs import PopRuns
+from tests.interop.pop_runs import made_once as pops_made_once
 from tests.interop.services_runs import Runs, made_once
 
 _HERE = Path(__file__).parent
@@ -22,6 +24,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if _HERE in item.path.parents:
             item.add_marker("interop")
             item.add_marker(pytest.mark.timeout(600))  # the first test of a session waits for Maven
+
+
+def _shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same one in every process that runs tests."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
 
 
 @pytest.fixture(scope="session")
@@ -45,10 +53,14 @@ def runs(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Runs:
     """The workload of the services on all copies, made by one of the processes that run tests."""
-    base = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        base = base.parent
+    base = _shared_directory(tmp_path_factory)
     return made_once(base / f"services-{request.param}", rocketmq(request.param))
+
+
+@pytest.fixture(scope="session")
+def pop_runs(rocketmq: Callable[[str], RocketMQ], tmp_path_factory: pytest.TempPathFactory) -> PopRuns:
+    """A store in which a broker's clients have popped, made by one of the processes that run tests."""
+    return pops_made_once(_shared_directory(tmp_path_factory) / "pops", rocketmq("5.5.0"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,109 @@
+"""A client that pops through a broker, acknowledges and changes invisible times (PopClient.java)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tests.interop.harness import Broker, RocketMQ
+from tests.interop.programs import Line, Program
+
+_ANSWER_SECONDS_MAX = 60.0
+
+# So that tests wait seconds: timers are looked at every 100 ms, and one revive queue has few threads to stop.
+SETTINGS = {
+    "mappedFileSizeCommitLog": str(1 << 20),
+    "mappedFileSizeConsumeQueue": "6000",
+    "mappedFileSizeTimerLog": str(52 * 100),
+    "timerPrecisionMs": "100",
+    "reviveInterval": "100",
+    "reviveScanTime": "1000",
+    "reviveQueueNum": "2",
+    "flushConsumerOffsetInterval": "500",
+    # else one pop in five reads the retry topic first, at random
+    "popFromRetryProbability": "0",
+}
+
+
+@dataclass(frozen=True)
+class Handle:
+    """The parts of a receipt handle (ExtraInfoUtil.buildExtraInfo)."""
+
+    start: int
+    pop_time: int
+    invisible_ms: int
+    revive_queue: int
+    flag: int
+    broker: str
+    queue_id: int
+    offset: int
+
+    @classmethod
+    def of(cls, text: str) -> Handle:
+        start, time, invisible, revive, flag, broker, queue_id, offset = text.split(" ")
+        return cls(
+            int(start), int(time), int(invisible), int(revive), int(flag), broker, int(queue_id), int(offset)
+        )
+
+    @property
+    def visible_at(self) -> int:
+        return self.pop_time + self.invisible_ms
+
+
+class PopClient:
+    """Each line of `pop` has the fields of a message and `handle`, a text."""
+
+    def __init__(self, rocketmq: RocketMQ, broker: Broker, group: str) -> None:
+        self.program: Program = rocketmq.program("PopClient", [broker.namesrv])
+        self.group = group
+
+    def __enter__(self) -> PopClient:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.program.kill()
+
+    def die(self) -> None:
+        """SIGKILL."""
+        self.program.kill()
+
+    def _ask(self, *words: object) -> list[Line]:
+        self.program.say(*words)
+        return self.program.lines("done", _ANSWER_SECONDS_MAX)
+
+    def pop(self, topic: str, max_count: int, invisible_ms: int, **options: Any) -> list[Line]:
+        """Options: queue, order, poll (ms), tags, sql, attempt."""
+        words = [
+            f"{name}={str(value).lower() if value is True else value}" for name, value in options.items()
+        ]
+        *messages, _status = self._ask("pop", self.group, topic, max_count, invisible_ms, *words)
+        return messages
+
+    def pop_all(self, topic: str, invisible_ms: int, **options: Any) -> list[Line]:
+        """Pops until nothing comes."""
+        found: list[Line] = []
+        while popped := self.pop(topic, 32, invisible_ms, **options):
+            found += popped
+        return found
+
+    def ack(self, topic: str, messages: Sequence[Line]) -> None:
+        """One request for each."""
+        for answer in self._ask("ack", self.group, topic, *(line["handle"] for line in messages)):
+            assert answer["status"] == "OK", answer
+
+    def batch_ack(self, topic: str, messages: Sequence[Line]) -> None:
+        (answer,) = self._ask("batch-ack", self.group, topic, *(line["handle"] for line in messages))
+        assert answer["status"] == "OK", answer
+
+    def change(self, topic: str, message: Line, invisible_ms: int, **options: Any) -> Line:
+        """The message with its new handle."""
+        (answer,) = self._ask("change", self.group, topic, message["handle"], invisible_ms)
+        assert answer["status"] == "OK", answer
+        return message | {"handle": answer["handle"]}
+
+
+def place(message: Line) -> tuple[str, int, int]:
+    """(topic of the store, queue, offset) of a popped message."""
+    handle = Handle.of(message["handle"])
+    return message["topic"], handle.queue_id, handle.offset

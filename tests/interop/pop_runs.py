@@ -1,0 +1,158 @@
+"""What a broker leaves behind when clients have popped, acknowledged and changed invisible times and are
+killed; and what a broker that goes on delivers.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import pickle
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from tests.interop.harness import Client, RocketMQ
+from tests.interop.pop import SETTINGS, Handle, PopClient, place
+from tests.interop.programs import Line
+from tests.interop.workload import slowness
+
+Place = tuple[str, int, int]  # topic, queue, offset
+
+ORDERS, BILLING = "Orders", "billing"
+TAGGED, TAGS = "Tagged", "tags"
+STEPS, IN_ORDER = "Steps", "in_order"
+COUNT = 40  # of ORDERS, over four queues
+# Longer than a broker needs to stop: it revives until then.
+SHORT_MS, LATER_MS = 9_000, 3_000
+
+
+@dataclass
+class Left:
+    """What the clients knew when they were killed."""
+
+    all: set[Place]
+    popped: set[Place] = field(default_factory=set)
+    acked: set[Place] = field(default_factory=set)
+    filtered: set[Place] = field(default_factory=set)
+    handles: dict[Place, Handle] = field(default_factory=dict)  # of what is in flight
+    first_popped: dict[str, str] = field(default_factory=dict)  # UNIQ_KEY -> 1ST_POP_TIME
+    keys: dict[Place, str] = field(default_factory=dict)  # UNIQ_KEY
+    order: list[Line] = field(default_factory=list)  # of IN_ORDER, with the last handle
+
+    def note(self, messages: Iterable[Line]) -> None:
+        for each in messages:
+            where = place(each)
+            self.popped.add(where)
+            self.handles[where] = Handle.of(each["handle"])
+            self.keys[where] = each["properties"]["UNIQ_KEY"]
+
+    def note_acked(self, messages: Iterable[Line]) -> None:
+        for each in messages:
+            self.acked.add(place(each))
+            del self.handles[place(each)]
+
+    def in_flight(self, topic: str) -> dict[Place, int]:
+        """Place -> when it becomes visible."""
+        return {where: each.visible_at for where, each in self.handles.items() if where[0] == topic}
+
+    @property
+    def last_visible_at(self) -> int:
+        return max(each.visible_at for each in self.handles.values())
+
+
+@dataclass(frozen=True)
+class PopRuns:
+    """The store that a broker left, which nobody changes, and what its clients knew."""
+
+    directory: Path
+    left: Left
+
+    @property
+    def store(self) -> Path:
+        return self.directory / "left"
+
+    def copy(self, name: str) -> Path:
+        target = self.directory / name
+        shutil.rmtree(target, ignore_errors=True)
+        # holes stay holes: the timer wheel is a file of 38 MB
+        subprocess.run(["cp", "-a", "--sparse=always", self.store, target], check=True)
+        return target
+
+
+def made_once(directory: Path, java: RocketMQ) -> PopRuns:
+    """Makes the store in `directory`, or waits for the process that makes it and reads its notes."""
+    directory.mkdir(exist_ok=True)
+    with (directory / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        notes = directory / "notes"
+        if not notes.exists():
+            left = leave_pops(java, directory / "left")
+            notes.write_bytes(pickle.dumps(left))
+        left = pickle.loads(notes.read_bytes())
+    return PopRuns(directory, left)
+
+
+def leave_pops(java: RocketMQ, store: Path) -> Left:
+    """A broker's store, the clients killed and the broker stopped in order."""
+    store.mkdir()
+    short = round(SHORT_MS * slowness())
+    with java.broker(store, SETTINGS) as broker:
+        sender = broker.client()
+        left = Left(sent(sender, ORDERS, COUNT) | sent(sender, TAGGED, 12))
+        sent(sender, STEPS, 12, shards=3)
+        tagged = PopClient(java, broker, TAGS)
+        billing = PopClient(java, broker, BILLING)
+        steps = PopClient(java, broker, IN_ORDER)
+        _pop(left, billing, short)
+        found = tagged.pop_all(TAGGED, short, tags="TagA || TagC")
+        left.note(found)
+        left.filtered = {where for where in left.all if where[0] == TAGGED} - left.popped
+        _pop_in_order(left, steps, short)
+        for client in (billing, tagged, steps):
+            client.die()
+        sender.program.kill()
+    return left
+
+
+def sent(client: Client, topic: str, count: int, **options: object) -> set[Place]:
+    lines = client.send(topic, count, seed=topic, **options)
+    return {(topic, line["queueId"], line["queueOffset"]) for line in lines}
+
+
+def _pop(left: Left, client: PopClient, short: int) -> None:
+    """Two pops, a few acks of both kinds, and two changed times; half of the messages stay."""
+    first, second = client.pop(ORDERS, 10, short), client.pop(ORDERS, 10, short + LATER_MS)
+    left.note([*first, *second])
+    client.ack(ORDERS, first[1:4])
+    client.batch_ack(ORDERS, [*second[:2], second[4], first[5]])
+    left.note_acked([*first[1:4], *second[:2], second[4], first[5]])
+    later, sooner = (
+        client.change(ORDERS, first[6], short + LATER_MS),
+        client.change(ORDERS, second[6], short),
+    )
+    left.note([later, sooner])
+
+
+def _pop_in_order(left: Left, client: PopClient, short: int) -> None:
+    """Of each queue the first three: one acknowledged in the middle, one changed, all else un-acked."""
+    left.order = client.pop_all(STEPS, short, order=True)
+    queues = sorted({Handle.of(each["handle"]).queue_id for each in left.order})
+    one, two = ([each for each in left.order if each["queueId"] == queue_id] for queue_id in queues[:2])
+    client.ack(STEPS, [one[0]])
+    client.ack(STEPS, [two[1]])
+
+
+def until_seen(
+    pop: Callable[[], Sequence[Line]], count: int, seconds_max: float = 60.0
+) -> list[tuple[float, Line]]:
+    """(time, message) of each, until there are so many; some more when too many come at once."""
+    end, found = time.monotonic() + seconds_max, []
+    while len(found) < count:
+        assert time.monotonic() < end, (
+            f"{len(found)} of {count} within {seconds_max} s: {[place(each) for _, each in found]}"
+        )
+        found += [(time.time() * 1000, each) for each in pop()]
+        time.sleep(0.05)
+    return found
