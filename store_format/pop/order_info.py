@@ -73,6 +73,11 @@ def is_acknowledged(info: OrderInfo, index: int) -> bool:
     return bool(info.commit_offset_bit >> (index & 63) & 1)
 
 
+def unacknowledged_count(info: OrderInfo) -> int:
+    """How many messages of the batch are not acknowledged."""
+    return sum(not is_acknowledged(info, index) for index in range(len(info.offsets)))
+
+
 def unblocked_at(info: OrderInfo, invisible_ms: int) -> int:
     """The time from which the queue is no longer blocked; 0 if every message is acknowledged.
 

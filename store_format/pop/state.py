@@ -16,6 +16,7 @@ from typing import Any
 
 from store_format.pop import records
 from store_format.pop.check_point import CheckPoint, QueueState, Revive, as_json, from_json
+from store_format.pop.order_state import OrderState
 from store_format.pop.records import COUNT_MAX, PointKey
 
 PopQueue = tuple[int, int]  # flag and queue id
@@ -27,8 +28,8 @@ class PopState:
 
     `mirrored` has what consumerOffset.json was last given for a queue: (the value before, the value).
     `settled` are a broker's check points that were acknowledged here, for which the broker needs acks.
-    `is_closed`: a broker's records have everything that is in flight. `totals` counts messages: popped,
-    acked, changed, revived.
+    `is_closed`: a broker's records have everything that is in flight. `order` has the batches of a group that
+    pops in order. `totals` counts messages: popped, acked, changed, revived.
     """
 
     def __init__(self) -> None:
@@ -39,6 +40,7 @@ class PopState:
         self.revive_number = 0
         self.is_closed = True  # until the first consumer opens it
         self.totals: Counter[str] = Counter()
+        self.order = OrderState(self.queues, self.totals, self._note)
         self.in_flight = 0
         self.journal = bytearray()
         self._heap: list[tuple[int, PointKey]] = []  # visible_at and key; old entries are passed over
@@ -214,6 +216,7 @@ class PopState:
             found += records.note("offset", queue=[flag, queue_id], offset=queue.next_offset)
         points = [*self.check_points(), *self.settled.values()]
         found += records.note("take", points=[as_json(each) for each in points])
+        found += self.order.snapshot(records.note)
         if self.reviving is not None:
             found += records.note(
                 "revive",
@@ -307,6 +310,7 @@ class PopState:
         self.queues.clear()
         self.settled.clear()
         self._heap.clear()
+        self.order.close()
         self.reviving, self.in_flight, self.is_closed = None, 0, True
 
     def _apply_offset(self, values: Mapping[str, Any]) -> None:
@@ -315,6 +319,11 @@ class PopState:
         for point in list(before.check_points.values()) if before is not None else ():
             self._acked(point.key, None, "dropped")
         self.queues[flag, queue_id] = QueueState(values["offset"])
+        if flag == TOPIC:
+            self.order.drop(queue_id)
+
+    def _apply_order(self, values: Mapping[str, Any]) -> None:
+        self.order.apply(values)
 
     def _apply_revive(self, values: Mapping[str, Any]) -> None:
         self.revive_number = values["number"]
@@ -352,12 +361,13 @@ class PopState:
             (flag, queue): (before, now) for flag, queue, before, now in values["mirrored"]
         }  # fmt: skip
         self.revive_number = values["number"]
-        self.totals = Counter(values["totals"])
+        self.totals.clear()
+        self.totals.update(values["totals"])
 
 
 _NOTES = {
     name: getattr(PopState, f"_apply_{name}")
-    for name in ("open", "close", "offset", "revive", "revived", "mirror", "take", "forget", "state")
+    for name in ("open", "close", "offset", "revive", "revived", "mirror", "take", "forget", "order", "state")
 }
 
 

@@ -1,0 +1,236 @@
+"""Order pop in the in-flight log: the last batch of each queue that a group reads in order.
+
+The rules are those of `order_info`. A group that pops in order has no check points: a queue's next offset is
+the first one that is not acknowledged, and the queue is blocked while its batch is invisible.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from store_format.metadata.values import OrderInfo
+from store_format.pop import order_info
+from store_format.pop.check_point import QueueState
+
+Digest = int  # of a batch; 0 without one
+
+
+class OrderState:
+    """The batches by queue id, a part of PopState. Each change is one note of the log.
+
+    `is_on`: the group pops in order. `mirrored` has what consumerOrderInfo.json was last given for a queue:
+    the digests of (the batch before, the batch).
+    """
+
+    def __init__(
+        self,
+        queues: dict[tuple[int, int], QueueState],
+        totals: Counter[str],
+        note: Callable[..., None],
+    ) -> None:
+        self.is_on = False
+        self.batches: dict[int, OrderInfo] = {}
+        self.mirrored: dict[int, tuple[Digest, Digest]] = {}
+        self._queues, self._totals, self._note = queues, totals, note
+
+    # ---- what others ask -----------------------------------------------------------------------------------
+
+    @property
+    def in_flight(self) -> int:
+        """How many messages of all batches are not acknowledged."""
+        return sum(map(self.in_flight_of, self.batches))
+
+    def in_flight_of(self, queue_id: int) -> int:
+        """How many messages of the queue's batch are not acknowledged."""
+        info = self.batches.get(queue_id)
+        return 0 if info is None else order_info.unacknowledged_count(info)
+
+    def is_in_flight(self, queue_id: int, offset: int, pop_time: int) -> bool:
+        """Whether the queue's batch is of that pop time and has the message, not acknowledged."""
+        info = self.batches.get(queue_id)
+        if info is None or info.pop_time != pop_time or offset not in info.offsets:
+            return False
+        return not order_info.is_acknowledged(info, info.offsets.index(offset))
+
+    def is_blocked(
+        self, queue_id: int, now_ms: int, invisible_ms: int, attempt_id: str | None = None
+    ) -> bool:
+        """Whether a pop at `now_ms` must leave the queue alone."""
+        info = self.batches.get(queue_id)
+        return info is not None and order_info.is_blocked(info, now_ms, invisible_ms, attempt_id)
+
+    def next_unblocked(self, now_ms: int, invisible_ms: int) -> int | None:
+        """When the next of the queues that are blocked now can be read again; None if no queue is blocked."""
+        times = (order_info.unblocked_at(info, invisible_ms) for info in self.batches.values())
+        return min((time for time in times if time > now_ms), default=None)
+
+    # ---- changes -------------------------------------------------------------------------------------------
+
+    def switch(self, is_on: bool) -> None:
+        """The group pops in order from now on, or no longer. The caller drops what is in flight."""
+        self._note("order", act="mode", on=is_on)
+
+    def hand_out(
+        self,
+        queue_id: int,
+        offsets: Sequence[int],
+        *,
+        pop_time: int,
+        invisible_ms: int,
+        attempt_id: str | None = None,
+    ) -> OrderInfo:
+        """Hands out the messages at these ascending offsets of a queue that is not blocked.
+
+        The batch's pop time is later than that of the batch before, so that no old handle fits the new batch.
+        """
+        queue, before = self._queues[0, queue_id], self.batches.get(queue_id)
+        if not queue.next_offset <= offsets[0]:
+            raise ValueError(f"offset {offsets[0]} is before {queue.next_offset}")
+        info = order_info.next_batch(
+            before,
+            tuple(offsets),
+            pop_time=max(pop_time, 0 if before is None else before.pop_time + 1),
+            invisible_ms=invisible_ms,
+            now_ms=pop_time,
+            attempt_id=attempt_id,
+        )
+        self._note("order", act="pop", queue=queue_id, batch=_as_json(info))
+        return info
+
+    def acknowledge(self, queue_id: int, offset: int, pop_time: int) -> bool:
+        """Acknowledges one message of the batch of that pop time; False if the handle is not valid.
+
+        The queue's next offset becomes the first one that is not acknowledged. A message whose invisible time
+        has passed can be acknowledged until the queue is read again, as in the broker.
+        """
+        if not self.is_in_flight(queue_id, offset, pop_time):
+            return False
+        self._note("order", act="ack", queue=queue_id, offset=offset)
+        return True
+
+    def change_invisible(self, queue_id: int, offset: int, pop_time: int, next_visible_ms: int) -> bool:
+        """Sets when one message of the batch is visible; False if the handle is not valid.
+
+        The queue is blocked until all messages that are not acknowledged are visible.
+        """
+        if not self.is_in_flight(queue_id, offset, pop_time):
+            return False
+        self._note("order", act="visible", queue=queue_id, offset=offset, at=next_visible_ms)
+        return True
+
+    def take_over(self, batches: Mapping[int, OrderInfo | None]) -> None:
+        """Sets the batches of these queues as a file has them; None: the queue has no batch."""
+        for queue_id, info in batches.items():
+            self._note("order", act="set", queue=queue_id, batch=None if info is None else _as_json(info))
+
+    def forget(self, now_ms: int) -> None:
+        """Drops the batches of queues that nobody popped for 24 hours, as the broker does."""
+        old = [queue for queue, info in self.batches.items() if order_info.is_forgotten(info, now_ms)]
+        self.take_over(dict.fromkeys(old))
+
+    def note_mirrored(self, queue_ids: Iterable[int]) -> None:
+        """Before consumerOrderInfo.json gets the batches of these queues."""
+        digests = [[queue_id, digest(self.batches.get(queue_id))] for queue_id in queue_ids]
+        self._note("order", act="mirror", queues=digests)
+
+    def not_mirrored(self) -> list[int]:
+        """The queues whose batch is not the one that consumerOrderInfo.json was last given."""
+        known = self.batches.keys() | self.mirrored.keys()
+        return sorted(
+            queue for queue in known if digest(self.batches.get(queue)) != self.mirrored.get(queue, (0, 0))[1]
+        )
+
+    # ---- replay --------------------------------------------------------------------------------------------
+
+    def apply(self, values: Mapping[str, Any]) -> None:
+        """Applies a note."""
+        act = values["act"]
+        if act == "mode":
+            self.is_on = values["on"]
+        elif act == "mirror":
+            for queue_id, now in values["queues"]:
+                self.mirrored[queue_id] = (self.mirrored.get(queue_id, (0, 0))[1], now)
+        elif act == "state":
+            self.is_on = values["on"]
+            self.mirrored = {queue: (before, now) for queue, before, now in values["mirrored"]}
+        else:
+            self._apply_to_batch(act, values["queue"], values)
+
+    def _apply_to_batch(self, act: str, queue_id: int, values: Mapping[str, Any]) -> None:
+        if act in ("pop", "set"):
+            self.batches.pop(queue_id, None)
+            if values["batch"] is not None:
+                self.batches[queue_id] = _from_json(values["batch"])
+                self._queues.setdefault((0, queue_id), QueueState(0))
+            if act == "pop":
+                self._totals["popped"] += len(self.batches[queue_id].offsets)
+            return
+        info, offset = self.batches[queue_id], values["offset"]
+        if act == "ack":
+            info, next_offset = order_info.acknowledge(info, offset, info.pop_time)
+            self._queues[0, queue_id].next_offset = next_offset
+            self._totals["acked"] += 1
+        elif act == "visible":
+            info = order_info.with_next_visible(info, offset, info.pop_time, values["at"])
+            self._totals["changed"] += 1
+        else:
+            raise ValueError(act)
+        self.batches[queue_id] = info
+
+    def drop(self, queue_id: int) -> None:
+        """The queue's offset was set: its batch does not count (clearBlock). Part of another change."""
+        self.batches.pop(queue_id, None)
+
+    def close(self) -> None:
+        """consumerOrderInfo.json has the batches now. Part of another change."""
+        self.batches.clear()
+        self.mirrored.clear()
+        self.is_on = False
+
+    def snapshot(self, note: Callable[..., bytes]) -> bytes:
+        """Records that rebuild the batches, behind those of the queues."""
+        found = bytearray()
+        for queue_id, info in self.batches.items():
+            found += note("order", act="set", queue=queue_id, batch=_as_json(info))
+        if self.is_on or self.mirrored:
+            mirrored = [[queue, *digests] for queue, digests in self.mirrored.items()]
+            found += note("order", act="state", on=self.is_on, mirrored=mirrored)
+        return bytes(found)
+
+
+def digest(info: OrderInfo | None) -> Digest:
+    """A number that differs for different batches; 0 without a batch."""
+    return 0 if info is None else 1 + zlib.crc32(repr(_as_json(info)).encode("utf-8", "backslashreplace"))
+
+
+def _as_json(info: OrderInfo) -> list[Any]:
+    """The batch for a note of the log; maps as sorted pairs, because keys of JSON are text."""
+    maps = (info.consumed_count, info.next_visible_time)
+    counts, times = (None if each is None else sorted(map(list, each.items())) for each in maps)
+    return [
+        list(info.offsets),
+        info.pop_time,
+        info.invisible_time,
+        info.last_consume_timestamp,
+        info.commit_offset_bit,
+        info.attempt_id,
+        counts,
+        times,
+    ]
+
+
+def _from_json(values: Sequence[Any]) -> OrderInfo:
+    offsets, pop_time, invisible_time, consumed_at, bits, attempt_id, counts, times = values
+    return OrderInfo(
+        tuple(offsets),
+        pop_time,
+        invisible_time,
+        consumed_at,
+        bits,
+        attempt_id,
+        None if counts is None else dict(counts),
+        None if times is None else dict(times),
+    )

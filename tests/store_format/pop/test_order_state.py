@@ -1,0 +1,178 @@
+"""Order pop in the in-flight log: one state for all processes, rebuilt from its records."""
+
+from __future__ import annotations
+
+import random
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from store_format.metadata.values import OrderInfo
+from store_format.pop import order_info
+from store_format.pop.log import InFlightLog, in_flight_directory, read_in_flight
+from store_format.pop.order_state import digest
+from store_format.pop.state import PopState
+
+NOW = 1_700_000_000_000
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> str:
+    return in_flight_directory(str(tmp_path), "billing", "Orders")
+
+
+def _open(state: PopState, *queues: int, offset: int = 100) -> None:
+    state.open()
+    state.order.switch(True)
+    for queue_id in queues:
+        state.set_offset(0, queue_id, offset)
+
+
+def _view(state: PopState | None) -> object:
+    assert state is not None
+    order = state.order
+    return (
+        {key: each.next_offset for key, each in state.queues.items()},
+        (order.is_on, order.batches, order.mirrored, order.in_flight),
+        state.totals,
+    )
+
+
+def _pop(state: PopState, queue_id: int, offsets: list[int], now: int = NOW, **more: str) -> OrderInfo:
+    return state.order.hand_out(queue_id, offsets, pop_time=now, invisible_ms=1000, **more)
+
+
+def _acknowledge(state: PopState, queue_id: int, offset: int, pop_time: int) -> bool:
+    assert not state.order.change_invisible(queue_id, offset, pop_time, NOW)
+    return state.order.acknowledge(queue_id, offset, pop_time)
+
+
+def test_a_queue_is_blocked_until_its_batch_is_acknowledged_or_visible(directory: str) -> None:
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0, 1))
+    batch = log.run(lambda state: _pop(state, 0, [100, 101, 103], attempt_id="a"))
+
+    def blocked(state: PopState, now: int, attempt: str | None = None) -> bool:
+        return state.order.is_blocked(0, now, 1000, attempt)
+
+    assert log.run(lambda state: blocked(state, NOW + 999))
+    assert not log.run(lambda state: blocked(state, NOW + 1000))
+    assert not log.run(lambda state: blocked(state, NOW, "a"))
+    assert not log.run(lambda state: state.order.is_blocked(1, NOW, 1000))
+    # acks in any order: the next offset is the first that is left
+    assert log.run(lambda state: state.order.acknowledge(0, 101, batch.pop_time))
+    assert log.run(lambda state: state.queues[0, 0].next_offset) == 100
+    assert log.run(lambda state: state.order.change_invisible(0, 103, batch.pop_time, NOW + 5000))
+    assert log.run(lambda state: state.order.acknowledge(0, 100, batch.pop_time))
+    assert log.run(lambda state: state.queues[0, 0].lowest) == 103
+    assert log.run(lambda state: state.order.next_unblocked(NOW, 1000)) == NOW + 5000
+    assert log.run(lambda state: blocked(state, NOW + 4999))
+    assert log.run(lambda state: state.order.acknowledge(0, 103, batch.pop_time))
+    assert log.run(lambda state: state.order.next_unblocked(NOW, 1000)) is None
+    state = read_in_flight(directory)
+    assert state is not None
+    assert (state.queues[0, 0].next_offset, state.order.in_flight) == (104, 0)
+    assert state.totals == {"popped": 3, "acked": 3, "changed": 1}
+
+
+def test_handles_of_earlier_batches_count_for_nothing(directory: str) -> None:
+    """Also if both batches are of the same millisecond."""
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0))
+    first = log.run(lambda state: _pop(state, 0, [100, 101]))
+    second = log.run(lambda state: _pop(state, 0, [100, 101]))
+    assert second.pop_time > first.pop_time
+    assert [order_info.consumed_count(each, 101) for each in (first, second)] == [0, 1]
+    for offset, pop_time in [(100, first.pop_time), (102, second.pop_time), (99, second.pop_time)]:
+        assert not log.run(partial(_acknowledge, queue_id=0, offset=offset, pop_time=pop_time))
+    assert log.run(lambda state: state.order.acknowledge(0, 100, second.pop_time))
+    assert not log.run(lambda state: state.order.acknowledge(0, 100, second.pop_time))
+    assert not log.run(lambda state: state.order.acknowledge(7, 100, second.pop_time))
+
+
+def test_a_reset_drops_the_batch(directory: str) -> None:
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0))
+    log.run(lambda state: _pop(state, 0, [100]))
+    log.run(lambda state: state.set_offset(1, 0, 5))  # of the retry topic: another queue
+    assert log.run(lambda state: state.order.in_flight) == 1
+    log.run(lambda state: state.set_offset(0, 0, 90))
+    assert log.run(lambda state: state.order.batches) == {}
+    with pytest.raises(ValueError, match="offset 89 is before 90"):
+        log.run(lambda state: _pop(state, 0, [89]))
+
+
+def test_batches_are_forgotten_after_a_day(directory: str) -> None:
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0, 1))
+    log.run(lambda state: _pop(state, 0, [100]))
+    log.run(lambda state: _pop(state, 1, [100], NOW + 1))
+    log.run(lambda state: state.order.forget(NOW + order_info.FORGET_MS + 1))
+    state = read_in_flight(directory)
+    assert state is not None
+    assert list(state.order.batches) == [1]
+
+
+def test_what_the_file_was_given(directory: str) -> None:
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0, 1))
+    one = log.run(lambda state: _pop(state, 0, [100]))
+    assert log.run(lambda state: state.order.not_mirrored()) == [0]
+    log.run(lambda state: state.order.note_mirrored([0]))
+    assert log.run(lambda state: state.order.not_mirrored()) == []
+    log.run(lambda state: state.order.acknowledge(0, 100, one.pop_time))
+    assert log.run(lambda state: state.order.not_mirrored()) == [0]
+    log.run(lambda state: state.order.note_mirrored([0]))
+    state = read_in_flight(directory)
+    assert state is not None
+    assert state.order.mirrored == {0: (digest(one), digest(state.order.batches[0]))}
+    log.run(lambda state: state.set_offset(0, 0, 100))
+    assert log.run(lambda state: state.order.not_mirrored()) == [0]
+
+
+def _random_change(state: PopState, chance: random.Random, now: int) -> None:
+    order = state.order
+    queue_id = chance.randrange(3)
+    batch = order.batches.get(queue_id)
+    kind = chance.randrange(12)
+    if batch is None or kind < 3:
+        start = state.queues[0, queue_id].next_offset
+        offsets = [start + each for each in sorted(chance.sample(range(40), chance.randint(1, 32)))]
+        attempt = chance.choice([None, "a", "\ud800é"[1:]])
+        order.hand_out(queue_id, offsets, pop_time=now, invisible_ms=chance.randrange(90), attempt_id=attempt)
+    elif kind < 8:
+        order.acknowledge(queue_id, chance.choice(batch.offsets), batch.pop_time)
+    elif kind < 10:
+        order.change_invisible(
+            queue_id, chance.choice(batch.offsets), batch.pop_time, now + chance.randrange(99)
+        )
+    elif kind == 10:
+        order.note_mirrored(order.not_mirrored())
+    elif chance.random() < 0.5:
+        order.take_over({queue_id: chance.choice([None, OrderInfo((7, 9), 5, None)])})
+    else:
+        state.set_offset(0, queue_id, 100)
+        order.switch(not order.is_on)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_replay_has_the_same_batches(directory: str, seed: int) -> None:
+    """Two processes' views of the log, a reader's, and a snapshot, after random changes."""
+    chance = random.Random(seed)
+    logs = [InFlightLog(directory), InFlightLog(directory)]
+    logs[0].run(lambda state: _open(state, 0, 1, 2))
+    for step in range(150):
+        log = chance.choice(logs)
+        log.run(partial(_random_change, chance=chance, now=NOW + step))
+    expected = logs[0].run(_view)
+    assert logs[1].run(_view) == expected == _view(read_in_flight(directory))
+    copy = PopState()
+    copy.replay(logs[0].run(PopState.snapshot), "snapshot", 0)
+    assert _view(copy) == expected
+    logs[1].run(PopState.close)
+    assert logs[0].run(lambda state: (state.order.batches, state.order.mirrored, state.order.is_on)) == (
+        {},
+        {},
+        False,
+    )
