@@ -11,6 +11,7 @@ __all__ = [
     "ChecksumError",
     "CorruptStoreError",
     "IllegalMessageError",
+    "InvalidReceiptHandleError",
     "OffsetOutOfRangeError",
     "OptionError",
     "StoreError",
@@ -33,6 +34,21 @@ class OptionError(StoreError, ValueError):
 
 class IllegalMessageError(StoreError, ValueError):
     """A message to write breaks a limit of RocketMQ's client or broker. The message names topic and limit."""
+
+
+class InvalidReceiptHandleError(StoreError, ValueError):
+    """A receipt handle names no message that is invisible now (RocketMQ's INVALID_RECEIPT_HANDLE).
+
+    `handle` is the handle, `problem` says why: it is expired, unknown, or no handle at all.
+    """
+
+    def __init__(self, handle: str, problem: str) -> None:
+        super().__init__(handle, problem)  # the arguments of __init__: pickle needs them
+        self.handle = handle
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"INVALID_RECEIPT_HANDLE: {self.handle!r} {self.problem}"
 
 
 class CorruptStoreError(StoreError, ValueError):

@@ -110,6 +110,34 @@ INNER_BASE = "INNER_BASE"  # the queue offset of its first message
 INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # further queues of the message, separated by commas
 INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"  # the queue offsets in these queues
 
+BORN_HOST = "__BORNHOST"  # the producer's address, set by a proxy
+
+# MessageConst: the properties that a client sets on an ordinary message, not its user
+CLIENT_PROPERTIES = frozenset(
+    (
+        KEYS,
+        TAGS,
+        UNIQ_KEY,
+        WAIT,
+        SHARDING_KEY,
+        "TRACE_ON",
+        "MSG_REGION",
+        "BUYER_ID",
+        "TRANSFER_FLAG",
+        "CORRECTION_FLAG",
+        "MQ2_FLAG",
+        "INSTANCE_ID",
+        "CLUSTER",
+        # request and reply
+        "CORRELATION_ID",
+        "REPLY_TO_CLIENT",
+        "TTL",
+        "MSG_TYPE",
+        "ARRIVE_TIME",
+        "PUSH_REPLY_TIME",
+    )
+)
+
 # MessageConst, without the properties that a client sets on an ordinary message (spec 2.5). Exact names:
 # ORIGIN_COUNTRY is a user's property.
 RESERVED_PROPERTIES = frozenset(
@@ -160,7 +188,7 @@ RESERVED_PROPERTIES = frozenset(
         "DUP_INFO",
         "__CRC32#",
         "EXTEND_UNIQ_INFO",
-        "__BORNHOST",
+        BORN_HOST,
         BORN_TIMESTAMP,
         "TRACE_CONTEXT",
         "MIN_OFFSET",

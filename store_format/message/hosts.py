@@ -96,3 +96,12 @@ def offset_msg_ids(
     text = _HEX_PAIRS[ids.view(np.uint8)]
     offsets = np.arange(0, (len(ids) + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.string(), len(ids), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+
+
+def offset_msg_id(store_ip: bytes, store_port: int, physical_offset: int) -> str:
+    """Returns the offset message id of one message: `offset_msg_ids` for scalars.
+
+    >>> offset_msg_id(bytes([127, 0, 0, 1]), 10911, 88)
+    '7F00000100002A9F0000000000000058'
+    """
+    return f"{store_ip.hex().upper()}{store_port & 0xFFFFFFFF:08X}{physical_offset:016X}"

@@ -1,0 +1,226 @@
+"""`MessageView`: a received message, with the names of RocketMQ 5's clients; and receipt handles.
+
+A message is decoded where it is used: a consumer that only acknowledges reads no properties. The rules of the
+fields are those of the proxy (GrpcConverter.buildSystemProperties).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from store_format.errors import CorruptStoreError, InvalidReceiptHandleError
+from store_format.message.compression import DecompressionError, decompress
+from store_format.message.hosts import format_host, offset_msg_id
+from store_format.message.properties import decode_properties
+from store_format.message.single_unit import SingleUnit, UnitPlace
+from store_format.message.sysflag import COMPRESSED
+from store_format.names import (
+    BORN_HOST,
+    CLIENT_PROPERTIES,
+    KEYS,
+    RESERVED_PROPERTIES,
+    SHARDING_KEY,
+    TAGS,
+    TIMER_DELIVER_MS,
+    UNIQ_KEY,
+)
+
+_BODY_SIZE_MAX = 1 << 30
+_HANDLE_FIELDS = 8
+_HANDLE_FIELDS_OF_PROXY = 9  # with the commitlog offset behind them
+_SHOWN_MAX = 100
+
+
+class ReceiptHandle(NamedTuple):
+    """A receipt handle's fields (ExtraInfoUtil, ReceiptHandle): which hand-out of which message it names.
+
+    `start` and `pop_time` name the check point in its queue, `offset` is the message's queue offset. `flag`
+    is 0 for the topic, 1 and 2 for the pop retry topics. `revive_queue_id` is 999 for ordered messages.
+    """
+
+    start: int
+    pop_time: int
+    invisible_ms: int
+    revive_queue_id: int
+    flag: int
+    broker_name: str
+    queue_id: int
+    offset: int
+
+    @property
+    def text(self) -> str:
+        """The handle as a client gets it: the fields, separated by spaces."""
+        return " ".join(map(str, self))
+
+    @property
+    def visible_at(self) -> int:
+        """The time in ms from which the handle is expired."""
+        return self.pop_time + self.invisible_ms
+
+    @classmethod
+    def parse(cls, text: str) -> ReceiptHandle:
+        """Reads the text of a handle; a proxy's ninth field is ignored.
+
+        >>> ReceiptHandle.parse("100 1700000000000 60000 3 0 broker-a 2 101").offset
+        101
+
+        Raises InvalidReceiptHandleError for another text.
+        """
+        fields = text.split(" ")
+        if len(fields) in (_HANDLE_FIELDS, _HANDLE_FIELDS_OF_PROXY):
+            start, pop_time, invisible_ms, revive, flag, broker_name, queue_id, offset = fields[
+                :_HANDLE_FIELDS
+            ]
+            try:
+                return cls(
+                    int(start), int(pop_time), int(invisible_ms), int(revive), int(flag), broker_name,
+                    int(queue_id), int(offset),
+                )  # fmt: skip
+            except ValueError:
+                pass
+        raise InvalidReceiptHandleError(
+            text[:_SHOWN_MAX],
+            "is not a handle: expected 8 fields separated by spaces, `ckStart popTime invisibleTime "
+            "reviveQid retryFlag brokerName queueId msgQueueOffset`; give the message, or its receipt_handle",
+        )
+
+
+class MessageView:
+    """A message that a consumer has received, as org.apache.rocketmq.client.apis.message.MessageView.
+
+    Times are in ms. If the message is damaged in the store, `error` says where and how; `topic`, `queue_id`,
+    `offset`, `broker_name` and `receipt_handle` are known, and every other attribute raises the error. Such a
+    message is not lost: it comes again until somebody acknowledges it.
+    """
+
+    __slots__ = ("_acked", "_attempt", "_properties", "_unit", "error", "handle", "place", "topic")
+
+    def __init__(
+        self,
+        topic: str,
+        handle: ReceiptHandle,
+        place: UnitPlace,
+        unit: SingleUnit | None,
+        error: CorruptStoreError | None = None,
+        *,
+        attempt: int | None = None,
+    ) -> None:
+        self.topic = topic
+        self.place = place
+        self.error = error
+        self.handle = handle
+        self._unit = unit
+        self._attempt = attempt
+        self._properties: dict[str, str] | None = None
+        self._acked = False
+
+    # ---- where it is ---------------------------------------------------------------------------------------
+
+    @property
+    def receipt_handle(self) -> str:
+        """The handle of this hand-out; `change_invisible_duration` replaces it."""
+        return self.handle.text
+
+    @property
+    def broker_name(self) -> str:
+        return self.handle.broker_name
+
+    @property
+    def queue_id(self) -> int:
+        """The queue of the message; in the pop retry topic for a message that came again."""
+        return self.handle.queue_id
+
+    @property
+    def offset(self) -> int:
+        """The queue offset in that queue."""
+        return self.handle.offset
+
+    # ---- what it is ----------------------------------------------------------------------------------------
+
+    @property
+    def message_id(self) -> str:
+        """The id that the producer's client has assigned (UNIQ_KEY), else the offset message id."""
+        unit = self._decoded
+        given = self.stored_properties.get(UNIQ_KEY)
+        return given or offset_msg_id(*unit.store_host, self.place.physical_offset)
+
+    @property
+    def body(self) -> bytes:
+        """The body, decompressed. Raises CorruptStoreError for bytes that cannot be decompressed."""
+        unit = self._decoded
+        if not unit.sys_flag & COMPRESSED:
+            return unit.body
+        try:
+            return decompress(unit.body, unit.sys_flag, size_max=_BODY_SIZE_MAX)
+        except DecompressionError as error:
+            position = self.place.physical_offset - self.place.file_start
+            raise CorruptStoreError(self.place.path, position, error.expected, error.found) from error
+
+    @property
+    def tag(self) -> str | None:
+        return self.stored_properties.get(TAGS)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The user's keys: the property KEYS, split at spaces."""
+        return tuple(self.stored_properties.get(KEYS, "").split())
+
+    @property
+    def message_group(self) -> str | None:
+        """The group of an ordered message (the property __SHARDINGKEY)."""
+        return self.stored_properties.get(SHARDING_KEY)
+
+    @property
+    def delivery_timestamp(self) -> int | None:
+        """When a timer message was to be delivered (the property TIMER_DELIVER_MS)."""
+        text = self.stored_properties.get(TIMER_DELIVER_MS, "")
+        return int(text) if text.isdecimal() else None
+
+    @property
+    def delivery_attempt(self) -> int:
+        """1 at the first delivery, one more at each further delivery."""
+        return self._attempt if self._attempt is not None else self._decoded.reconsume_times + 1
+
+    @property
+    def born_host(self) -> str:
+        """The producer's address, without its port."""
+        given = self.stored_properties.get(BORN_HOST)
+        return given or format_host(*self._decoded.born_host).rpartition(":")[0].strip("[]")
+
+    @property
+    def born_timestamp(self) -> int:
+        return self._decoded.born_timestamp
+
+    @property
+    def store_timestamp(self) -> int:
+        return self._decoded.store_timestamp
+
+    @property
+    def properties(self) -> Mapping[str, str]:
+        """The user's properties: those without a meaning for RocketMQ (MessageConst.STRING_HASH_SET)."""
+        return {
+            name: value
+            for name, value in self.stored_properties.items()
+            if name not in RESERVED_PROPERTIES and name not in CLIENT_PROPERTIES
+        }
+
+    @property
+    def stored_properties(self) -> Mapping[str, str]:
+        """All properties of the message as stored, RocketMQ's own included."""
+        if self._properties is None:
+            self._properties = decode_properties(self._decoded.properties)
+        return self._properties
+
+    @property
+    def _decoded(self) -> SingleUnit:
+        if self._unit is None:
+            assert self.error is not None
+            raise self.error
+        return self._unit
+
+    def __repr__(self) -> str:
+        where = f"topic={self.topic!r}, queue_id={self.queue_id}, offset={self.offset}"
+        if self.error is not None:
+            return f"MessageView({where}, error={str(self.error)!r})"
+        return f"MessageView({where}, message_id={self.message_id!r}, attempt={self.delivery_attempt})"

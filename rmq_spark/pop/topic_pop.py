@@ -1,0 +1,312 @@
+"""Pop of one topic of one store: chooses messages, hands them out in the in-flight log, and reads them.
+
+The order of the steps is what makes a pop exclusive and cheap: consume queue entries are read before the log
+is locked, the choice is made under the lock, and the messages are read when they belong to this consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from random import Random
+
+from rmq_spark.pop.choose import ShareRules, visits
+from rmq_spark.pop.message import MessageView, ReceiptHandle
+from rmq_spark.pop.metrics import Counters
+from rmq_spark.pop.window import Subscription, Window, read_window
+from store_format.errors import CorruptStoreError, InvalidReceiptHandleError
+from store_format.message.single_unit import UnitPlace, decode_unit
+from store_format.names import TAGS
+from store_format.pop.check_point import CheckPoint
+from store_format.pop.log import InFlightLog
+from store_format.pop.records import PointKey
+from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.read.store import Queue
+from store_format.read.unit_bytes import read_units
+
+_log = logging.getLogger(__name__)
+
+_ROUNDS_MAX = 64  # of one pop: other processes may hand out what this one has read ahead
+
+# a message that has reached the group's maximum of deliveries: its check point and its position
+DeadLetters = list[tuple[CheckPoint, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """What one receive asks for. `pop_time` is now in ms; `owner` is the consumer's name, for views."""
+
+    count: int
+    invisible_ms: int
+    pop_time: int
+    owner: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _HandedOut:
+    point: CheckPoint
+    queue: Queue
+    window: Window
+
+
+class TopicPop:
+    """The messages of one topic of one store for one group, with its pop retry topics.
+
+    Threads may share it. `queues` has the queues that are read, by (flag, queue id); the owner of this object
+    replaces the mapping when the store has new messages.
+    """
+
+    def __init__(
+        self,
+        topic: str,
+        broker_name: str,
+        log: InFlightLog,
+        subscription: Subscription,
+        *,
+        rules: ShareRules,
+        max_attempts: int,
+        random: Random,
+        counters: Counters,
+        give_up: Callable[[DeadLetters], None],
+    ) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self.log = log
+        self.queues: Mapping[PopQueue, Queue] = {}
+        self._subscription = subscription
+        self._rules = rules
+        self._max_attempts = max_attempts
+        self._random = random
+        self._counters = counters
+        self._give_up = give_up
+        self._windows: dict[PopQueue, Window] = {}
+        self._next: dict[PopQueue, int] = {}  # the next offsets when this process last had the log
+
+    # ---- pop -----------------------------------------------------------------------------------------------
+
+    def pop(self, request: PopRequest) -> list[MessageView]:
+        """Up to `request.count` messages of the topic, which are then invisible to others; [] if none waits.
+
+        The messages are handed out when this returns; if it raises, those handed out come again after their
+        invisible time.
+        """
+        for _ in range(_ROUNDS_MAX):
+            queues = self.queues
+            order = self._order(queues)
+            self._read_ahead(queues, order, request.count)
+            out, unread = self.log.run(partial(self._hand_out, queues, order, request))
+            if out:
+                found = self._messages(out)
+                if found:
+                    return found
+            elif not unread:
+                return []
+            for key, start in unread:
+                self._read(queues[key], key, start)
+        return []
+
+    def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
+        topics = [queue_id for flag, queue_id in queues if flag == TOPIC]
+        retries = [key for key in queues if key[0] != TOPIC]
+        return list(visits(topics, retries, self._rules, self._random))
+
+    def _read_ahead(self, queues: Mapping[PopQueue, Queue], order: Iterable[PopQueue], count: int) -> None:
+        """Reads the windows that this pop needs, if other processes have handed out nothing meanwhile."""
+        for key in order:
+            start = self._next.get(key)
+            if start is None or start >= queues[key].max_offset:
+                continue
+            window = self._windows.get(key)
+            if window is None or not window.covers(start):
+                window = self._read(queues[key], key, start)
+            count -= len(window.take(start, count)[0]) if window.covers(start) else 0
+            if count <= 0:
+                return
+
+    def _read(self, queue: Queue, key: PopQueue, start: int) -> Window:
+        subscription = self._subscription if key[0] == TOPIC else None
+        window = read_window(queue, start, self._windows.get(key), subscription)
+        self._windows[key] = window
+        return window
+
+    def _hand_out(
+        self,
+        queues: Mapping[PopQueue, Queue],
+        order: Sequence[PopQueue],
+        request: PopRequest,
+        state: PopState,
+    ) -> tuple[list[_HandedOut], list[tuple[PopQueue, int]]]:
+        """(what was handed out, queues whose entries must be read first and from where), under the lock."""
+        out: list[_HandedOut] = []
+        unread: list[tuple[PopQueue, int]] = []
+        left = request.count
+        for key in order:
+            known = state.queues.get(key)
+            if known is None:
+                continue
+            start = known.next_offset
+            self._next[key] = start
+            queue = queues[key]
+            if start < queue.min_offset:
+                self._note_lost(queue, start)
+                start = queue.min_offset
+            if start >= queue.max_offset:
+                continue
+            window = self._windows.get(key)
+            if window is None or not window.covers(start):
+                unread.append((key, start))
+                continue
+            offsets, next_offset = window.take(start, left)
+            self._next[key] = next_offset
+            if not offsets:
+                state.skip(*key, next_offset)
+                if next_offset < queue.max_offset:
+                    unread.append((key, next_offset))
+                continue
+            point = state.hand_out(
+                *key, offsets, next_offset, request.pop_time, request.invisible_ms, request.owner
+            )
+            out.append(_HandedOut(point, queue, window))
+            left -= len(offsets)
+            if not left:
+                break
+        return out, unread
+
+    def _note_lost(self, queue: Queue, start: int) -> None:
+        count = queue.min_offset - start
+        self._counters.add(lost=count)
+        _log.warning(
+            "%s: queue %s-%d: retention deleted %d messages, from offset %d on, before they were delivered",
+            queue.store.path, queue.topic, queue.queue_id, count, start,
+        )  # fmt: skip
+
+    # ---- what was handed out -------------------------------------------------------------------------------
+
+    def _messages(self, out: Iterable[_HandedOut]) -> list[MessageView]:
+        """The messages of these check points; the others are acknowledged or become dead letters."""
+        found: list[MessageView] = []
+        passed: list[tuple[PointKey, int]] = []
+        dead: DeadLetters = []
+        for each in out:
+            point, queue = each.point, each.queue
+            tags = self._subscription.tags.tags
+            topic = queue.topic.encode()
+            places = each.window.places(point.offsets)
+            units = read_units(queue.store.log, places)
+            for bit, (offset, unit, (physical, size)) in enumerate(
+                zip(point.offsets, units, places, strict=True)
+            ):
+                if unit is None:
+                    passed.append((point.key, bit))
+                    self._note_gone(queue, offset, physical)
+                    continue
+                file, data = unit
+                place = UnitPlace(file.path, file.start, physical, size, queue.topic, queue.queue_id, offset)
+                message = self._message(point, place, data, topic)
+                if message.error is not None:
+                    self._counters.add(damaged=1)
+                elif tags and message.stored_properties.get(TAGS) not in tags:
+                    passed.append((point.key, bit))
+                    self._counters.add(filtered=1)
+                    continue
+                elif message.delivery_attempt > self._max_attempts:
+                    dead.append((point, bit))
+                    continue
+                found.append(message)
+        if passed:
+            self.log.run(lambda state: [state.ack(key, [bit]) for key, bit in passed])
+        if dead:
+            self._give_up(dead)
+        return found
+
+    def _message(self, point: CheckPoint, place: UnitPlace, data: bytes, topic: bytes) -> MessageView:
+        handle = ReceiptHandle(
+            point.start, point.pop_time, point.invisible_ms, 0, point.flag, self.broker_name, point.queue_id,
+            place.queue_offset,
+        )  # fmt: skip
+        try:
+            return MessageView(self.topic, handle, place, decode_unit(data, place, topic))
+        except CorruptStoreError as error:
+            _log.warning("a damaged message was delivered with its error: %s", error)
+            return MessageView(self.topic, handle, place, None, error)
+
+    def _note_gone(self, queue: Queue, offset: int, physical: int) -> None:
+        self._counters.add(lost=1)
+        _log.warning(
+            "%s: queue %s-%d offset %d: the message at commitlog %d was deleted (retention) before it was "
+            "delivered",
+            queue.store.path, queue.topic, queue.queue_id, offset, physical,
+        )  # fmt: skip
+
+    # ---- handles -------------------------------------------------------------------------------------------
+
+    def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
+        """Acknowledges the messages of these handles. Returns an error for each handle that is not valid."""
+        return self.log.run(lambda state: _acked(state, handles, now_ms))
+
+    def change_invisible(
+        self, handle: ReceiptHandle, invisible_ms: int, now_ms: int
+    ) -> ReceiptHandle | InvalidReceiptHandleError:
+        """The message's new handle: it is invisible for `invisible_ms` from now on."""
+
+        def change(state: PopState) -> ReceiptHandle | InvalidReceiptHandleError:
+            found = _position(state, handle, now_ms)
+            if isinstance(found, InvalidReceiptHandleError):
+                return found
+            point = state.change_invisible(found[0].key, found[1], now_ms, invisible_ms)
+            if point is None:
+                return _unknown(handle)
+            return handle._replace(start=point.start, pop_time=point.pop_time, invisible_ms=invisible_ms)
+
+        return self.log.run(change)
+
+
+def _acked(state: PopState, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
+    errors: list[InvalidReceiptHandleError] = []
+    positions: dict[PointKey, list[int]] = {}
+    for handle in handles:
+        found = _position(state, handle, now_ms)
+        if isinstance(found, InvalidReceiptHandleError):
+            errors.append(found)
+        else:
+            positions.setdefault(found[0].key, []).append(found[1])
+    for key, bits in positions.items():
+        point = state.check_point(key)
+        assert point is not None
+        state.ack(key, None if len(bits) == len(point.offsets) and not point.acked else bits)
+    return errors
+
+
+def _position(
+    state: PopState, handle: ReceiptHandle, now_ms: int
+) -> tuple[CheckPoint, int] | InvalidReceiptHandleError:
+    """The check point of the handle and the position of its message."""
+    point = state.check_point((handle.flag, handle.queue_id, handle.start, handle.pop_time))
+    if point is None:
+        return _unknown(handle)
+    try:
+        position = point.offsets.index(handle.offset)
+    except ValueError:
+        return _unknown(handle)
+    held = 0 if state.reviving is None else state.reviving.bits.get(point.key, 0)
+    if (point.acked | held) >> position & 1:
+        return _unknown(handle)
+    if point.visible_at <= now_ms:
+        late = now_ms - point.visible_at
+        return InvalidReceiptHandleError(
+            handle.text,
+            f"is expired: the invisible time of {point.invisible_ms / 1000:g} s ended {late} ms ago, and "
+            " the message is delivered again; receive with a longer invisible_duration, or call "
+            "change_invisible_duration in time",
+        )
+    return point, position
+
+
+def _unknown(handle: ReceiptHandle) -> InvalidReceiptHandleError:
+    return InvalidReceiptHandleError(
+        handle.text,
+        "names no message that is in flight: it was acknowledged, its invisible time was changed (the newer "
+        "handle counts), or it expired and was delivered again",
+    )

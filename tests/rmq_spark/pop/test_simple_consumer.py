@@ -1,0 +1,109 @@
+"""SimpleConsumer: what it receives of real and of own stores, and what handles are good for."""
+
+from __future__ import annotations
+
+import base64
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
+from store_format.errors import InvalidReceiptHandleError, OptionError
+from tests.support import goldens
+from tests.support.popped import GROUP, TOPIC, popped_store
+
+
+def _drain(consumer: SimpleConsumer) -> list[MessageView]:
+    found: list[MessageView] = []
+    while batch := consumer.receive(32):
+        found += batch
+        consumer.ack(batch)
+    return found
+
+
+def test_every_message_of_a_real_broker_from_the_committed_offset(tmp_path: Path) -> None:
+    root = goldens.unpack("basic-5.5.0", tmp_path / "s")
+    committed = {0: 64, 1: 64, 2: 64, 3: 58}  # of CG_some, in the golden consumerOffset.json
+    want = {
+        (row["queueId"], row["queueOffset"]): row
+        for row in goldens.expected_rows("basic-5.5.0")
+        if row["topic"] == "Orders" and row["queueOffset"] >= committed[row["queueId"]]
+    }
+    with SimpleConsumer(str(root), "CG_some", {"Orders": "*"}, await_duration=0) as consumer:
+        found = _drain(consumer)
+    assert len(found) == len(want) == 1076
+    for message in found:
+        row = want[message.queue_id, message.offset]
+        assert message.body == base64.b64decode(row["body"])
+        assert message.stored_properties == row["properties"]
+        assert (message.born_timestamp, message.store_timestamp) == (
+            row["bornTimestamp"],
+            row["storeTimestamp"],
+        )
+        assert row["bornHost"].startswith(f"{message.born_host}:")
+        assert message.message_id == row["properties"].get("UNIQ_KEY", row["msgId"])
+        assert message.delivery_attempt == row["reconsumeTimes"] + 1
+
+
+@pytest.mark.parametrize(
+    ("expression", "wanted"),
+    [
+        ("Tag1 || Tag3", [number for number in range(100) if number % 4 in (1, 3)]),
+        (FilterExpression("price > 6 AND TAGS <> 'Tag0'", "SQL92"), None),
+    ],
+)
+def test_filters(tmp_path: Path, expression: str | FilterExpression, wanted: list[int] | None) -> None:
+    root = popped_store(tmp_path / "s", 100)
+    if wanted is None:
+        wanted = [number for number in range(100) if number % 10 > 6 and number % 4]
+    with SimpleConsumer(str(root), GROUP, {TOPIC: expression}, await_duration=0) as consumer:
+        assert [int(message.body) for message in _drain(consumer)] == wanted
+        assert consumer.receive(1) == []
+
+
+def test_a_message_is_invisible_to_other_consumers(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 5)
+    with (
+        SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as one,
+        SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as other,
+    ):
+        assert [m.offset for m in one.receive(3)] == [0, 1, 2]
+        assert [m.offset for m in other.receive(3)] == [3, 4]
+        assert one.receive(3) == other.receive(3) == []
+
+
+def test_a_handle_is_good_once_and_for_its_invisible_time(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 5)
+    now = [1_700_000_000_000]
+    with SimpleConsumer(
+        str(root), GROUP, {TOPIC: "*"}, await_duration=0, clock_ms=lambda: now[0]
+    ) as consumer:
+        messages = consumer.receive(5, invisible_duration=10)
+        consumer.ack(messages[0])
+        with pytest.raises(InvalidReceiptHandleError, match=r"^INVALID_RECEIPT_HANDLE: .*names no message"):
+            consumer.ack(messages[0].receipt_handle)
+        old = messages[1].receipt_handle
+        new = consumer.change_invisible_duration(messages[1], 60)
+        assert new == messages[1].receipt_handle != old
+        with pytest.raises(InvalidReceiptHandleError, match="the newer handle counts"):
+            consumer.ack(old)
+        now[0] += 10_000
+        with pytest.raises(InvalidReceiptHandleError, match="is expired: the invisible time of 10 s ended 0"):
+            consumer.ack(messages[1:])
+        with pytest.raises(InvalidReceiptHandleError, match="names no message"):
+            consumer.ack(messages[1].receipt_handle)  # acknowledged with the others
+
+
+@pytest.mark.parametrize(
+    ("count", "invisible", "text"),
+    [
+        (0, 30, r"^max_message_num: expected 1 to 32, as a broker allows, found 0"),
+        (33, 30, r"^max_message_num: expected 1 to 32"),
+        (1, 9.9, r"^invisible_duration: expected 10 to 43200 seconds, found 9.9"),
+        (1, 43201, r"^invisible_duration: expected 10 to 43200 seconds"),
+        (1, float("nan"), r"^invisible_duration: expected 10 to 43200 seconds"),
+    ],
+)
+def test_limits_of_a_receive(tmp_path: Path, count: int, invisible: float, text: str) -> None:
+    with pytest.raises(OptionError, match=text):
+        SimpleConsumer(str(tmp_path), GROUP, {TOPIC: "*"}).receive(count, invisible)
