@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from store_format.bookkeeping.doorbell import ring_doorbell
 from store_format.bookkeeping.journal import Journal, abort_mark, journal_path, write_abort_mark
 from store_format.bookkeeping.ledger import read_ledger, write_ledger
 from store_format.commit.checkpoint import save_checkpoint
@@ -52,12 +53,16 @@ def note_in_ledger(publication: Publication, files: FileWrites) -> None:
 
 
 def conclude(root: str, journal: Journal, files: FileWrites) -> None:
-    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there."""
+    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there.
+
+    From here on readers see the batch, so the doorbell rings now.
+    """
     if journal.sync and abort_mark(root) is not None:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
     # Not synced: a journal that a power loss brings back is in the ledger, and the next writer removes it.
     files.remove(journal_path(root))
+    ring_doorbell(root, files)
 
 
 def undo(publication: Publication, previous_mark: str | None, files: FileWrites) -> None:

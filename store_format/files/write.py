@@ -273,6 +273,17 @@ class FileWrites:
             file.write(0, data)
             self.sync(file)
 
+    def touch(self, path: str) -> None:
+        """Sets the time of a file to now, in ns, and creates a missing file. Does not wait for the disk."""
+        now = time.time_ns()  # the clock of the file system may give two changes in a row the same time
+        with naming(path, "touch"):
+            try:
+                os.utime(path, ns=(now, now), follow_symlinks=False)
+            except PermissionError:  # another user's file; whoever may write it may set the time of today
+                os.utime(path, follow_symlinks=False)
+            except FileNotFoundError:
+                os.close(_make_or_open(path, 0)[0])
+
     def persist_config(self, path: str, data: bytes, *, is_good: bool = True) -> None:
         """Saves a file of `config/` as a 5.4 broker: renames the old file to .bak (ConfigManager.persist).
 

@@ -112,7 +112,7 @@ class _Query:
         made = build_index_files(messages_of(self.store), 50, 200)
         assert [path.read_bytes() for path in sorted((self.store / "index").iterdir())] == made
         own = {str(path.relative_to(self.store / ".rmqlog")) for path in (self.store / ".rmqlog").rglob("*")}
-        assert own == {"store.json", "broker.conf", "ledger.json", "staging"}
+        assert own == {"store.json", "broker.conf", "ledger.json", "doorbell", "staging"}
         assert not (self.store / "abort").exists()
 
 

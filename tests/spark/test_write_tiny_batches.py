@@ -130,6 +130,6 @@ def test_a_stream_of_tiny_micro_batches(tmp_path: Path) -> None:
     store = MessageStore.open(str(tmp_path / "target"))
     assert look(tmp_path / "target") == look(tmp_path / "source")
     assert list(store.diagnose()) == []
-    names = {"staging", "store.json", "broker.conf", "ledger.json"}
+    names = {"staging", "store.json", "broker.conf", "ledger.json", "doorbell"}
     assert _own(tmp_path / "target") == {".rmqlog/" + name for name in names}
     assert (tmp_path / "target" / ".rmqlog" / "ledger.json").stat().st_size < 1000

@@ -252,6 +252,7 @@ def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
             "store.json",
             "broker.conf",
             "ledger.json",
+            "doorbell",
             "staging",
         }
         assert not (store / "abort").exists()

@@ -646,6 +646,7 @@ def test_a_thousand_small_commits_leave_no_debris(root: Path) -> None:
     ]
     assert sorted(path.name for path in (root / ".rmqlog").iterdir()) == [
         "broker.conf",
+        "doorbell",
         "ledger.json",
         "staging",
         "store.json",

@@ -58,7 +58,16 @@ def _check_whole(root: Path, count: int) -> None:
     made = build_index_files(messages, 50, 200)
     assert [path.read_bytes() for path in sorted((root / "index").iterdir())] == made
     names = {path.name for path in (root / ".rmqlog").iterdir()}
-    assert names <= {"store.json", "broker.conf", "ledger.json", "staging", "queues.json", "queues.json.new"}
+    own = {
+        "store.json",
+        "broker.conf",
+        "ledger.json",
+        "staging",
+        "queues.json",
+        "queues.json.new",
+        "doorbell",
+    }
+    assert names <= own
     assert not (root / "abort").exists()
 
 
