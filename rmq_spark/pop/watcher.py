@@ -1,0 +1,302 @@
+"""The thread that watches the stores of all waiters of a process, and whom a change concerns."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rmq_spark.pop.followed import FollowedStore, StoreLook
+from store_format.bookkeeping.doorbell import doorbell_path
+from store_format.errors import StoreError
+from store_format.files.read import entry_names
+from store_format.files.watch import FileWatch
+from store_format.read.cluster import cluster_members
+
+_log = logging.getLogger(__name__)
+
+_ROUND_SECONDS = 1.0  # between looks at everything
+_COMING_MAX = 100  # directories beside the stores of a cluster that are watched because they may become one
+
+
+class Waits(Protocol):
+    """What the watcher knows of a waiter."""
+
+    path: str
+    topics: frozenset[str]
+    group: str
+    also: tuple[str, ...]
+    commit_log_paths: tuple[str, ...]
+    blocked: int
+
+    def wake(self, *, notified: bool = False) -> None: ...
+    def note_news(self, root: str) -> None: ...
+    def forget(self) -> None: ...
+
+
+@dataclass(slots=True, eq=False)
+class Place:
+    """A path as given, and its stores now. `version` changes with them."""
+
+    path: str
+    commit_log_paths: tuple[str, ...]
+    stores: tuple[FollowedStore, ...] = ()
+    version: int = 0
+    coming: tuple[str, ...] = ()  # files and directories whose change may mean a new store
+    waiters: set[Waits] = field(default_factory=set)
+    trouble: str = ""
+
+    def look_for_stores(self) -> list[str]:
+        """The roots of its stores now. Notes which files show that another store has come."""
+        path = self.path
+        try:
+            names = entry_names(path, missing_ok=True)
+        except StoreError as error:
+            self._note(error)
+            return [store.root for store in self.stores]
+        if "commitlog" in names or (self.commit_log_paths and names):
+            self.coming = ()
+            return [path]
+        roots = cluster_members(path, names, self._note)
+        others = sorted(names - {os.path.basename(root) for root in roots} - {".rmqlog"})[:_COMING_MAX]
+        self.coming = (path, f"{path}/commitlog", *(f"{path}/{name}/commitlog" for name in others))
+        return roots
+
+    def _note(self, error: StoreError) -> None:
+        if str(error) != self.trouble:
+            self.trouble = str(error)
+            _log.warning("%s; not waited for", error)
+
+
+class Watcher:
+    """The stores, places and waiters of this process, and the thread that serves them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # of the next four, which only it may change
+        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        self._stores: dict[tuple[str, tuple[str, ...]], FollowedStore] = {}
+        self._of_store: dict[FollowedStore, frozenset[Waits]] = {}
+        self._files: dict[str, frozenset[FollowedStore | Waits | Place]] = {}
+        self._watch = FileWatch()
+        self._is_ending = False
+        self._failing: dict[str, str] = {}  # root -> the last error
+        self._thread = threading.Thread(target=self._run, name="rmqlog-waiting", daemon=True)
+        self._thread.start()
+
+    # ---- waiters -------------------------------------------------------------------------------------------
+
+    def add(self, waiter: Waits) -> Place:
+        with self._lock:
+            key = waiter.path, waiter.commit_log_paths
+            place = self._places.setdefault(key, Place(*key))
+            place.waiters.add(waiter)
+            for store in place.stores:
+                store.choose(waiter.topics)
+            self._find_stores(place, force=True)
+        return place
+
+    def remove(self, waiter: Waits) -> bool:
+        """True if it was the last one: the watcher ends then."""
+        with self._lock:
+            place = self._places.get((waiter.path, waiter.commit_log_paths))
+            if place is not None and waiter in place.waiters:
+                place.waiters.discard(waiter)
+                for store in place.stores:
+                    store.leave_out(waiter.topics)
+                if not place.waiters:
+                    del self._places[place.path, place.commit_log_paths]
+                self._arrange()
+            return not self._places
+
+    def end(self) -> None:
+        self._is_ending = True
+        self._watch.wake()
+        if threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    def forget(self) -> None:
+        """In a forked child: closes what it inherited. The lock may be held by a thread of the parent."""
+        self._watch.close_inherited()
+
+    def notify(self, root: str, topic: str, group: str) -> None:
+        with self._lock:
+            found = [
+                waiter
+                for store, waiters in self._of_store.items()
+                if store.root == root
+                for waiter in waiters
+                if topic in waiter.topics and waiter.group == group
+            ]
+        for waiter in found:
+            waiter.wake(notified=True)
+
+    # ---- looks ---------------------------------------------------------------------------------------------
+
+    def look_at(self, store: FollowedStore, topics: frozenset[str]) -> StoreLook:
+        """Looks, and wakes every waiter whose topics have changed."""
+        look, changed = store.look(topics)
+        if changed:
+            for waiter in self._of_store.get(store, frozenset()):
+                if not changed.isdisjoint(waiter.topics):
+                    waiter.note_news(store.root)
+        return look
+
+    def _run(self) -> None:
+        next_round = time.monotonic() + _ROUND_SECONDS
+        while True:
+            changed = self._watch.wait(max(0.0, next_round - time.monotonic()))
+            if self._is_ending:
+                break
+            is_round = time.monotonic() >= next_round
+            try:
+                if is_round:
+                    next_round = time.monotonic() + _ROUND_SECONDS
+                    self._round()
+                self._serve(changed)
+            except Exception:
+                # The thread must not end silently, whatever the files of a store make of it.
+                _log.exception("waiting for messages goes on in %g s", _ROUND_SECONDS)
+                time.sleep(_ROUND_SECONDS)
+        self._watch.close()
+
+    def _serve(self, changed: Iterable[str]) -> None:
+        concerned = {each for path in changed for each in self._files.get(path, ())}
+        for each in concerned:
+            if isinstance(each, FollowedStore):
+                self._rang(each)
+            elif isinstance(each, Place):
+                self.find_stores(each)
+            else:
+                each.wake(notified=True)
+
+    def _round(self) -> None:
+        """Looks at everything that no event may have shown."""
+        self._serve(self._watch.refresh())
+        for place in list(self._places.values()):
+            self.find_stores(place)
+        for store, waiters in list(self._of_store.items()):
+            if store.check_holder():
+                for waiter in waiters:
+                    waiter.wake(notified=True)
+            self._rang(store)
+
+    def _rang(self, store: FollowedStore) -> None:
+        store.is_rung = True  # before the question whether anybody waits: `wait` asks the other way round
+        waiters = self._of_store.get(store, frozenset())
+        if not any(waiter.blocked for waiter in waiters):
+            return
+        try:
+            self.look_at(store, frozenset())
+            self._failing.pop(store.root, None)
+        except StoreError as error:
+            if self._failing.get(store.root) != str(error):
+                self._failing[store.root] = str(error)
+                for waiter in waiters:
+                    waiter.wake(notified=True)  # their own look raises it
+
+    def find_stores(self, place: Place) -> None:
+        """Gives a place its stores as they are now."""
+        with self._lock:
+            self._find_stores(place)
+
+    # ---- which stores --------------------------------------------------------------------------------------
+
+    def _find_stores(self, place: Place, *, force: bool = False) -> None:
+        """`find_stores` for a caller that has the lock. `force`: another waiter has come to the place."""
+        coming, before = place.coming, place.stores
+        roots = place.look_for_stores()
+        if not force and coming == place.coming and roots == [store.root for store in before]:
+            return
+        known = {store.root: store for store in before}
+        stores = []
+        for root in roots:
+            key = root, place.commit_log_paths
+            store = known.get(root)
+            if store is None:
+                store = self._stores.setdefault(key, FollowedStore(*key))
+                for waiter in place.waiters:
+                    store.choose(waiter.topics)
+            stores.append(store)
+        for store in before:
+            if store not in stores:
+                for waiter in place.waiters:
+                    store.leave_out(waiter.topics)
+        place.stores = tuple(stores)
+        self._arrange()
+        if place.stores != before:
+            place.version += 1
+            for waiter in place.waiters:
+                waiter.wake()
+
+    def _arrange(self) -> None:
+        """Under the lock: derives from the places who waits for which store and which file."""
+        of_store: dict[FollowedStore, set[Waits]] = {}
+        files: dict[str, set[FollowedStore | Waits | Place]] = {}
+        for place in self._places.values():
+            for path in place.coming:
+                files.setdefault(path, set()).add(place)
+            for store in place.stores:
+                of_store.setdefault(store, set()).update(place.waiters)
+                files.setdefault(doorbell_path(store.root), set()).add(store)
+                for waiter in place.waiters:
+                    for name in waiter.also:
+                        files.setdefault(f"{store.root}/{name}", set()).add(waiter)
+        self._stores = {key: store for key, store in self._stores.items() if store in of_store}
+        self._of_store = {store: frozenset(waiters) for store, waiters in of_store.items()}
+        self._files = {path: frozenset(concerned) for path, concerned in files.items()}
+        self._watch.watch(files)
+        self._watch.wake()
+
+
+# The watcher of this process: there is one, because a look costs the same for one waiter as for many.
+_mutex = threading.Lock()
+_watcher: Watcher | None = None
+_joined: weakref.WeakSet[Waits] = weakref.WeakSet()
+
+
+def join(waiter: Waits) -> tuple[Watcher, Place]:
+    global _watcher
+    with _mutex:
+        if _watcher is None:
+            _watcher = Watcher()
+        _joined.add(waiter)
+        return _watcher, _watcher.add(waiter)
+
+
+def leave(waiter: Waits, watcher: Watcher) -> None:
+    global _watcher
+    with _mutex:
+        _joined.discard(waiter)
+        if watcher.remove(waiter) and _watcher is watcher:
+            _watcher = None
+            watcher.end()
+
+
+def notify(root: str, topic: str, group: str = "") -> None:
+    """Wakes all waiters of this process for the topic in this store, of the group.
+
+    For changes that are not commits: an acknowledgement, a changed invisible time. Waiters of other processes
+    notice such changes by the files in their `also`.
+    """
+    watcher = _watcher
+    if watcher is not None:
+        watcher.notify(os.path.abspath(root), topic, group)
+
+
+def _forget_after_fork() -> None:
+    global _mutex, _watcher, _joined
+    _mutex = threading.Lock()
+    watcher, _watcher = _watcher, None
+    if watcher is not None:
+        watcher.forget()
+    waiters, _joined = list(_joined), weakref.WeakSet()
+    for waiter in waiters:
+        waiter.forget()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)
