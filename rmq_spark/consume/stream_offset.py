@@ -21,6 +21,7 @@ from store_format.errors import OptionError
 FROM = "$from"
 RESET = "$reset"
 AGAIN = "$again"
+POPPED = "$pop"  # the only key of a stream that pops (`rmq_spark.consume.pop_offset`)
 MARK = "$"  # first character of keys that are not topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)
 _JSON_SHOWN_MAX = 100
@@ -55,8 +56,13 @@ class StreamOffset:
                 reset = _reset_number(members, RESET)
             elif name == AGAIN:
                 again = _true(members, AGAIN)
+            elif name == POPPED:
+                raise OptionError(
+                    "the checkpoint belongs to a query with consumeMode=pop; set consumeMode=pop, or start "
+                    "with a new checkpoint"
+                )
             elif name.startswith(MARK):
-                raise _refusal(
+                raise refusal(
                     f"no key {name!r}; a later version wrote the checkpoint: use that version, or a new "
                     "checkpoint"
                 )
@@ -89,41 +95,48 @@ def _nested(positions: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[s
 
 def _flat(topics: object, where: str) -> dict[MessageQueue, int]:
     found: dict[MessageQueue, int] = {}
-    for topic, brokers in _object(topics, where).items():
-        for broker, queues in _object(brokers, f"{where}/{topic}").items():
-            for queue, offset in _object(queues, f"{where}/{topic}/{broker}").items():
-                if not _QUEUE_ID.fullmatch(queue):
-                    raise _refusal(f"a queue id at {where}/{topic}/{broker}, found {_json_text(queue)}")
+    for topic, brokers in json_object(topics, where).items():
+        for broker, queues in json_object(brokers, f"{where}/{topic}").items():
+            for queue, offset in json_object(queues, f"{where}/{topic}/{broker}").items():
+                number = queue_number(queue, f"{where}/{topic}/{broker}")
                 if type(offset) is not int or offset < 0:
-                    raise _refusal(
-                        f"an offset at {where}/{topic}/{broker}/{queue}, found {_json_text(offset)}"
-                    )
-                found[MessageQueue(topic, broker, int(queue))] = offset
+                    raise refusal(f"an offset at {where}/{topic}/{broker}/{queue}, found {json_text(offset)}")
+                found[MessageQueue(topic, broker, number)] = offset
     return found
 
 
 def _reset_number(value: object, where: str) -> int:
     if type(value) is not int or value < 0:
-        raise _refusal(f"a number at {where}, found {_json_text(value)}")
+        raise refusal(f"a number at {where}, found {json_text(value)}")
     return value
 
 
 def _true(value: object, where: str) -> bool:
     if value is not True:
-        raise _refusal(f"true at {where}, found {_json_text(value)}")
+        raise refusal(f"true at {where}, found {json_text(value)}")
     return value
 
 
-def _object(value: object, where: str) -> Mapping[str, object]:
+def queue_number(text: str, where: str) -> int:
+    """A queue id, which is a key in JSON. Raises OptionError for any other text."""
+    if not _QUEUE_ID.fullmatch(text):
+        raise refusal(f"a queue id at {where}, found {json_text(text)}")
+    return int(text)
+
+
+def json_object(value: object, where: str) -> Mapping[str, object]:
+    """`value` if it is an object. Raises OptionError for any other JSON."""
     if not isinstance(value, dict):
-        raise _refusal(f"an object at {where or 'the top'}, found {_json_text(value)}")
+        raise refusal(f"an object at {where or 'the top'}, found {json_text(value)}")
     return value
 
 
-def _json_text(value: object) -> str:
+def json_text(value: object) -> str:
+    """A value of a damaged checkpoint as an error shows it: at most 100 characters."""
     text = json.dumps(value, default=str)
     return text if len(text) <= _JSON_SHOWN_MAX else text[:_JSON_SHOWN_MAX] + "…"
 
 
-def _refusal(expected: str) -> OptionError:
+def refusal(expected: str) -> OptionError:
+    """The error for an offset that this project did not write."""
     return OptionError(f'offset in the checkpoint, {{"topic":{{"broker":{{"0":23}}}}}}: expected {expected}')

@@ -10,6 +10,7 @@ from rmq_spark.consume.offset_store import OFFSET_STORES
 from rmq_spark.options import group_options as parse
 from rmq_spark.options import parse as values
 from rmq_spark.options.option import STREAM, Option
+from rmq_spark.options.pop_options import INVISIBLE_MS, MAX_OFFSETS_PER_TRIGGER, POP, PULL
 
 _VIRTUAL_NODES_MAX = 10_000
 _row = Option
@@ -21,6 +22,23 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         "text",
         parse.parse_group,
         "Read as this consumer group: from its committed offsets, with its `%RETRY%` topic.",
+    ),
+    _row(
+        "consumeMode",
+        "word",
+        values.one_of(PULL, POP),
+        "`pull`: the group's members divide the queues. `pop` (streams only): the members share every queue, "
+        f"and each message goes to one of them; `maxOffsetsPerTrigger` is then {MAX_OFFSETS_PER_TRIGGER} by "
+        "default. See [pop.md](pop.md).",
+        PULL,
+    ),
+    _stream_row(
+        "invisibleDuration",
+        "time",
+        values.duration_ms,
+        "For `pop`: how long after the death of a query the messages that it had taken stay invisible to the "
+        "other members. A running query renews the time.",
+        f"{INVISIBLE_MS // 1000}s",
     ),
     _row(
         "consumers",

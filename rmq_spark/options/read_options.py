@@ -19,6 +19,7 @@ from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
 from rmq_spark.options.option import BATCH, STREAM, Option, plain_fields, value_text
 from rmq_spark.options.parse import Given
+from rmq_spark.options.pop_options import MAX_OFFSETS_PER_TRIGGER, PopOptions
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
@@ -94,7 +95,8 @@ class ReadOptions:
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
-    group: GroupOptions | None
+    group: GroupOptions | None  # None also for a stream that pops
+    pop: PopOptions | None
     subscription: str  # topics and expression, as the members of a group compare them
     effective: tuple[tuple[str, str], ...]
 
@@ -132,9 +134,13 @@ def parse_read_options(
         read["expressionType"], read["subExpression"] if "subExpression" in given else None
     )
     _refuse_without_group(given)
-    group = GroupOptions.from_read(read, given, now)
+    group_names = frozenset(option.name for option in GROUP_OPTIONS)
+    pop = PopOptions.from_read(read, given, group_names, where)
+    if pop is not None and read["maxOffsetsPerTrigger"] is None and read["maxBytesPerTrigger"] is None:
+        read["maxOffsetsPerTrigger"] = max(MAX_OFFSETS_PER_TRIGGER, read["minOffsetsPerTrigger"] or 0)
+    group = None if pop is not None else GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
-    topics = _topic_choice(read, group)
+    topics = _topic_choice(read, group, pop)
     combined = {
         "paths": read["paths"] or read["path"],
         "commit_log_paths": read["storePathCommitLog"] or (),
@@ -146,6 +152,7 @@ def parse_read_options(
         "ending": read[ending],
         "max_trigger_delay_ms": read["maxTriggerDelay"],
         "group": group,
+        "pop": pop,
         "subscription": subscription_text(topics, read["expressionType"], read["subExpression"]),
         "effective": _effective(read, {starting, ending}, where),
     }
@@ -236,7 +243,7 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
         raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
 
 
-def _topic_choice(read: Mapping[str, Any], group: GroupOptions | None) -> TopicChoice:
+def _topic_choice(read: Mapping[str, Any], group: GroupOptions | None, pop: PopOptions | None) -> TopicChoice:
     # When BROADCASTING nothing is sent back, and no retry topic is subscribed
     # (DefaultMQPushConsumerImpl.copySubscription).
     retried = group.group if group is not None and group.message_model == CLUSTERING else ""
@@ -246,6 +253,7 @@ def _topic_choice(read: Mapping[str, Any], group: GroupOptions | None) -> TopicC
         read["assign"] or (),
         read["includeSystemTopics"],
         retried,
+        frozenset() if pop is None else frozenset(pop.retry_topics(read["subscribe"])),
     )
 
 

@@ -24,7 +24,8 @@ class TopicChoice:
 
     Named topics and queues are always read. Without a choice, and for a pattern, system topics are read only
     with `include_system_topics`; a pattern that begins with `%` also matches topics that begin with `%`.
-    The retry topics of `group` are always read: its own, and those of pop for the topics that are read.
+    The retry topics of `group` are always read: its own, and those of pop for the topics that are read. A
+    stream that pops has no `group` here, but `pop_retry_topics`.
     """
 
     names: tuple[str, ...] = ()
@@ -32,6 +33,7 @@ class TopicChoice:
     queues: tuple[QueueName, ...] = ()
     include_system_topics: bool = False
     group: str = ""
+    pop_retry_topics: frozenset[str] = frozenset()
 
     @cached_property
     def _expression(self) -> re.Pattern[str]:
@@ -59,9 +61,12 @@ class TopicChoice:
 
     def chooses_topic(self, topic: str) -> bool:
         """Whether the topic is read. For a retry topic of pop its name decides, see `subscribe_set`."""
-        return self.chooses_by_name(topic) or (
-            bool(self.group) and (topic == self.retry_topic or self.chooses_popped(topic))
-        )
+        return self.chooses_by_name(topic) or self._is_retry(topic)
+
+    def _is_retry(self, topic: str) -> bool:
+        if topic in self.pop_retry_topics:
+            return True
+        return bool(self.group) and (topic == self.retry_topic or self.chooses_popped(topic))
 
     def chooses_popped(self, topic: str) -> bool:
         """Whether the name is that of the group's retry topic of pop, for one of the topics that are read."""
@@ -78,7 +83,7 @@ class TopicChoice:
 
     def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
         """Whether this queue of a topic that `chooses_topic` is read."""
-        if not self.queues or (self.group and (topic == self.retry_topic or self.chooses_popped(topic))):
+        if not self.queues or self._is_retry(topic):
             return True
         return (
             QueueName(topic, broker, queue_id) in self._queues

@@ -72,20 +72,49 @@ class Scan:
                 continue
             # Brokers do not filter retried messages again: the subscription of a retry topic is "*".
             tags = TagFilter() if is_retry else self.options.tag_filter
-            decode_options = DecodeOptions(
-                self.fields.sources,
-                self.options.verify_crc,
-                self.options.max_message_size,
-                None if tags.subscribe_all else tags.tags,
-                self.options.key,
-                self.options.message_id,
-                None if is_retry else where,
-                None if self.options.group is None else self.options.group.group,
-            )
-            reader = store.reader(decode_options, tolerance, None if tags.subscribe_all else tags.codes)
+            reader = self._reader(store, self.fields.sources, tags, None if is_retry else where, tolerance)
             if share.in_log_order:
                 reader.chunk_entries = _LOG_ORDER_ENTRIES
             yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)
+
+    def _reader(
+        self,
+        store: Store,
+        columns: tuple[str, ...],
+        tags: TagFilter,
+        where: CountingFilter | None,
+        tolerance: Tolerance,
+    ) -> QueueReader:
+        group = self.options.pop or self.options.group
+        decode_options = DecodeOptions(
+            columns,
+            self.options.verify_crc,
+            self.options.max_message_size,
+            None if tags.subscribe_all else tags.tags,
+            self.options.key,
+            self.options.message_id,
+            where,
+            None if group is None else group.group,
+        )
+        return store.reader(decode_options, tolerance, None if tags.subscribe_all else tags.codes)
+
+    def matching_offsets(self, store: Store, piece: QueueSlice) -> Sequence[int]:
+        """The queue offsets in a slice whose messages meet `subExpression`, ascending; a range if all do.
+
+        Damaged messages count as `mode` says: an error, or no match.
+        """
+        options = self.options
+        if options.tag_filter.subscribe_all and options.sql_filter is None:
+            return range(piece.start, piece.stop)
+        tolerance = Tolerance(options.mode, options.fail_on_data_loss)
+        where = None if options.sql_filter is None else CountingFilter(options.sql_filter)
+        reader = self._reader(store, ("queueOffset",), options.tag_filter, where, tolerance)
+        return sorted(
+            offset
+            for batch in reader.read([piece])
+            for offset in batch.column(0).to_pylist()
+            if offset is not None
+        )
 
 
 def _scanned(reader: QueueReader, slices: Sequence[QueueSlice], share: Share) -> Iterator[pa.RecordBatch]:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
-from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
+from rmq_spark.pop.stream import PopPositions
 from rmq_spark.stream.group_positions import GroupPositions
-from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 
@@ -31,11 +30,7 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
-        self._stores = StreamStores(scan.options)
-        group = scan.options.group
-        self._positions = (
-            StreamPositions(self._stores) if group is None else GroupPositions(self._stores, group)
-        )
+        self._positions = _positions(scan)
 
     def initialOffset(self) -> dict[str, Any]:
         _log.info(
@@ -55,13 +50,16 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._positions.bound_now()
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
-        self._positions.begin_batch(begun, ended)
-        clients = self._positions.clients_of(begun, ended)
-        planned = plan_stream(self._scan.options, self._stores, begun, ended, clients=clients)
-        return [InputPartition(split) for split in planned.splits]
+        return [InputPartition(split) for split in self._positions.plan(start, end).splits]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # Spark takes batches too
         split = partition.value
         assert isinstance(split, Split)
         return self._scan.read(split)
+
+
+def _positions(scan: Scan) -> StreamPositions | PopPositions:
+    stores, options = StreamStores(scan.options), scan.options
+    if options.pop is not None:
+        return PopPositions(stores, scan, options.pop)
+    return StreamPositions(stores) if options.group is None else GroupPositions(stores, options.group)

@@ -6,7 +6,7 @@ Messages between the two offsets that no longer exist are data loss: reported fo
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits
@@ -20,6 +20,8 @@ from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError
 
 _log = logging.getLogger(__name__)
+
+QueueRange = tuple[MessageQueue, int, int]  # the messages [low, high) of a queue
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> dict[MessageQueue, tuple[int, int]]:
@@ -52,25 +54,37 @@ def plan_stream(
 
     Raises OffsetOutOfRangeError for messages that no longer exist, or with failOnDataLoss=false counts them.
     """
-    wanted = ranges(start, end)
-    if not all(_holds(stores.queues.get(name), *bounds) for name, bounds in wanted.items()):
+    wanted = [(name, low, high) for name, (low, high) in ranges(start, end).items()]
+    return plan_ranges(options, stores, wanted, clients=clients, cores=cores)
+
+
+def plan_ranges(
+    options: ReadOptions,
+    stores: StreamStores,
+    wanted: Sequence[QueueRange],
+    *,
+    clients: Sequence[frozenset[MessageQueue]] | None = None,
+    cores: int | None = None,
+) -> Plan:
+    """As `plan_stream`, for ranges of queues; a queue may have several that do not overlap."""
+    if not all(_holds(stores.queues.get(name), low, high) for name, low, high in wanted):
         stores.look(anew=True)  # a repeated batch, or retention deleted files since the end was decided
-    unchosen = {
-        name: wanted.pop(name) for name in [*wanted] if name not in stores.queues and not stores.chooses(name)
-    }
+    unchosen = [each for each in wanted if each[0] not in stores.queues and not stores.chooses(each[0])]
+    names = {name for name, _, _ in unchosen}
     planning = _BatchPlanning(options)
     found = {
         follower.store.broker_name: StoreSlices(follower.store, follower.cuts)
         for follower in stores.followers
     }
-    planning.add(wanted, stores.queues, found)
+    planning.add([each for each in wanted if each[0] not in names], stores.queues, found)
     every = list(found.values())
-    for store, there in stores.find_unchosen(unchosen):
+    for store, there in stores.find_unchosen(names):
         queues = {MessageQueue.of(queue): queue for queue in (*there.queues, *there.scanned)}
         of_store = StoreSlices(store, there.cuts)
-        planning.add({name: unchosen.pop(name) for name in queues}, queues, {store.broker_name: of_store})
+        planning.add([each for each in unchosen if each[0] in queues], queues, {store.broker_name: of_store})
+        names -= queues.keys()
         every.append(of_store)
-    planning.add(unchosen, {}, {})  # queues that no longer exist
+    planning.add([each for each in unchosen if each[0] in names], {}, {})  # queues that no longer exist
     if clients is not None:
         return Plan(splits_of_clients(every, clients) or [Split()], planning.lost)
     return Plan(make_splits(every, options, cores or available_cores()), planning.lost)
@@ -89,12 +103,12 @@ class _BatchPlanning:
 
     def add(
         self,
-        wanted: Mapping[MessageQueue, tuple[int, int]],
+        wanted: Iterable[QueueRange],
         queues: Mapping[MessageQueue, Queue],
         found: Mapping[str, StoreSlices],
     ) -> None:
         """`found` has the stores by broker name."""
-        for name, (low, high) in wanted.items():
+        for name, low, high in wanted:
             queue = queues.get(name)
             piece = self._slice(name, queue, low, high)
             if queue is not None and piece is not None:

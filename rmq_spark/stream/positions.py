@@ -14,10 +14,12 @@ from dataclasses import dataclass, field, replace
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.plan.batch import Plan
 from rmq_spark.plan.starts import start_offset
 from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
+from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
@@ -164,6 +166,17 @@ class StreamPositions:
                 self._last[1] if is_last and self._last is not None else StreamOffset.from_json(start),
             )
         return self._begun[1]
+
+    def plan(self, start: _Json, end: _Json) -> Plan:
+        """The splits of the micro-batch between two offsets, which Spark may repeat.
+
+        Raises OffsetOutOfRangeError for messages that no longer exist, unless failOnDataLoss is false.
+        """
+        begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
+        self.begin_batch(begun, ended)
+        return plan_stream(
+            self.stores.options, self.stores, begun, ended, clients=self.clients_of(begun, ended)
+        )
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
         """Called before a micro-batch is planned, also before one that Spark repeats."""

@@ -65,7 +65,7 @@ def test_every_row_has_a_field_and_no_other_row_its_name() -> None:
     ]
     assert same == ["message_model"]  # the other word of it does not go with `consumers`
     assert (made.lease_seconds, made.persist_seconds) == (10.0, 0.0)
-    assert len(GROUP_OPTIONS) == len(fields(GroupOptions))
+    assert len(GROUP_OPTIONS) == len(fields(GroupOptions)) + 2  # consumeMode, invisibleDuration
     assert len({row.name.lower() for row in OPTIONS}) == len(OPTIONS)
     assert all(row.about.endswith(".") for row in GROUP_OPTIONS)
 

@@ -357,7 +357,7 @@ def test_every_option_reaches_its_options_class() -> None:
         "allocateMessageQueueStrategy",
         *("consumeFromWhere", "consumeTimestamp", "consumeYoungQueueFromZero"),
     }
-    of_group |= {"leaseTime", "persistConsumerOffsetInterval"}
+    of_group |= {"leaseTime", "persistConsumerOffsetInterval", "consumeMode", "invisibleDuration"}
     of_write = {
         *("compressType", "compressLevel", "compressMsgBodyOverHowmuch", "txnAppId", "txnVersion"),
         *("diskSpaceWarningLevelRatio", "writerLockTimeout", "stagingRetention"),

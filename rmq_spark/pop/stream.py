@@ -1,0 +1,171 @@
+"""The offsets of a stream that pops: what each micro-batch takes, replays and acknowledges.
+
+The query takes ranges of queues when Spark asks where the next micro-batch ends. The ranges are that offset,
+so Spark stores them before the batch runs, and a batch that Spark repeats reads the same messages. Spark's
+next question begins at the offset of the batch that it has committed: then the ranges are acknowledged.
+Until then a thread renews their invisible time (`rmq_spark.pop.stream_lease`).
+
+A restarted query knows its check points by the owner in its offsets. Of those, the ranges in Spark's last
+offset are replayed or acknowledged; any others were taken for an offset that Spark never stored, and the
+next micro-batch reads them. This module does not know Spark.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import time
+from collections.abc import Callable
+
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.pop_options import PopOptions
+from rmq_spark.plan.batch import Plan
+from rmq_spark.plan.scan import Scan
+from rmq_spark.pop.stream_lease import StreamLease
+from rmq_spark.pop.stream_shares import Ready, StreamShares
+from rmq_spark.stream.plan import plan_ranges
+from rmq_spark.stream.rates import Limits, Pace
+from rmq_spark.stream.stores import StreamStores
+
+_log = logging.getLogger(__name__)
+
+_Json = dict[str, object]
+
+_LOOKS_MAX = 20  # ranges without a matching message, until an unbounded query looks for others again
+
+
+def _epoch_ms() -> int:
+    """A function with a name: readers are pickled to tasks, and a lambda cannot be pickled."""
+    return time.time_ns() // 1_000_000
+
+
+class PopPositions:
+    """The offsets of one stream, as the JSON that Spark stores. `clock_ms` is the time since 1970.
+
+    Nothing is opened, and no thread runs, before Spark asks for the first end of a micro-batch.
+    """
+
+    def __init__(
+        self,
+        stores: StreamStores,
+        scan: Scan,
+        options: PopOptions,
+        *,
+        clock_ms: Callable[[], int] = _epoch_ms,
+    ) -> None:
+        self.stores = stores
+        self._scan = scan
+        self._options = options
+        self._clock_ms = clock_ms
+        self._limits = Limits.of(stores.options)
+        self._pace = Pace(self._limits)
+        self._owner = ""
+        self._bound: dict[MessageQueue, int] | None = None
+        self._opened: tuple[StreamShares, StreamLease] | None = None
+        # (version of the stores, offset): at this version there was nothing to take after the offset
+        self._idle: tuple[int, _Json] | None = None
+        self._acknowledged: _Json | None = None
+        self._last: _Json | None = None
+        self._has_left = False
+
+    def initial(self) -> _Json:
+        """The first offset of a new query: it has taken nothing."""
+        return PopOffset().to_json()
+
+    def bound_now(self) -> None:
+        """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
+        self.stores.look()
+        self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
+        self._idle = None
+
+    def report(self) -> _Json | None:
+        """Where the queues ended at the last look, for Spark's progress."""
+        if not self.stores.version:
+            return None
+        ends = {key: queue.max_offset for key, queue in self.stores.queues.items()}
+        return StreamOffset(ends).to_json()
+
+    def latest(self, start: _Json) -> _Json:
+        """Acknowledges the ranges of `start`, which Spark has committed, and takes the next ones.
+
+        Returns `start` itself if there is nothing to take. Raises OffsetOutOfRangeError for messages that no
+        longer exist, unless failOnDataLoss is false, and StoreInUseError while a broker has the store open.
+        """
+        if self._has_left:
+            return start
+        version = self.stores.look()
+        if self._opened is not None:
+            self._opened[1].check()
+        if self._idle == (version, start):
+            return start
+        previous = PopOffset.from_json(start)
+        shares, lease = self._open(previous)
+        if self._acknowledged != start:
+            lease.hold(())
+            shares.acknowledge(previous.ranges)
+            self._acknowledged = start
+        ranges = shares.orphans(previous.ranges) or self._take(shares)
+        if ranges is None:  # waits for minOffsetsPerTrigger
+            return start
+        if not ranges:
+            self._idle = version, start
+            if self._bound is not None:
+                self._leave(shares, lease)
+            return start
+        lease.hold(ranges)
+        self._last = PopOffset(self._owner, tuple(sorted(ranges))).to_json()
+        return self._last
+
+    def plan(self, start: _Json, end: _Json) -> Plan:
+        """The splits of the micro-batch that ends at `end`: its ranges, also when Spark repeats the batch.
+
+        Raises OffsetOutOfRangeError for messages that no longer exist, unless failOnDataLoss is false.
+        """
+        offset = PopOffset.from_json(end)
+        if end != self._last:
+            _, lease = self._open(offset)
+            lease.replay(offset.ranges)
+        wanted = [(each.queue, each.start, each.stop) for each in offset.ranges]
+        return plan_ranges(self.stores.options, self.stores, wanted)
+
+    def _open(self, previous: PopOffset) -> tuple[StreamShares, StreamLease]:
+        self._owner = previous.owner or self._owner or f"spark-{os.urandom(8).hex()}"
+        if self._opened is None:
+            shares = StreamShares(
+                self.stores, self._scan, self._options, self._owner, clock_ms=self._clock_ms
+            )
+            shares.open()
+            self._opened = shares, StreamLease(shares, self._options.invisible_ms)
+        return self._opened
+
+    def _take(self, shares: StreamShares) -> list[PoppedRange] | None:
+        """Ranges with messages that match, within the limits. None if the micro-batch waits for more."""
+        looks = 0
+        while self._bound is not None or looks < _LOOKS_MAX:
+            looks += 1
+            ready = self._within_bound(shares.ready())
+            if not ready.total:
+                return []
+            if self._bound is None and self._pace.waits(ready.total, time.monotonic_ns() // 1_000_000):
+                return None
+            ranges = shares.take(ready, self._limits)
+            if ranges:
+                return ranges
+        return None
+
+    def _within_bound(self, ready: Ready) -> Ready:
+        if self._bound is None:
+            return ready
+        bound = self._bound
+        stops = {key: min(stop, bound.get(key, 0)) for key, stop in ready.stops.items()}
+        return Ready(
+            ready.begins, {key: max(stop, ready.begins[key]) for key, stop in stops.items()}, ready.members
+        )
+
+    def _leave(self, shares: StreamShares, lease: StreamLease) -> None:
+        """A bounded run has read everything."""
+        self._has_left = True
+        lease.stop()
+        shares.close()
