@@ -93,6 +93,7 @@ class BrokerConf:
     timer_log_file_size: int = _setting("mappedFileSizeTimerLog", 100 << 20)
     timer_delete_key_has_topic: bool = _setting("appendTopicForTimerDeleteKey", False, _flag)
     timer_wheel_snapshot_flush: bool = _setting("timerWheelSnapshotFlush", False, _flag)
+    auto_create_subscription_group: bool = _setting("autoCreateSubscriptionGroup", True, _flag)
     use_separate_retry_queue: bool = _setting("useSeparateRetryQueue", False, _flag)
     timer_rocksdb_enable: bool = _setting("timerRocksDBEnable", False, _flag)
     transaction_timeout_ms: int = _setting("transactionTimeOut", 6000)

@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.slices import QueueSlice, read_slice
+from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
+from store_format.errors import StoreError
 from store_format.message.locate import Units, locate
 from store_format.message.stored import StoredMessages, stored_messages
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
+from store_format.names import QueueKey
 
 _Ints = NDArray[np.int64]
 
@@ -53,3 +55,34 @@ def read_stored_slice(log: CommitLog, piece: QueueSlice) -> tuple[StoredMessages
         log, units["physical_offset"].astype(np.int64), units["size"].astype(np.int64), identity
     )
     return messages, offsets[places], bad
+
+
+_GAP_MAX = 1 << 10  # entries of other messages that are read between two wanted ones
+
+
+def units_at(queue: QueueRange, offsets: _Ints) -> tuple[_Ints, NDArray[np.void]]:
+    """(queue offsets, units) of these ascending offsets, as `read_slice`; those that the queue has."""
+    parts: list[tuple[_Ints, NDArray[np.void]]] = [
+        read_slice(queue.piece(queue.min_offset, queue.min_offset))
+    ]
+    wanted = offsets[(offsets >= queue.min_offset) & (offsets < queue.max_offset)]
+    for run in np.split(wanted, np.flatnonzero(np.diff(wanted) > _GAP_MAX) + 1):
+        if len(run):
+            found, units = read_slice(queue.piece(int(run[0]), int(run[-1]) + 1))
+            kept = np.isin(found, run)
+            parts.append((found[kept], units[kept]))
+    return np.concatenate([found for found, _ in parts]), np.concatenate([units for _, units in parts])
+
+
+def read_stored_units(
+    log: CommitLog, key: QueueKey, offsets: _Ints, units: NDArray[np.void]
+) -> tuple[StoredMessages, _Ints, dict[int, StoreError]]:
+    """(the messages of units of a queue, their queue offsets, the errors of the damaged ones by offset).
+
+    A message that retention has deleted is in neither.
+    """
+    identity = Identity((key[0],), None, np.full(len(offsets), key[1], np.int32), offsets)
+    messages, there, bad = read_stored(
+        log, units["physical_offset"].astype(np.int64), units["size"].astype(np.int64), identity
+    )
+    return messages, offsets[there], {int(offsets[each.index]): each.error for each in bad}

@@ -109,6 +109,18 @@ def refuse_members_elsewhere(
     return frozenset(gone)
 
 
+def live_clients(group: str, paths: Iterable[str], clocks: Clocks) -> tuple[str, list[str]] | None:
+    """(directory, client ids) of a live member of the group in the directories `paths`; None without one.
+
+    Members that meet in a groupPath elsewhere are not found.
+    """
+    for directory in dict.fromkeys(_directory_in(path, group) for path in paths):
+        for name, entry in read_state(directory).members.items() if has_state(directory) else ():
+            if not _is_gone(directory, name, entry, clocks):
+                return directory, entry.clients
+    return None
+
+
 def _is_gone(directory: str, name: str, entry: MemberEntry, clocks: Clocks) -> bool:
     watch = Watch(directory, name, entry, clocks.monotonic)
     while watch.why_gone() is None:

@@ -1,0 +1,285 @@
+"""Revive: messages that nobody acknowledged in time are stored again in the group's pop retry topic.
+
+PopReviveService does so once for each check point (spec consumption.md 11.6). Here a revive is written in
+three steps, so that a kill between two of them neither loses a message nor stores one twice:
+
+1. The in-flight log notes the number of the revive and its messages. Nobody acknowledges them from then on.
+2. One commit appends the copies, and notes the number and the messages' fingerprint in the ledger.
+3. The in-flight log notes that the revive is done: the messages are no longer in flight.
+
+Whoever comes next completes a revive that was broken off: step 3 if the ledger has the commit, else the
+messages are in flight as before. All three steps are done under the store's lock.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rmq_spark.pop.due import Rows, first_due
+from rmq_spark.pop.pop_name import PopName
+from rmq_spark.produce.revived import refused_copies, revived
+from store_format.bookkeeping.ledger import ServiceTurn
+from store_format.bookkeeping.settings import broker_conf_of
+from store_format.commit.session import WriteSession
+from store_format.commitlog.log import CommitLog
+from store_format.message.stored import StoredMessages, join_columns, stored_messages
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
+from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.names import QueueKey
+from store_format.pop.check_point import Revive
+from store_format.pop.log import InFlightLog
+from store_format.pop.state import PopQueue, PopState
+from store_format.read.store import Store
+from store_format.read.stored_messages import read_stored_units, units_at
+
+_log = logging.getLogger(__name__)
+
+_Ints = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+
+BYTES_MAX = 32 << 20  # about the bytes of the messages of one revive
+_WAIT_MIN_MS, _WAIT_MAX_MS = 10_000, 7_200_000  # PopReviveService.ckRewriteIntervalsInSeconds
+
+
+@dataclass(frozen=True, slots=True)
+class Revived:
+    """What a revive has done: copies stored, messages that no longer exist, messages tried again later."""
+
+    copies: int = 0
+    gone: int = 0
+    postponed: int = 0
+
+    def __add__(self, other: Revived) -> Revived:
+        return Revived(self.copies + other.copies, self.gone + other.gone, self.postponed + other.postponed)
+
+    @property
+    def messages(self) -> int:
+        return self.copies + self.gone + self.postponed
+
+
+def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> Revived:
+    """Stores the messages again whose invisible time has passed: `MESSAGES_MAX` of them, or fewer.
+
+    Raises CorruptStoreError for a damaged queue. A message that is damaged or cannot be stored is tried again
+    later, with a warning, and does not stop the others.
+    """
+    finish_revive(name, log, session)
+    due = log.run(lambda state: first_due(state, now_ms))
+    if not due:
+        return Revived()
+    store = session.store()
+    why_gone = _why_gone(name, store, broker_conf_of(name.root, session.options.conf))
+    rows = Rows.of(due)
+    found = _Found.none(rows) if why_gone else _read(name, session, store, rows)
+    rows = found.rows
+    postponed = log.run(lambda state: _postpone(state, found, now_ms))
+    revive = log.run(lambda state: _begin(state, found, now_ms))
+    if revive is None:
+        return Revived(postponed=postponed)
+    begun = rows.marked(revive.bits)
+    copies = np.flatnonzero(begun & (found.place >= 0))
+    if len(copies):
+        pop_times = np.array([rows.keys[each][3] for each in rows.point[copies].tolist()], np.int64)
+        _append(name, log, session, found.messages.take(found.place[copies]), pop_times, revive)
+    log.run(lambda state: state.end_revive(revive.number, is_done=True))
+    gone = int(begun.sum()) - len(copies)
+    if gone:
+        _log.warning(
+            "%s: group %s, topic %s: %d messages that nobody acknowledged are not delivered again: %s",
+            name.root, name.group, name.topic, gone, why_gone or "the store no longer has them",
+        )  # fmt: skip
+    return Revived(len(copies), gone, postponed)
+
+
+def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> None:
+    """Completes a revive that was broken off, or takes it back if its copies were not committed."""
+    revive = log.run(lambda state: state.reviving)
+    if revive is None:
+        return
+    turn = _turn(name, revive)
+    entry = session.ledger().keys.get(turn.key_id)
+    is_done = (
+        entry is not None
+        and (entry.number, entry.began) == (turn.number, turn.began)
+        and entry.damage(session.store().log) is None
+    )
+    log.run(lambda state: state.end_revive(revive.number, is_done=is_done))
+
+
+def _turn(name: PopName, revive: Revive) -> ServiceTurn:
+    """The turn of a revive. The fingerprint tells it from one of the same number of an older, removed log."""
+    text = json.dumps(sorted([*key, hex(bits)] for key, bits in revive.bits.items()))
+    fingerprint = int.from_bytes(sha256(text.encode()).digest()[:6])
+    return ServiceTurn(name.part, revive.number, fingerprint)
+
+
+# ---- reading -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The messages of the rows: `place` is that in `messages`, -1 for a message that no longer exists.
+
+    `is_later` marks messages that are damaged or cannot be stored: they are tried again later.
+    """
+
+    rows: Rows
+    messages: StoredMessages
+    place: _Ints
+    is_later: _Flags
+
+    @staticmethod
+    def none(rows: Rows) -> _Found:
+        count = len(rows.point)
+        return _Found(rows, stored_messages([]), np.full(count, -1), np.zeros(count, bool))
+
+
+def _why_gone(name: PopName, store: Store, conf: BrokerConf) -> str:
+    """Why a broker drops all the messages (PopReviveService.mergeAndRevive); "" if it does not."""
+    topics, groups = read_topics(store.path), read_subscription_groups(store.path)
+    if topics is not None and name.topic not in topics:
+        return "the topic was deleted (topics.json)"
+    if not conf.auto_create_subscription_group and name.group not in (groups or {}):
+        return "the group was deleted (subscriptionGroup.json), and autoCreateSubscriptionGroup=false"
+    return ""
+
+
+def _read(name: PopName, session: WriteSession, store: Store, rows: Rows) -> _Found:
+    """Reads the messages of the rows, about `BYTES_MAX` of them."""
+    taken = store.snapshot(name.flags().__contains__)
+    units: dict[PopQueue, tuple[_Ints, NDArray[np.void]]] = {}
+    sizes = np.zeros(len(rows.point), np.int64)
+    for queue, of_queue in rows.by_queue().items():
+        key = name.topic_of(queue[0]), queue[1]
+        if key in taken.damaged:
+            raise taken.damaged[key]
+        if key in taken.queues:
+            units[queue] = offsets, entries = units_at(taken.queues[key], np.unique(rows.offset[of_queue]))
+            at, is_there = _looked_up(offsets, rows.offset[of_queue])
+            sizes[of_queue[is_there]] = entries["size"][at[is_there]]
+    count = max(1, int(np.searchsorted(np.cumsum(sizes), BYTES_MAX, side="right")))
+    found = _Found.none(rows.first(count))
+    parts: list[StoredMessages] = []
+    for queue, of_queue in found.rows.by_queue().items():
+        if queue in units and len(of_queue):
+            key = name.topic_of(queue[0]), queue[1]
+            _read_queue(name, session, (taken.log, key, *units[queue]), found, of_queue, parts)
+    joined = StoredMessages(join_columns([each.messages for each in parts])) if parts else found.messages
+    return replace(found, messages=joined)
+
+
+def _read_queue(
+    name: PopName,
+    session: WriteSession,
+    queue: tuple[CommitLog, QueueKey, _Ints, NDArray[np.void]],
+    found: _Found,
+    of_queue: _Ints,
+    parts: list[StoredMessages],
+) -> None:
+    """Reads the messages of one queue, adds them to `parts`, and notes their places in `found`."""
+    log, key, offsets, units = queue
+    wanted = np.isin(offsets, found.rows.offset[of_queue])
+    messages, offsets, damaged = read_stored_units(log, key, offsets[wanted], units[wanted])
+    refused: dict[int, object] = {
+        int(offset): "it is a batch, or in light queues too (INNER_NUM, INNER_MULTI_DISPATCH)"
+        for offset in offsets[refused_copies(messages)]
+    }
+    copies = StoredMessages(revived(messages, name.group, 0).messages)
+    refused |= {int(offsets[place]): error for place, error in session.refused(copies).items()}
+    refused |= damaged
+    if refused:
+        first, why = min(refused.items())
+        _log.warning(
+            "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: %s",
+            name.root, name.group, len(refused), *key, first, why,
+        )  # fmt: skip
+    at, is_there = _looked_up(offsets, found.rows.offset[of_queue])
+    found.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
+    found.is_later[of_queue] = np.isin(found.rows.offset[of_queue], list(refused))
+    parts.append(messages)
+
+
+def _looked_up(ascending: _Ints, wanted: _Ints) -> tuple[_Ints, _Flags]:
+    """(the places of the wanted numbers among ascending ones, whether they are there)."""
+    places = np.searchsorted(ascending, wanted)
+    is_there = places < len(ascending)
+    is_there[is_there] = ascending[places[is_there]] == wanted[is_there]
+    return places, is_there
+
+
+# ---- changes -----------------------------------------------------------------------------------------------
+
+
+def _postpone(state: PopState, found: _Found, now_ms: int) -> int:
+    """Makes the messages that cannot be stored now due later: after 10 s, then twice as late, up to 2 h.
+
+    PopReviveService.rePutCK does the same with fixed steps.
+    """
+    rows, count = found.rows, 0
+    for row in np.flatnonzero(found.is_later).tolist():
+        key = rows.keys[rows.point[row]]
+        pop_time = key[3]
+        wait = min(max(now_ms - pop_time, _WAIT_MIN_MS), _WAIT_MAX_MS)
+        changed = state.change_invisible(key, int(rows.position[row]), pop_time, now_ms + wait - pop_time)
+        count += changed is not None
+    return count
+
+
+def _begin(state: PopState, found: _Found, now_ms: int) -> Revive | None:
+    """Notes the revive of what is still due and not acknowledged; None if nothing is left."""
+    left = {}
+    for key, bits in found.rows.bits(~found.is_later).items():
+        point = state.check_point(key)
+        if point is not None and point.visible_at <= now_ms and bits & ~point.acked:
+            left[key] = bits & ~point.acked
+    return state.begin_revive(left) if left else None
+
+
+def _append(
+    name: PopName,
+    log: InFlightLog,
+    session: WriteSession,
+    messages: StoredMessages,
+    pop_times: _Ints,
+    revive: Revive,
+) -> None:
+    conf = broker_conf_of(name.root, session.options.conf)
+    queue_nums = None
+    if conf.use_separate_retry_queue:
+        topics = read_topics(name.root)
+        queue_nums = topics[name.topic].write_queue_nums if topics and name.topic in topics else None
+    made = revived(messages, name.group, pop_times, queue_nums=queue_nums)
+    session.append(made.messages, turn=_turn(name, revive), new_topics=made.new_topics)
+    _begin_offsets(name, log, session, made.new_topics)
+
+
+def _begin_offsets(name: PopName, log: InFlightLog, session: WriteSession, topics: Mapping[str, int]) -> None:
+    """The group starts at offset 0 of a new retry topic (PopReviveService.initPopRetryOffset)."""
+    flags = name.flags()
+    queues = {(flags[topic], number): topic for topic, count in topics.items() for number in range(count)}
+    unknown = log.run(lambda state: queues.keys() - state.queues.keys())
+    if not unknown:
+        return
+    known = read_group_offsets(name.root, name.group)
+    new = sorted(queue for queue in unknown if (queues[queue], queue[1]) not in known)
+
+    def begin(state: PopState) -> None:
+        for queue in new:
+            if queue not in state.queues:
+                state.set_offset(*queue, 0)
+        state.note_mirrored(dict.fromkeys(new, 0))
+
+    if new:
+        log.run(begin)
+        offsets = {(queues[queue], queue[1]): 0 for queue in new}
+        write_group_offsets_held(
+            name.root, name.group, offsets, timestamp=session.options.clock(), files=session.files
+        )

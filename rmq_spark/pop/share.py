@@ -1,0 +1,308 @@
+"""A share: one topic of one store, whose messages the consumers of a group pop one by one.
+
+The share keeps the in-flight log and the broker's consumerOffset.json together. While consumers are alive the
+file has the lowest offset that is not acknowledged of each queue: a broker that is started after a crash
+delivers messages again, and loses none. The file is written about once a second, by one process."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.group.meeting import live_clients
+from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.pop.mirror import CheckedLock, Mirror
+from rmq_spark.pop.pop_name import PopName
+from rmq_spark.pop.revive import Revived, finish_revive, revive_due
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.session import WriteSession, write_session
+from store_format.errors import OptionError, StoreInUseError
+from store_format.files.lock import described, foreign_holder
+from store_format.files.shared_log import FileLock
+from store_format.metadata.group_offsets import refuse_foreign_offsets
+from store_format.names import QueueKey
+from store_format.pop.log import InFlightLog
+from store_format.pop.members import Member
+from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.read.store import Store
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+InitMode = Literal["MIN", "MAX"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOptions:
+    """How a share works.
+
+    - `init_mode` (ConsumeInitMode): a group without an offset starts at the first message of a queue (MIN) or
+      at the last one (MAX). With `young_from_zero` a queue from which nothing was deleted yet is read from
+      its first message. A broker does so while that message is in its page cache, which no file shows.
+    - `sync`: acknowledgements and offsets survive a power loss.
+    - `lock_timeout`: seconds to wait for another writer of the store.
+    """
+
+    init_mode: InitMode = "MAX"
+    young_from_zero: bool = False
+    sync: bool = False
+    lock_timeout: float = 10.0
+    clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+
+
+class Share:
+    """The share of one consumer; threads may use it together. `Share.open` makes one.
+
+    `lost` counts messages that were deleted before the group could read them.
+    """
+
+    def __init__(self, store: Store, name: PopName, options: ShareOptions) -> None:
+        self.store = store
+        self.name = name
+        self.options = options
+        self.log = InFlightLog(name.directory, sync=options.sync)
+        self.lost = 0
+        self.failure: Exception | None = None  # why nothing can be popped any more
+        self._member = Member(name.directory)
+        self._keeper = FileLock(f"{name.directory}/keeper")
+        self._mirror = Mirror(name, self.log, options.clock_ms, sync=options.sync)
+        self._keeping = threading.Lock()
+
+    @classmethod
+    def open(cls, store: Store, group: str, topic: str, options: ShareOptions | None = None) -> Share:
+        """Joins the consumers of the group, and takes over what a broker has in flight.
+
+        Raises OptionError for a name that RocketMQ does not allow and for a group with queries that read
+        whole queues (consumeMode=pull), StoreInUseError while a broker has the store, and
+        UnsupportedFormatError for a broker that keeps offsets or pop's state in RocksDB.
+        """
+        share = cls(store, PopName(store.path, check_group(group), topic), options or ShareOptions())
+        share._refuse()
+        share._member.join(share.options.lock_timeout)
+        try:
+            with write_session(store.path, share._commit_options()) as session:
+                share._adopt(session)
+        except BaseException:
+            share._leave()
+            raise
+        return share
+
+    @property
+    def topic(self) -> str:
+        return self.name.topic
+
+    @property
+    def group(self) -> str:
+        return self.name.group
+
+    def topic_of(self, flag: int) -> str:
+        """The topic of the queues with this flag: the topic itself, or a pop retry topic of the group."""
+        return self.name.topic_of(flag)
+
+    def run(self, change: Callable[[PopState], _T]) -> _T:
+        """`InFlightLog.run`. Raises the error of `keep` once a broker has the store."""
+        if self.failure is not None:
+            raise self.failure
+        return self.log.run(change)
+
+    # ---- offsets -------------------------------------------------------------------------------------------
+
+    def begin(self, queues: Iterable[PopQueue]) -> None:
+        """Sets the next offset of queues that the group has not popped, and corrects others.
+
+        Call it for a queue that the state lacks, or whose next offset is outside of the queue. The offset is
+        the committed one, else that of `init_mode`, and is committed at once (PopMessageProcessor). An offset
+        below the queue is raised to the first message, and the messages between are counted in `lost`, with a
+        warning; an offset behind the end is lowered to the end, with a warning.
+        """
+        names = {queue: (self.topic_of(queue[0]), queue[1]) for queue in queues}
+        topics = {topic for topic, _ in names.values()}
+        with self._locked():
+            known = self._mirror.read()
+            self._mirror.compare(known)
+            taken = self.store.snapshot(topics.__contains__)
+            for key in names.values():
+                if key in taken.damaged:
+                    raise taken.damaged[key]
+            limits = {key: (each.min_offset, each.max_offset) for key, each in taken.queues.items()}
+            begun = self.run(lambda state: self._begin(state, names, limits, known))
+            for queue, before in begun.corrected.items():
+                self._warn_corrected(names[queue], limits[names[queue]], before)
+            self._mirror.write(begun.offsets)
+
+    def _begin(
+        self,
+        state: PopState,
+        names: Mapping[PopQueue, QueueKey],
+        limits: Mapping[QueueKey, tuple[int, int]],
+        known: Mapping[QueueKey, int],
+    ) -> _Begun:
+        begun = _Begun()
+        for queue, key in names.items():
+            low, high = limits.get(key, (0, 0))
+            there = state.queues.get(queue)
+            offset = known.get(key, -1) if there is None else there.next_offset
+            if offset < 0:
+                offset = self._first_offset(queue[0], low, high)
+            after = min(max(offset, low), high) if key in limits else offset
+            if after != offset:
+                begun.corrected[queue] = offset
+            if there is None or after < offset:
+                state.set_offset(*queue, after)
+            elif after > offset:
+                state.skip(*queue, after)
+            else:
+                continue
+            if there is None and known.get(key, -1) >= 0:
+                state.note_mirrored({queue: known[key]})
+            begun.offsets[queue] = state.queues[queue].lowest
+        if begun.offsets:
+            state.note_mirrored(begun.offsets)
+        return begun
+
+    def _first_offset(self, flag: int, low: int, high: int) -> int:
+        """Where a group without an offset starts (PopMessageProcessor.getInitOffset)."""
+        options = self.options
+        if flag != TOPIC or options.init_mode == "MIN" or (options.young_from_zero and low <= 0):
+            return low
+        return max(high - 1, low)
+
+    def _warn_corrected(self, name: QueueKey, limits: tuple[int, int], before: int) -> None:
+        low, high = limits
+        lost = max(low - before, 0)
+        self.lost += lost
+        why = f"retention deleted {lost} messages; pop goes on at {low}"
+        if not lost:
+            why = f"the topic was created again, or the store is an older copy; pop goes on at {high}"
+        _log.warning(
+            "%d messages lost: %s, group %s: the next offset of %s-%d is %d and the queue holds %d to %d: %s",
+            lost, self.name.root, self.group, *name, before, low, high, why,
+        )  # fmt: skip
+
+    # ---- once a second -------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Call it about once a second: looks for a broker, and writes consumerOffset.json if that changes.
+
+        Raises StoreInUseError if a broker has opened the store; from then on every `run` raises it too, and
+        the share must be opened again. The file is written by one process, which holds the lock `keeper`.
+        """
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self._refuse_broker()
+        except StoreInUseError as error:
+            self.failure = error
+            raise
+        with self._keeping:
+            if self._keeper.try_exclusive() and self._mirror.is_changed():
+                self._mirror.update()
+
+    # ---- revive --------------------------------------------------------------------------------------------
+
+    def revive(self, *, lock_timeout: float = 0.0) -> Revived:
+        """Stores due messages again in the retry topic; nothing if another writer has the store now."""
+        now_ms = self.options.clock_ms()
+        first = self.run(lambda state: state.next_visible)
+        if first is None or first > now_ms:
+            return Revived()
+        try:
+            with write_session(self.name.root, self._commit_options(lock_timeout)) as session:
+                return revive_due(self.name, self.log, session, now_ms)
+        except StoreInUseError as error:
+            _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
+            return Revived()
+
+    # ---- open and close ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leaves the group. The last consumer writes consumerOffset.json, and what is in flight.
+
+        If the store cannot be written now, a warning says so: the next consumer finds everything in the
+        in-flight log, and a broker delivers messages again.
+        """
+        try:
+            if self.failure is None and self._member.is_last():
+                self._hand_over()
+        finally:
+            self._leave()
+
+    def _hand_over(self) -> None:
+        try:
+            with self._locked():
+                self._mirror.compare(self._mirror.read())
+        except StoreInUseError as error:
+            _log.warning(
+                "%s: what group %s has in flight is not handed over: %s", self.name.root, self.group, error
+            )
+
+    def _leave(self) -> None:
+        self._keeper.close()
+        self.log.close()
+        self._member.leave()
+
+    def _adopt(self, session: WriteSession) -> None:
+        """Takes over what the in-flight log, the offset file and a broker's records have."""
+        finish_revive(self.name, self.log, session)
+        known = self._mirror.read()
+        self.log.run(lambda state: _opened(state, self.name, known))
+        self._mirror.compare(known)
+
+    def _locked(self, timeout: float | None = None) -> CheckedLock:
+        timeout = self.options.lock_timeout if timeout is None else timeout
+        return CheckedLock(self.name.root, timeout=timeout)
+
+    def _commit_options(self, lock_timeout: float | None = None) -> CommitOptions:
+        return CommitOptions(
+            sync=self.options.sync,
+            lock_timeout=self.options.lock_timeout if lock_timeout is None else lock_timeout,
+            log_directories=self.store.commit_log_paths,
+            clock=self.options.clock_ms,
+        )
+
+    # ---- refusals ------------------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        root = self.name.root
+        self._refuse_broker()
+        refuse_foreign_offsets(root)
+        found = live_clients(self.group, (root, root.rpartition("/")[0]), Clocks())
+        if found is not None:
+            raise OptionError(
+                f"group {self.group}: expected only consumers that pop, found the query "
+                f"{', '.join(found[1])} in {found[0]}, which reads whole queues: a message would go to both. "
+                "Stop the query, or use another group"
+            )
+
+    def _refuse_broker(self) -> None:
+        holder = foreign_holder(f"{self.name.root}/lock")
+        if holder is not None:
+            raise StoreInUseError(
+                f"{self.name.root}/lock: held by {described(holder)}, a broker; pop works while no broker "
+                "has the store: stop the broker, or pop from it"
+            )
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What `Share._begin` has done: offsets to commit, and the offsets before corrections."""
+
+    offsets: dict[PopQueue, int] = field(default_factory=dict)
+    corrected: dict[PopQueue, int] = field(default_factory=dict)
+
+
+def _opened(state: PopState, name: PopName, known: Mapping[QueueKey, int]) -> None:
+    """The first consumer starts at the offsets of the file."""
+    if not state.is_closed:
+        return
+    state.open()
+    flags = name.flags()
+    for (topic, queue_id), offset in known.items():
+        if topic in flags and offset >= 0:
+            state.set_offset(flags[topic], queue_id, offset)
+            state.note_mirrored({(flags[topic], queue_id): offset})
