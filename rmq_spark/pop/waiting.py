@@ -16,10 +16,8 @@ from types import TracebackType
 from typing import Self
 
 from rmq_spark.pop.followed import StoreLook
-from rmq_spark.pop.watcher import Place, Watcher, join, leave, notify
+from rmq_spark.pop.watcher import Place, Watcher, join, leave
 from store_format.errors import StoreNotFoundError
-
-__all__ = ["Look", "Waiter", "notify"]
 
 
 @dataclass(frozen=True, slots=True)

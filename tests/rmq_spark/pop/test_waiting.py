@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.pop import watcher as watching
-from rmq_spark.pop.waiting import Look, Waiter, notify
+from rmq_spark.pop.waiting import Look, Waiter
+from rmq_spark.pop.watcher import notify
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.files.watch import FileWatch
