@@ -91,7 +91,7 @@ def revived(
         properties=_properties(stored, group, np.broadcast_to(np.asarray(pop_times, np.int64), count)),
         sys_flag=np.where(wide, flags | sysflag.BORN_HOST_V6, flags & ~sysflag.BORN_HOST_V6),
         reconsume_times=times + ~np.broadcast_to(np.asarray(keeps_times, bool), count),
-        prepared_transaction_offset=0,
+        prepared_transaction_offset=np.zeros(count, np.int64),
         born_ip=host["store_ip"],
         born_port=host["store_port"],
         **host,
