@@ -54,6 +54,9 @@ class SimpleConsumer:
     acknowledged in that time is delivered again. `subscriptions` has a TAG expression, or a FilterExpression,
     for each topic.
 
+    `fifo`: messages of a queue are delivered in order, one batch at a time; None: if the group has
+    consumeMessageOrderly in subscriptionGroup.json.
+
     Example::
 
         with SimpleConsumer("/data/store", "billing", {"Orders": "TagA || TagB"}) as consumer:
@@ -70,6 +73,7 @@ class SimpleConsumer:
         await_duration: float = 30.0,
         *,
         max_attempts: int | None = None,
+        fifo: bool | None = None,
         min_invisible_duration: float = _INVISIBLE_MIN,
         sync: bool = False,
         random: Random | None = None,
@@ -81,6 +85,7 @@ class SimpleConsumer:
         self._await = _seconds("await_duration", await_duration, 0.0, None)
         self._invisible_min = min_invisible_duration
         self._max_attempts = max_attempts
+        self._fifo = fifo
         self._sync = sync
         self._random = random or Random()
         self._clock_ms = clock_ms
@@ -103,7 +108,7 @@ class SimpleConsumer:
                     self._stores = [
                         StorePop(
                             root, self.group, self._subscriptions, max_attempts=self._max_attempts,
-                            random=self._random, counters=self._counters, sync=self._sync,
+                            fifo=self._fifo, random=self._random, counters=self._counters, sync=self._sync,
                         )
                         for root in store_roots(self.path)
                     ]  # fmt: skip
@@ -128,19 +133,24 @@ class SimpleConsumer:
     # ---- receive -------------------------------------------------------------------------------------------
 
     def receive(
-        self, max_message_num: int = MESSAGES_MAX, invisible_duration: float = 30.0
+        self,
+        max_message_num: int = MESSAGES_MAX,
+        invisible_duration: float = 30.0,
+        *,
+        attempt_id: str | None = None,
     ) -> list[MessageView]:
         """Up to `max_message_num` messages; waits up to `await_duration` seconds for the first.
 
         Returns [] if none has come. The messages are invisible to other consumers for `invisible_duration`
-        seconds (10 s to 12 h). Raises OptionError for numbers outside of RocketMQ's limits.
+        seconds (10 s to 12 h). In order, a receive with the `attempt_id` of the last receive of a queue gets
+        the same messages again. Raises OptionError for numbers outside of RocketMQ's limits.
         """
         count = check_message_num(max_message_num)
         invisible = _seconds("invisible_duration", invisible_duration, self._invisible_min, _INVISIBLE_MAX)
         stores = self._opened()
         deadline = time.monotonic() + self._await
         while True:
-            request = PopRequest(count, round(invisible * 1000), self._clock_ms())
+            request = PopRequest(count, round(invisible * 1000), self._clock_ms(), attempt_id=attempt_id)
             found = self._pop(stores, request)
             if found:
                 return found

@@ -10,6 +10,7 @@ from random import Random
 
 from rmq_spark.pop.choose import ShareRules
 from rmq_spark.pop.metrics import Counters
+from rmq_spark.pop.order import OrderPop, is_ordered, switch_order
 from rmq_spark.pop.topic_pop import DeadLetters, TopicPop
 from rmq_spark.pop.window import Subscription
 from store_format.follow.follower import StoreFollower
@@ -52,6 +53,7 @@ class StorePop:
         subscriptions: Mapping[str, Subscription],
         *,
         max_attempts: int | None,
+        fifo: bool | None,
         random: Random,
         counters: Counters,
         sync: bool,
@@ -65,6 +67,7 @@ class StorePop:
         topics: Mapping[str, TopicConfig] = read_topics(root) or {}
         groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(root) or {}
         config = groups.get(group, SubscriptionGroup(group))
+        self._is_ordered = is_ordered(config, fifo)
         names: set[str] = set()
         for topic, subscription in subscriptions.items():
             flags = {
@@ -73,7 +76,7 @@ class StorePop:
                 pop_retry_topic(group, topic, is_v2=True): RETRY_V2,
             }
             log = InFlightLog(in_flight_directory(root, group, topic), sync=sync)
-            pop = TopicPop(
+            pop = (OrderPop if self._is_ordered else TopicPop)(
                 topic,
                 store.broker_name,
                 log,
@@ -110,6 +113,7 @@ class StorePop:
         """Sets the offsets of queues that the log does not know (spec consumption.md 11.3)."""
         if state.is_closed:
             state.open()
+        switch_order(state, self._is_ordered)
         committed = None
         for key, queue in queues.items():
             if key in state.queues:

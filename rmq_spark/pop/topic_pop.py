@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from random import Random
 
@@ -36,19 +36,29 @@ DeadLetters = list[tuple[CheckPoint, int]]
 
 @dataclass(frozen=True, slots=True)
 class PopRequest:
-    """What one receive asks for. `pop_time` is now in ms; `owner` is the consumer's name, for views."""
+    """What one receive asks for. `pop_time` is now in ms; `owner` is the consumer's name, for views.
+
+    `attempt_id` names the receive: in order, a repeat with the same name gets the same messages.
+    """
 
     count: int
     invisible_ms: int
     pop_time: int
     owner: str = ""
+    attempt_id: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class _HandedOut:
+class HandedOut:
+    """Messages of one queue that this consumer got; `window` has their places.
+
+    `attempts` are the earlier deliveries by queue offset, of messages whose own number does not say so.
+    """
+
     point: CheckPoint
     queue: Queue
     window: Window
+    attempts: Mapping[int, int] = field(default_factory=dict)
 
 
 class TopicPop:
@@ -57,6 +67,8 @@ class TopicPop:
     Threads may share it. `queues` has the queues that are read, by (flag, queue id); the owner of this object
     replaces the mapping when the store has new messages.
     """
+
+    _revive_queue_id = 0  # in handles; nobody writes these messages to a revive topic
 
     def __init__(
         self,
@@ -137,14 +149,14 @@ class TopicPop:
         order: Sequence[PopQueue],
         request: PopRequest,
         state: PopState,
-    ) -> tuple[list[_HandedOut], list[tuple[PopQueue, int]]]:
+    ) -> tuple[list[HandedOut], list[tuple[PopQueue, int]]]:
         """(what was handed out, queues whose entries must be read first and from where), under the lock."""
-        out: list[_HandedOut] = []
+        out: list[HandedOut] = []
         unread: list[tuple[PopQueue, int]] = []
         left = request.count
         for key in order:
             known = state.queues.get(key)
-            if known is None:
+            if known is None or self._is_blocked(state, key, request):
                 continue
             start = known.next_offset
             self._next[key] = start
@@ -165,14 +177,30 @@ class TopicPop:
                 if next_offset < queue.max_offset:
                     unread.append((key, next_offset))
                 continue
-            point = state.hand_out(
-                *key, offsets, next_offset, request.pop_time, request.invisible_ms, request.owner
-            )
-            out.append(_HandedOut(point, queue, window))
+            out.append(self._take(state, queue, window, (key, offsets, next_offset), request))
             left -= len(offsets)
             if not left:
                 break
         return out, unread
+
+    def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
+        """Whether the queue must be left alone now, whatever it has."""
+        return False
+
+    def _take(
+        self,
+        state: PopState,
+        queue: Queue,
+        window: Window,
+        taken: tuple[PopQueue, list[int], int],
+        request: PopRequest,
+    ) -> HandedOut:
+        """Hands out the taken messages: the queue's key, the offsets, the next offset behind them."""
+        key, offsets, next_offset = taken
+        point = state.hand_out(
+            *key, offsets, next_offset, request.pop_time, request.invisible_ms, request.owner
+        )
+        return HandedOut(point, queue, window)
 
     def _note_lost(self, queue: Queue, start: int) -> None:
         count = queue.min_offset - start
@@ -184,10 +212,10 @@ class TopicPop:
 
     # ---- what was handed out -------------------------------------------------------------------------------
 
-    def _messages(self, out: Iterable[_HandedOut]) -> list[MessageView]:
+    def _messages(self, out: Iterable[HandedOut]) -> list[MessageView]:
         """The messages of these check points; the others are acknowledged or become dead letters."""
         found: list[MessageView] = []
-        passed: list[tuple[PointKey, int]] = []
+        passed: list[tuple[CheckPoint, int]] = []
         dead: DeadLetters = []
         for each in out:
             point, queue = each.point, each.queue
@@ -199,16 +227,16 @@ class TopicPop:
                 zip(point.offsets, units, places, strict=True)
             ):
                 if unit is None:
-                    passed.append((point.key, bit))
+                    passed.append((point, bit))
                     self._note_gone(queue, offset, physical)
                     continue
                 file, data = unit
                 place = UnitPlace(file.path, file.start, physical, size, queue.topic, queue.queue_id, offset)
-                message = self._message(point, place, data, topic)
+                message = self._message(each, place, data, topic)
                 if message.error is not None:
                     self._counters.add(damaged=1)
                 elif tags and message.stored_properties.get(TAGS) not in tags:
-                    passed.append((point.key, bit))
+                    passed.append((point, bit))
                     self._counters.add(filtered=1)
                     continue
                 elif message.delivery_attempt > self._max_attempts:
@@ -216,18 +244,21 @@ class TopicPop:
                     continue
                 found.append(message)
         if passed:
-            self.log.run(lambda state: [state.ack(key, [bit]) for key, bit in passed])
+            self.acknowledge(passed)
         if dead:
             self._give_up(dead)
         return found
 
-    def _message(self, point: CheckPoint, place: UnitPlace, data: bytes, topic: bytes) -> MessageView:
+    def _message(self, each: HandedOut, place: UnitPlace, data: bytes, topic: bytes) -> MessageView:
+        point = each.point
         handle = ReceiptHandle(
-            point.start, point.pop_time, point.invisible_ms, 0, point.flag, self.broker_name, point.queue_id,
-            place.queue_offset,
+            point.start, point.pop_time, point.invisible_ms, self._revive_queue_id, point.flag,
+            self.broker_name, point.queue_id, place.queue_offset,
         )  # fmt: skip
+        before = each.attempts.get(place.queue_offset)
+        attempt = None if before is None else before + 1
         try:
-            return MessageView(self.topic, handle, place, decode_unit(data, place, topic))
+            return MessageView(self.topic, handle, place, decode_unit(data, place, topic), attempt=attempt)
         except CorruptStoreError as error:
             _log.warning("a damaged message was delivered with its error: %s", error)
             return MessageView(self.topic, handle, place, None, error)
@@ -241,6 +272,11 @@ class TopicPop:
         )  # fmt: skip
 
     # ---- handles -------------------------------------------------------------------------------------------
+
+    def acknowledge(self, messages: Iterable[tuple[CheckPoint, int]]) -> None:
+        """Acknowledges messages by check point and position: those that no consumer gets."""
+        given = [(point.key, position) for point, position in messages]
+        self.log.run(lambda state: [state.ack(key, [position]) for key, position in given])
 
     def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
         """Acknowledges the messages of these handles. Returns an error for each handle that is not valid."""
@@ -257,7 +293,7 @@ class TopicPop:
                 return found
             point = state.change_invisible(found[0].key, found[1], now_ms, invisible_ms)
             if point is None:
-                return _unknown(handle)
+                return unknown_handle(handle)
             return handle._replace(start=point.start, pop_time=point.pop_time, invisible_ms=invisible_ms)
 
         return self.log.run(change)
@@ -285,14 +321,14 @@ def _position(
     """The check point of the handle and the position of its message."""
     point = state.check_point((handle.flag, handle.queue_id, handle.start, handle.pop_time))
     if point is None:
-        return _unknown(handle)
+        return unknown_handle(handle)
     try:
         position = point.offsets.index(handle.offset)
     except ValueError:
-        return _unknown(handle)
+        return unknown_handle(handle)
     held = 0 if state.reviving is None else state.reviving.bits.get(point.key, 0)
     if (point.acked | held) >> position & 1:
-        return _unknown(handle)
+        return unknown_handle(handle)
     if point.visible_at <= now_ms:
         late = now_ms - point.visible_at
         return InvalidReceiptHandleError(
@@ -304,7 +340,7 @@ def _position(
     return point, position
 
 
-def _unknown(handle: ReceiptHandle) -> InvalidReceiptHandleError:
+def unknown_handle(handle: ReceiptHandle) -> InvalidReceiptHandleError:
     return InvalidReceiptHandleError(
         handle.text,
         "names no message that is in flight: it was acknowledged, its invisible time was changed (the newer "

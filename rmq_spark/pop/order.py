@@ -1,0 +1,112 @@
+"""Pop in order: each queue has one batch at a time (FIFO groups, spec consumption.md 11.9).
+
+A queue is left alone while a message of its last batch is neither acknowledged nor visible again. Then it is
+read from the first message that is not acknowledged, so no message is delivered before the one ahead of it is
+acknowledged. There is no retry topic: a message comes again in its place. The rules are those of
+`store_format.pop.order_info`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from rmq_spark.pop.message import ReceiptHandle
+from rmq_spark.pop.topic_pop import HandedOut, PopRequest, TopicPop, unknown_handle
+from rmq_spark.pop.window import Window
+from store_format.errors import InvalidReceiptHandleError
+from store_format.metadata.values import SubscriptionGroup
+from store_format.pop.check_point import CheckPoint
+from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.read.store import Queue
+
+ORDER_REVIVE_QUEUE = 999  # KeyBuilder.POP_ORDER_REVIVE_QUEUE: a handle of an ordered message
+
+
+def is_ordered(group: SubscriptionGroup | None, fifo: bool | None) -> bool:
+    """Whether a group pops in order: as `fifo` says, None: as the group's consumeMessageOrderly."""
+    return fifo if fifo is not None else group is not None and group.consume_message_orderly
+
+
+def switch_order(state: PopState, is_on: bool) -> None:
+    """The group pops in order from now on, or no longer; nobody of it is popping in the other way.
+
+    What is in flight is forgotten, and the queues go on at the first message that is not acknowledged: the
+    messages are delivered again, in the new way.
+    """
+    if state.order.is_on == is_on:
+        return
+    for (flag, queue_id), queue in list(state.queues.items()):
+        if flag == TOPIC and (queue.check_points or queue_id in state.order.batches):
+            state.set_offset(flag, queue_id, queue.lowest)
+    state.order.switch(is_on)
+
+
+class OrderPop(TopicPop):
+    """`TopicPop` in order. Two messages of one queue are in flight together only in one batch."""
+
+    _revive_queue_id = ORDER_REVIVE_QUEUE
+
+    def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
+        return [key for key in super()._order(queues) if key[0] == TOPIC]
+
+    def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
+        return state.order.is_blocked(key[1], request.pop_time, request.invisible_ms, request.attempt_id)
+
+    def _take(
+        self,
+        state: PopState,
+        queue: Queue,
+        window: Window,
+        taken: tuple[PopQueue, list[int], int],
+        request: PopRequest,
+    ) -> HandedOut:
+        (flag, queue_id), offsets, _ = taken
+        start = state.queues[flag, queue_id].next_offset  # stays: the first that is not acknowledged
+        info = state.order.hand_out(
+            queue_id,
+            offsets,
+            pop_time=request.pop_time,
+            invisible_ms=request.invisible_ms,
+            attempt_id=request.attempt_id,
+        )
+        point = CheckPoint(
+            flag, queue_id, start, info.offsets, info.pop_time, request.invisible_ms, request.owner
+        )
+        return HandedOut(point, queue, window, info.consumed_count or {})
+
+    # ---- handles -------------------------------------------------------------------------------------------
+
+    def acknowledge(self, messages: Iterable[tuple[CheckPoint, int]]) -> None:
+        given = [(point.queue_id, point.offsets[position], point.pop_time) for point, position in messages]
+        self.log.run(lambda state: [state.order.acknowledge(*each) for each in given])
+
+    def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
+        """Acknowledges the messages of these handles. Returns an error for each handle that is not valid.
+
+        A handle is valid until the queue is read again, also after its invisible time, as in a broker.
+        """
+
+        def change(state: PopState) -> list[InvalidReceiptHandleError]:
+            return [
+                unknown_handle(each)
+                for each in handles
+                if not state.order.acknowledge(each.queue_id, each.offset, each.pop_time)
+            ]
+
+        return self.log.run(change)
+
+    def change_invisible(
+        self, handle: ReceiptHandle, invisible_ms: int, now_ms: int
+    ) -> ReceiptHandle | InvalidReceiptHandleError:
+        """The message's new handle. Its queue is blocked until the message is visible or acknowledged.
+
+        The old handle stays valid: both name the batch (ChangeInvisibleTimeProcessor).
+        """
+        visible_at = now_ms + invisible_ms
+        if self.log.run(
+            lambda state: state.order.change_invisible(
+                handle.queue_id, handle.offset, handle.pop_time, visible_at
+            )
+        ):
+            return handle._replace(invisible_ms=visible_at - handle.pop_time)
+        return unknown_handle(handle)
