@@ -1,0 +1,135 @@
+"""Writers that append at random moments, and waiters that must not miss one of their messages."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import random
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.pop import watcher as watching
+from rmq_spark.pop.waiting import Look, Waiter
+from store_format.commit.prepare_store import CommitOptions
+from store_format.files.watch import FileWatch
+from tests.support.staged import append, make_store, numbered
+
+_OPTIONS = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=60.0)
+_WRITERS = 2
+_END = 8 * _WRITERS  # where the number of appends is final
+
+
+def _write(root: Path, counts: mmap.mmap, writer: int, appends: int, pause: float) -> None:
+    """Appends one message after the other, and counts each append that has returned."""
+    chance = random.Random(writer)
+    for number in range(appends):
+        time.sleep(chance.random() * pause)
+        append(root, numbered("T", 1000 * writer + number, 1), options=_OPTIONS)
+        counts[8 * writer : 8 * writer + 8] = (number + 1).to_bytes(8, "little")
+
+
+def _committed(counts: mmap.mmap) -> int:
+    return sum(int.from_bytes(counts[8 * i : 8 * i + 8], "little") for i in range(_WRITERS))
+
+
+def _fork(action: Callable[[], object]) -> int:
+    child = os.fork()
+    if not child:
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            os._exit(1)
+    return child
+
+
+def _seen(look: Look) -> int:
+    return sum(queue.max_offset for store in look.stores for queue in store.queues.values())
+
+
+class _Waiting(threading.Thread):
+    """Waits again and again for random times, and compares each answer with what was committed before."""
+
+    def __init__(self, root: Path, counts: mmap.mmap, messages: int, seed: int, longest: float) -> None:
+        super().__init__()
+        self.root, self.counts, self.messages = root, counts, messages
+        self.chance, self.longest = random.Random(seed), longest
+        self.answers = self.empty = 0
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        with Waiter(str(self.root), ["T"]) as waiter:
+            look = waiter.look()
+            while _seen(look) < self.messages:
+                before = _committed(self.counts)
+                timeout = self.chance.random() * self.longest
+                found = waiter.wait(look, timeout)
+                self.answers += 1
+                if found is None:
+                    self.empty += 1
+                    if before > _seen(look):
+                        self.wrong.append(f"nothing, with {before} committed and {_seen(look)} seen")
+                    continue
+                if _seen(found) < before:
+                    self.wrong.append(f"{_seen(found)} seen, with {before} committed")
+                look = found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("use_inotify", [True, False])
+def test_no_message_is_missed(
+    tmp_path: Path, whole: bool, use_inotify: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "FileWatch", lambda: FileWatch(use_inotify=use_inotify))
+    appends, pause = (1000, 0.02) if whole else (30, 0.02)
+    root = make_store(tmp_path / "store")
+    counts = mmap.mmap(-1, _END)
+    children = [_fork(partial(_write, root, counts, writer, appends, pause)) for writer in range(_WRITERS)]
+    # short waits end at about the time of an append, of the long ones none may end without news
+    threads = [
+        _Waiting(root, counts, _WRITERS * appends, seed, longest)
+        for seed, longest in enumerate((0.005, 0.05, 30.0))
+    ]
+    for thread in threads:
+        thread.start()
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join(10.0)
+    assert [thread.is_alive() for thread in threads] == [False] * len(threads)
+    assert [thread.wrong for thread in threads] == [[], [], []]
+    assert threads[0].empty > appends / 3
+    assert threads[2].empty == 0
+
+
+def _write_when_seen(root: Path, counts: mmap.mmap, appends: int) -> None:
+    """Appends a message whenever the last one was seen, after a random pause."""
+    chance = random.Random(7)
+    for number in range(appends):
+        while int.from_bytes(counts[:8], "little") < number:
+            time.sleep(0.0005)
+        time.sleep(chance.choice((0, 0.0005, 0.003)))
+        append(root, numbered("T", number, 1), options=_OPTIONS)
+
+
+@pytest.mark.slow
+def test_every_append_wakes(tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No wake is lost: here no round finds what the doorbell did not tell."""
+    monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
+    appends = 3000 if whole else 50
+    root = make_store(tmp_path / "store")
+    counts = mmap.mmap(-1, 8)
+    child = _fork(partial(_write_when_seen, root, counts, appends))
+    with Waiter(str(root), ["T"]) as waiter:
+        look = waiter.look()
+        while _seen(look) < appends:
+            found = waiter.wait(look, 30.0)
+            assert found is not None, f"append {_seen(look) + 1} woke nobody"
+            look = found
+            counts[:8] = _seen(look).to_bytes(8, "little")
+    assert os.waitpid(child, 0)[1] == 0
