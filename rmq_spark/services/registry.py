@@ -21,6 +21,12 @@ def _timer() -> Service:
     return Timer()
 
 
+def _revive() -> Service:
+    from rmq_spark.services.revive import Revive
+
+    return Revive()
+
+
 def _clean() -> Service:
     from rmq_spark.services.clean import CleanService
 
@@ -37,6 +43,7 @@ def _flush_service() -> Service:
 _BY_NAME: dict[str, Callable[[], Service]] = {
     "schedule": _schedule,
     "timer": _timer,
+    "revive": _revive,
     "clean": _clean,
     "flush": _flush_service,  # the last: what the others wrote is flushed in the same turn
 }

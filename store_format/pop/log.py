@@ -27,7 +27,7 @@ from store_format.pop.state import PopState
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
-_NAME = "in-flight.log"
+LOG_NAME = "in-flight.log"
 _SIZE_MAX = 1 << 30
 _COMPACT_SIZE, _COMPACT_FACTOR = 1 << 20, 8  # compacted from this size, and this many times the snapshot's
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)  # TopicValidator's table
@@ -56,17 +56,17 @@ def in_flight_logs(root: str) -> list[tuple[str, str]]:
         for group in entry_names(base, missing_ok=True)
         if _GROUP.fullmatch(group)
         for topic in entry_names(f"{base}/{group}", missing_ok=True)
-        if _TOPIC.fullmatch(topic) and _NAME in entry_names(f"{base}/{group}/{topic}", missing_ok=True)
+        if _TOPIC.fullmatch(topic) and LOG_NAME in entry_names(f"{base}/{group}/{topic}", missing_ok=True)
     )
 
 
 def read_in_flight(directory: str) -> PopState | None:
     """The state as of now, without a lock and without a change of any file; None without a log."""
-    path = f"{directory}/{_NAME}"
+    path = f"{directory}/{LOG_NAME}"
     data = read_bytes(path, _SIZE_MAX)
     if not data:
         return None
-    _check_magic(data, path)
+    check_magic(data, path)
     state = PopState()
     for position, records in frames(data[len(MAGIC) :]):
         state.replay(records, path, len(MAGIC) + position)
@@ -98,7 +98,7 @@ class InFlightLog:
         self.directory = directory
         self._sync, self._lock_timeout = sync, lock_timeout
         self._lock = FileLock(f"{directory}/lock")
-        self._file = SharedLog(f"{directory}/{_NAME}")
+        self._file = SharedLog(f"{directory}/{LOG_NAME}")
         self._state: PopState | None = None
         self._snapshot_size = 0
         self._turn = threading.Lock()
@@ -193,7 +193,7 @@ class InFlightLog:
             if not data:
                 self._file.append(MAGIC)
             else:
-                _check_magic(data, self._file.path)
+                check_magic(data, self._file.path)
                 data, self._file.end = data[len(MAGIC) :], len(MAGIC)
         start = self._file.end
         for position, records in frames(data):
@@ -226,7 +226,8 @@ class InFlightLog:
         self._file.skip_to(len(data))
 
 
-def _check_magic(data: bytes, path: str) -> None:
+def check_magic(data: bytes, path: str) -> None:
+    """Raises CorruptStoreError for data that does not begin as an in-flight log."""
     if not data.startswith(MAGIC):
         raise CorruptStoreError(
             path, 0, f"the bytes {MAGIC.hex()}",

@@ -1,0 +1,136 @@
+"""The service `revive`: messages that a pop group did not acknowledge in time are stored again (spec 11.6).
+
+Consumers that pop do so themselves. The service does it for groups whose consumers have all ended or were
+killed, so that the messages wait in the retry topic, as with a broker.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from rmq_spark.pop.due import MESSAGES_MAX, Due, first_due
+from rmq_spark.pop.pop_name import PopName
+from rmq_spark.pop.revive import revive_due
+from rmq_spark.services.service import Now
+from store_format.bookkeeping.ledger import Ledger
+from store_format.commit.session import WriteSession
+from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
+from store_format.errors import StoreError
+from store_format.pop.log import InFlightLog, in_flight_logs
+from store_format.pop.reader import InFlightReader
+from store_format.read.store import Store
+
+_COLUMNS = (
+    ViewColumn("group", TEXT, "The consumer group."),
+    ViewColumn("topic", TEXT, "The topic of the message; a message that came again is in the retry topic."),
+    ViewColumn("queueId", INT, "The queue of the message."),
+    ViewColumn("queueOffset", LONG, "Its offset."),
+    ViewColumn("popTimestamp", TIME, "When a consumer got the message."),
+    ViewColumn("dueTimestamp", TIME, "When its invisible time was over."),
+)
+
+
+class Revive:
+    """Looks at all in-flight logs of a store; keeps its place in them between two turns."""
+
+    name = "revive"
+
+    def __init__(self) -> None:
+        self._readers: dict[PopName, InFlightReader] = {}
+
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> RevivePlan:
+        """A log that cannot be read is an error of `apply`; the others have their turn before."""
+        names = [PopName(store.path, group, topic) for group, topic in in_flight_logs(store.path)]
+        for gone in self._readers.keys() - set(names):
+            self._readers.pop(gone).close()
+        logs, errors = [], []
+        for name in names:
+            reader = self._readers.setdefault(name, InFlightReader(name.directory))
+            try:
+                state = reader.look()
+            except StoreError as error:
+                errors.append(error)
+                continue
+            if state is not None:
+                logs.append(
+                    _Log(name, first_due(state, now.ms), state.next_visible, state.reviving is not None)
+                )
+        logs.sort(key=lambda each: each.next_visible or 0)
+        return RevivePlan(now, logs, errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One in-flight log: what is due of it. `is_broken`: a revive was broken off."""
+
+    name: PopName
+    due: list[Due]
+    next_visible: int | None
+    is_broken: bool
+
+    @property
+    def messages(self) -> int:
+        return sum(len(each.offsets) for each in self.due)
+
+
+@dataclass(frozen=True, slots=True)
+class RevivePlan:
+    """What is due in each log, the oldest first; a turn ends after `MESSAGES_MAX` messages."""
+
+    now: Now
+    logs: list[_Log]
+    errors: list[StoreError]
+
+    @property
+    def due(self) -> int:
+        return sum(each.messages for each in self.logs)
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.errors) or any(each.due or each.is_broken for each in self.logs)
+
+    @property
+    def next_due(self) -> int | None:
+        return min((each.next_visible for each in self.logs if each.next_visible is not None), default=None)
+
+    @property
+    def late_ms(self) -> int | None:
+        oldest = min((each.due[0].visible_at for each in self.logs if each.due), default=None)
+        return None if oldest is None else self.now.ms - oldest
+
+    def table(self) -> pa.Table:
+        """One row for each due message."""
+        rows = [
+            (
+                log.name.group, log.name.topic_of(due.key[0]), due.key[1], offset,
+                time_us(due.key[3]), time_us(due.visible_at),
+            )
+            for log in self.logs
+            for due in log.due
+            for offset in due.offsets.tolist()
+        ]  # fmt: skip
+        return pa.Table.from_batches([batch_of(_COLUMNS, rows)])
+
+    def apply(self, session: WriteSession) -> int:
+        """Stores the due messages again, a commit for each log, and returns how many were stored.
+
+        Raises the first error after all logs have had their turn.
+        """
+        done, seen, errors = 0, 0, list(self.errors)
+        for each in self.logs:
+            if not (each.due or each.is_broken) or seen >= MESSAGES_MAX:
+                continue
+            log = InFlightLog(each.name.directory, sync=session.options.sync)
+            try:
+                found = revive_due(each.name, log, session, self.now.ms)
+                done += found.copies
+                seen += found.messages
+            except StoreError as error:
+                errors.append(error)
+            finally:
+                log.close()
+        if errors:
+            raise errors[0]
+        return done
