@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
 
@@ -36,6 +36,7 @@ from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import QueueKey
 from store_format.pop.check_point import Revive
 from store_format.pop.log import InFlightLog
+from store_format.pop.records import PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_units, units_at
@@ -87,8 +88,8 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     begun = rows.marked(revive.bits)
     copies = np.flatnonzero(begun & (found.place >= 0))
     if len(copies):
-        pop_times = np.array([rows.keys[each][3] for each in rows.point[copies].tolist()], np.int64)
-        _append(name, log, session, found.messages.take(found.place[copies]), pop_times, revive)
+        keys = [rows.keys[each] for each in rows.point[copies].tolist()]
+        _append(name, log, session, found.messages.take(found.place[copies]), keys, revive)
     log.run(lambda state: state.end_revive(revive.number, is_done=True))
     gone = int(begun.sum()) - len(copies)
     if gone:
@@ -248,7 +249,7 @@ def _append(
     log: InFlightLog,
     session: WriteSession,
     messages: StoredMessages,
-    pop_times: _Ints,
+    keys: Sequence[PointKey],
     revive: Revive,
 ) -> None:
     conf = broker_conf_of(name.root, session.options.conf)
@@ -256,7 +257,14 @@ def _append(
     if conf.use_separate_retry_queue:
         topics = read_topics(name.root)
         queue_nums = topics[name.topic].write_queue_nums if topics and name.topic in topics else None
-    made = revived(messages, name.group, pop_times, queue_nums=queue_nums)
+    suspended = log.run(lambda state: {each.key for each in state.check_points() if each.suspend})
+    made = revived(
+        messages,
+        name.group,
+        np.array([pop_time for *_, pop_time in keys], np.int64),
+        keeps_times=np.array([key in suspended for key in keys], bool),
+        queue_nums=queue_nums,
+    )
     session.append(made.messages, turn=_turn(name, revive), new_topics=made.new_topics)
     _begin_offsets(name, log, session, made.new_topics)
 

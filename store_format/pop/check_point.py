@@ -14,7 +14,8 @@ class CheckPoint:
     """Messages that were handed out together (PopCheckPoint). Bit k of `acked` is the k-th of `offsets`.
 
     The messages are invisible until `visible_at`. `owner` is the consumer that got them. `origin` is (broker
-    name, revive queue id) if a broker handed them out; `taken` are then the bits that it had acknowledged.
+    name, revive queue id) if a broker handed them out; `taken` are then the bits that it had acknowledged, and
+    `suspend` says that the messages come again with the same reconsumeTimes.
     """
 
     flag: int
@@ -27,6 +28,7 @@ class CheckPoint:
     origin: tuple[str, int] | None = None
     acked: int = 0
     taken: int = 0
+    suspend: bool = False
 
     @property
     def key(self) -> PointKey:
@@ -90,6 +92,7 @@ def as_json(point: CheckPoint) -> dict[str, Any]:  # Any: JSON
         "origin": point.origin,
         "acked": hex(point.acked),
         "taken": hex(point.taken),
+        **({"suspend": True} if point.suspend else {}),
     }
 
 
@@ -108,4 +111,5 @@ def from_json(each: Mapping[str, Any]) -> CheckPoint:
         None if origin is None else (origin[0], origin[1]),
         int(each["acked"], 16),
         int(each["taken"], 16),
+        each.get("suspend", False),
     )

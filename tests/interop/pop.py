@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,6 +49,10 @@ class Handle:
     @property
     def visible_at(self) -> int:
         return self.pop_time + self.invisible_ms
+
+    @property
+    def text(self) -> str:
+        return " ".join(map(str, vars(self).values()))
 
 
 class PopClient:
@@ -97,10 +101,15 @@ class PopClient:
         assert answer["status"] == "OK", answer
 
     def change(self, topic: str, message: Line, invisible_ms: int, **options: Any) -> Line:
-        """The message with its new handle."""
-        (answer,) = self._ask("change", self.group, topic, message["handle"], invisible_ms)
+        """The message with its new handle. Option: suspend."""
+        words = ("change", self.group, topic, message["handle"], invisible_ms)
+        (answer,) = self._ask(*words, *_words(options))
         assert answer["status"] == "OK", answer
         return message | {"handle": answer["handle"]}
+
+
+def _words(options: Mapping[str, Any]) -> list[str]:
+    return [f"{name}={str(value).lower() if value is True else value}" for name, value in options.items()]
 
 
 def place(message: Line) -> tuple[str, int, int]:

@@ -39,6 +39,7 @@ class Left:
     handles: dict[Place, Handle] = field(default_factory=dict)  # of what is in flight
     first_popped: dict[str, str] = field(default_factory=dict)  # UNIQ_KEY -> 1ST_POP_TIME
     keys: dict[Place, str] = field(default_factory=dict)  # UNIQ_KEY
+    suspended: Place = ("", 0, 0)  # comes again with the same reconsumeTimes
     order: list[Line] = field(default_factory=list)  # of IN_ORDER, with the last handle
 
     def note(self, messages: Iterable[Line]) -> None:
@@ -122,7 +123,7 @@ def sent(client: Client, topic: str, count: int, **options: object) -> set[Place
 
 
 def _pop(left: Left, client: PopClient, short: int) -> None:
-    """Two pops, a few acks of both kinds, and two changed times; half of the messages stay."""
+    """Two pops, a few acks of both kinds, and three changed times; half of the messages stay."""
     first, second = client.pop(ORDERS, 10, short), client.pop(ORDERS, 10, short + LATER_MS)
     left.note([*first, *second])
     client.ack(ORDERS, first[1:4])
@@ -132,7 +133,9 @@ def _pop(left: Left, client: PopClient, short: int) -> None:
         client.change(ORDERS, first[6], short + LATER_MS),
         client.change(ORDERS, second[6], short),
     )
-    left.note([later, sooner])
+    suspended = client.change(ORDERS, second[7], short, suspend=True)
+    left.note([later, sooner, suspended])
+    left.suspended = place(suspended)
 
 
 def _pop_in_order(left: Left, client: PopClient, short: int) -> None:
@@ -148,7 +151,8 @@ def until_seen(
     pop: Callable[[], Sequence[Line]], count: int, seconds_max: float = 60.0
 ) -> list[tuple[float, Line]]:
     """(time, message) of each, until there are so many; some more when too many come at once."""
-    end, found = time.monotonic() + seconds_max, []
+    end = time.monotonic() + seconds_max
+    found: list[tuple[float, Line]] = []
     while len(found) < count:
         assert time.monotonic() < end, (
             f"{len(found)} of {count} within {seconds_max} s: {[place(each) for _, each in found]}"

@@ -21,6 +21,7 @@ from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_topics
+from store_format.pop.check_point import CheckPoint, as_json, from_json
 from store_format.pop.state import PopState
 from tests.rmq_spark.pop.test_share import NOW_MS, QUEUES, RETRY, Clock, open_share, pop
 from tests.support.oracle import Message
@@ -95,6 +96,16 @@ def test_an_invisible_time_of_0_comes_again_at_once(share: Share, root: Path) ->
     assert share.revive() == Revived(copies=1)
     assert [m.body.rstrip(b".") for m in copies(root)] == [b"message 4 of T"]
     assert in_flight(share) == 1
+
+
+def test_a_suspended_message_of_a_broker_keeps_its_times(share: Share, root: Path) -> None:
+    """A check point with `sp` (PopReviveService.reviveRetry), also after the log was written again."""
+    points = [CheckPoint(0, 0, at, range(at, at + 1), NOW_MS, 60_000, suspend=at == 1) for at in (0, 1)]
+    share.run(lambda state: state.take_over(points))
+    assert from_json(as_json(points[1])) == points[1]
+    wait_until(share, LATER_MS)
+    assert share.revive() == Revived(copies=2)
+    assert [m.reconsume_times for m in copies(root)] == [1, 0]
 
 
 def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: Share, root: Path) -> None:
