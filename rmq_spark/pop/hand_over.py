@@ -17,11 +17,12 @@ messages that are delivered again, and loses none; who opens the log next finds 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from rmq_spark.pop.mirror import Mirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from rmq_spark.produce.rows import Host
@@ -33,14 +34,14 @@ from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.group_offsets import is_broker_49, read_group_offsets, write_group_offsets_held
+from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_topics
-from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey
+from store_format.names import REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog
-from store_format.pop.state import PopQueue, PopState
+from store_format.pop.state import PopState
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
 
@@ -59,13 +60,16 @@ class HandedOver:
     acks: int
 
 
-def hand_over(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> HandedOver | None:
+def hand_over(
+    name: PopName, log: InFlightLog, mirror: Mirror, session: WriteSession, now_ms: int
+) -> HandedOver | None:
     """Gives what is in flight to the broker that is started next, and closes the in-flight log.
 
     For the last consumer, when no revive is under way. Returns None, with a warning, if no broker of this
     store could revive the messages: then consumerOffset.json keeps the lowest offsets that are not
     acknowledged, and a broker delivers from there on.
     """
+    mirror.compare(mirror.read())  # what somebody has moved is not in flight any more
     conf = broker_conf_of(name.root, session.options.conf)
     store = session.store()
     points = log.run(lambda state: [*state.check_points(), *state.settled.values()])
@@ -81,9 +85,7 @@ def hand_over(name: PopName, log: InFlightLog, session: WriteSession, now_ms: in
             return None
         add_subscription_group(name.root, name.group, timestamp=now_ms, files=session.files)
         _append(name, session, store, records, conf, now_ms)
-    offsets = log.run(lambda state: _next_offsets(state, name))
-    if offsets:
-        _write_offsets(name, log, session, offsets, now_ms)
+    mirror.compare(mirror.read(), is_next=True)
     log.run(PopState.close)
     check_points = sum(isinstance(each.record, BrokerCheckPoint) for each in records)
     return HandedOver(sum(each.left for each in points), check_points, len(records) - check_points)
@@ -199,35 +201,3 @@ def _broker_host(store: Store, name: PopName, records: list[PopRecord]) -> Host:
                 is_v6 = int(np.asarray(messages.sys_flag)[0]) & STORE_HOST_V6
                 return ip if is_v6 else ip[:4], int(np.asarray(messages.store_port)[0])
     return _ANY_HOST
-
-
-# ---- offsets -----------------------------------------------------------------------------------------------
-
-
-def _next_offsets(state: PopState, name: PopName) -> dict[PopQueue, int]:
-    return {key: queue.next_offset for key, queue in state.queues.items()}
-
-
-def _write_offsets(
-    name: PopName,
-    log: InFlightLog,
-    session: WriteSession,
-    offsets: Mapping[PopQueue, int],
-    now_ms: int,
-) -> None:
-    """The next offsets, but not of queues whose offset somebody else has changed since it was written."""
-    there = read_group_offsets(name.root, name.group)
-    mirrored = log.run(lambda state: dict(state.mirrored))
-    kept: dict[QueueKey, int] = {}
-    for queue, offset in offsets.items():
-        key = name.topic_of(queue[0]), queue[1]
-        if there.get(key) is None or queue not in mirrored or there[key] in mirrored[queue]:
-            kept[key] = offset
-        else:
-            _log.warning(
-                "%s: group %s, %s-%d: the offset %d in consumerOffset.json is kept, somebody has set it "
-                "while the queue was popped", name.root, name.group, *key, there[key],
-            )  # fmt: skip
-    flags = name.flags()
-    log.run(lambda state: state.note_mirrored({(flags[topic], q): at for (topic, q), at in kept.items()}))
-    write_group_offsets_held(name.root, name.group, kept, timestamp=now_ms, files=session.files)

@@ -16,9 +16,11 @@ from typing import Literal, TypeVar
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, Mirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
+from rmq_spark.pop.take_over import take_over
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.errors import OptionError, StoreInUseError
@@ -234,8 +236,9 @@ class Share:
 
     def _hand_over(self) -> None:
         try:
-            with self._locked():
-                self._mirror.compare(self._mirror.read())
+            with write_session(self.name.root, self._commit_options()) as session:
+                finish_revive(self.name, self.log, session)
+                hand_over(self.name, self.log, self._mirror, session, self.options.clock_ms())
         except StoreInUseError as error:
             _log.warning(
                 "%s: what group %s has in flight is not handed over: %s", self.name.root, self.group, error
@@ -252,6 +255,7 @@ class Share:
         known = self._mirror.read()
         self.log.run(lambda state: _opened(state, self.name, known))
         self._mirror.compare(known)
+        take_over(self.name, self.log, session.store())
 
     def _locked(self, timeout: float | None = None) -> CheckedLock:
         timeout = self.options.lock_timeout if timeout is None else timeout

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 import pytest
 
 from rmq_spark.pop.hand_over import HandedOver, hand_over, revive_topic_of
+from rmq_spark.pop.mirror import Mirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.take_over import take_over
 from store_format.commit.prepare_store import CommitOptions
@@ -70,7 +71,8 @@ def _closed(
 ) -> HandedOver | None:
     options = CommitOptions(sync=False, conf=conf, clock=lambda: now_ms)
     with write_session(name.root, options) as session:
-        return hand_over(name, log, session, now_ms)
+        mirror = Mirror(name, log, lambda: now_ms, sync=False)
+        return hand_over(name, log, mirror, session, now_ms)
 
 
 @pytest.fixture
@@ -182,7 +184,7 @@ def test_a_broker_that_would_not_revive_gets_the_lowest_offsets(
     with caplog.at_level(logging.WARNING):
         assert _closed(own, log, NOW_MS, BrokerConf.of(conf, "broker.conf")) is None
     assert message in caplog.text
-    assert read_group_offsets(own.root, "billing") == {}  # the share's mirror writes 4
+    assert read_group_offsets(own.root, "billing") == {("Orders", 0): 4}
     assert not log.run(lambda state: state.is_closed)
     assert _broker_has(own.root, own) == {}
 
@@ -197,7 +199,7 @@ def test_an_offset_that_somebody_has_set_stays(own: PopName, caplog: pytest.LogC
     with caplog.at_level(logging.WARNING):
         _closed(own, log, NOW_MS)
     assert read_group_offsets(own.root, "billing") == {("Orders", 0): 50, ("Orders", 1): 10}
-    assert "somebody has set it" in caplog.text
+    assert "was moved by another program" in caplog.text
 
 
 def test_the_cluster_is_that_of_the_broker_s_own_topics(golden: PopName, own: PopName) -> None:
@@ -232,10 +234,17 @@ def test_a_hand_over_that_was_broken_off_is_found(own: PopName) -> None:
     log = _opened(own, {(0, 0): 0})
     log.run(lambda state: state.hand_out(0, 0, range(40), 40, NOW_MS, 60_000))
     wanted = log.run(_in_state)
-    saved = pathlib.Path(own.directory, "in-flight.log").read_bytes()
+    mirror = Mirror(own, log, lambda: NOW_MS, sync=False)
+    mirror.compare(mirror.read())
+    files = [
+        pathlib.Path(own.directory, "in-flight.log"),
+        pathlib.Path(own.root, "config/consumerOffset.json"),
+    ]
+    saved = [path.read_bytes() for path in files]
     _closed(own, log, NOW_MS)
     log.close()
-    pathlib.Path(own.directory, "in-flight.log").write_bytes(saved)
+    for path, data in zip(files, saved, strict=True):
+        path.write_bytes(data)
     log = InFlightLog(own.directory)
     assert take_over(own, log, Store.open(own.root)) == 40
     assert log.run(_in_state) == wanted
