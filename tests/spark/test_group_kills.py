@@ -12,7 +12,6 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -25,7 +24,7 @@ from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.plan import ranges
 from tests.support.ownership import double_ownership, read_events
-from tests.support.spark.processes import ROOT
+from tests.support.spark.processes import ROOT, signal_session
 from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.slow
@@ -72,11 +71,7 @@ class Query:
             )
 
     def signal(self, number: signal.Signals) -> None:
-        """To all that the query started: Spark gives its Python workers process groups of their own."""
-        for name in filter(str.isdecimal, os.listdir("/proc")):
-            with suppress(ProcessLookupError):
-                if os.getsid(int(name)) == self.process.pid:
-                    os.kill(int(name), number)
+        signal_session(self.process.pid, number)
 
     def kill(self) -> None:
         self.signal(signal.SIGKILL)

@@ -5,8 +5,10 @@ its own environment.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -38,3 +40,13 @@ def run(
     )
     assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
     return done.stdout
+
+
+def signal_session(leader: int, number: signal.Signals) -> None:
+    """Signals all processes of the session that `leader` began: Spark gives its Python workers process groups
+    of their own.
+    """
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        with suppress(ProcessLookupError):
+            if os.getsid(int(name)) == leader:
+                os.kill(int(name), number)
