@@ -12,7 +12,6 @@ from collections.abc import Sequence
 
 from rmq_spark.consume.pop_offset import PoppedRange
 from rmq_spark.pop.stream_shares import StreamShares
-from store_format.errors import StoreError
 
 _log = logging.getLogger(__name__)
 
@@ -29,7 +28,7 @@ class StreamLease:
         self._lock = threading.Lock()
         self._held: tuple[PoppedRange, ...] = ()
         self._renewed_ms = 0
-        self._error: StoreError | None = None
+        self._error: Exception | None = None
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqlog-pop-lease", daemon=True)
         self._thread.start()
@@ -67,7 +66,7 @@ class StreamLease:
             try:
                 self._turn()
                 self._error = None
-            except StoreError as error:
+            except Exception as error:  # the query raises it, unless the next turn succeeds
                 if self._error is None:
                     _log.warning("the invisible time could not be renewed: %s", error)
                 self._error = error
@@ -81,7 +80,7 @@ class StreamLease:
                 self._held = tuple(each for each in self._held if each not in lost)
                 self._renewed_ms = now
         _warn(lost, "the process did not run for longer than invisibleDuration")
-        self._shares.revive()
+        self._shares.keep()
 
 
 def _warn(lost: Sequence[PoppedRange], reason: str) -> None:

@@ -1,4 +1,4 @@
-"""What the members of a group share, as one stream sees it: each topic in each store has an in-flight log."""
+"""What the members of a group share, as one stream sees it: each topic in each store is a share."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from rmq_spark.consume.pop_offset import PoppedRange
 from rmq_spark.options.pop_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.unknown_names import refuse_unknown_names
+from rmq_spark.pop.share import InitMode, Share, ShareOptions
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits
 from rmq_spark.stream.stores import StreamStores
-from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.records import PointKey
-from store_format.pop.state import PopState
+from store_format.pop.state import TOPIC, PopQueue, PopState
 
 _log = logging.getLogger(__name__)
 
@@ -59,37 +59,47 @@ class StreamShares:
         self._options = options
         self._owner = owner
         self._losses = Losses(stores.options.fail_on_data_loss)
-        self._logs: dict[_ShareKey, InFlightLog] = {}
+        self._shares: dict[_ShareKey, Share] = {}
         topics = stores.options.topics.names
         # name of the topic, or of a retry topic -> the topic, and the flag of receipt handles
-        self._flags = {topic: (topic, 0) for topic in topics} | options.retry_topics(topics)
+        self._flags = {topic: (topic, TOPIC) for topic in topics} | options.retry_topics(topics)
 
     def open(self) -> None:
-        """Joins the group. Raises OptionError for a topic that no store has."""
-        options = self._stores.options
-        refuse_unknown_names(self._stores.stores, options, list(self._stores.queues))
+        """Joins the group. Raises OptionError for a topic that no store has, and what `Share.open` raises."""
+        refuse_unknown_names(self._stores.stores, self._stores.options, list(self._stores.queues))
         for store in self._stores.stores:
-            for topic in options.topics.names:
-                directory = in_flight_directory(store.path, self._options.group, topic)
-                log = self._logs[topic, store.broker_name] = InFlightLog(directory)
-                log.run(lambda state: state.open() if state.is_closed else None)
+            known = store.configured_topics()
+            for topic in self._stores.options.topics.names:
+                if topic in known:
+                    self._opened((topic, store.broker_name))
 
     def close(self) -> None:
-        """Leaves the group."""
-        for log in self._logs.values():
-            log.close()
+        """Leaves the group. The last member hands what is in flight over to a broker."""
+        for share in self._shares.values():
+            share.close()
+
+    def _opened(self, key: _ShareKey) -> Share:
+        """The share of a topic on a broker. A topic may be created on a broker while the query runs."""
+        share = self._shares.get(key)
+        if share is None:
+            topic, broker = key
+            (store,) = (store for store in self._stores.stores if store.broker_name == broker)
+            mode: InitMode = "MIN" if self._options.from_first else "MAX"
+            options = ShareOptions(init_mode=mode, clock_ms=self.now_ms)
+            share = self._shares[key] = Share.open(store, self._options.group, topic, options)
+        return share
 
     # ---- between micro-batches -----------------------------------------------------------------------------
 
     def acknowledge(self, ranges: Sequence[PoppedRange]) -> None:
         """Acknowledges the ranges of a micro-batch that Spark has committed."""
-        for log, parts in self._by_log(ranges):
+        for share, parts in self._by_share(ranges):
 
             def change(state: PopState, parts: Sequence[PoppedRange] = parts) -> None:
                 for key in self._keys(state, parts):
                     state.ack(key)
 
-            log.run(change)
+            share.run(change)
 
     def orphans(self, ranges: Sequence[PoppedRange]) -> list[PoppedRange]:
         """What this query took for an offset that Spark never stored: its check points beside `ranges`.
@@ -98,39 +108,53 @@ class StreamShares:
         """
         known = frozenset(ranges)
         found: list[PoppedRange] = []
-        for share, log in self._logs.items():
+        for (_, broker), share in self._shares.items():
 
-            def change(state: PopState, share: _ShareKey = share) -> list[PoppedRange]:
+            def change(state: PopState, share: Share = share, broker: str = broker) -> list[PoppedRange]:
                 now, renewed = self.now_ms(), []
                 for point in [each for each in state.check_points() if each.owner == self._owner]:
-                    queue = self._queue(share, point.flag, point.queue_id)
+                    queue = MessageQueue(share.topic_of(point.flag), broker, point.queue_id)
                     each = PoppedRange(queue, point.start, point.offsets[-1] + 1, point.pop_time)
                     until = now - point.pop_time + self._options.invisible_ms
                     if each not in known and state.renew(point.key, until):
                         renewed.append(each)
                 return renewed
 
-            found += log.run(change)
+            found += share.run(change)
         return found
 
     def ready(self) -> Ready:
-        """The messages that nobody has taken, as of the last look at the stores."""
-        queues = self._queues()
+        """The messages that nobody has taken, as of the last look at the stores.
+
+        Raises OffsetOutOfRangeError for messages that retention deleted before, unless failOnDataLoss is
+        false.
+        """
         begins: dict[MessageQueue, int] = {}
-        members: set[str] = set()
-        for share, log in self._logs.items():
+        members = {self._owner}
+        for share_key, keys in self._queues().items():
+            share = self._opened(share_key)
 
             def change(
-                state: PopState, queues: Sequence[MessageQueue] = queues.get(share, ())
+                state: PopState, keys: Sequence[MessageQueue] = keys
             ) -> tuple[dict[MessageQueue, int], set[str]]:
-                return {key: self._begin(state, key) for key in queues}, _owners(state)
+                known = {key: state.queues.get(self._pop_queue(key)) for key in keys}
+                owners = {point.owner for point in state.check_points() if point.owner}
+                return {key: each.next_offset for key, each in known.items() if each is not None}, owners
 
-            found, owners = log.run(change)
+            found, owners = share.run(change)
+            wrong = [key for key in keys if not self._is_begun(key, found.get(key))]
+            self._losses.report()
+            if wrong:
+                share.begin([self._pop_queue(key) for key in wrong])
+                found, _ = share.run(change)
             begins |= found
             members |= owners
-        self._losses.report()
         stops = {key: max(self._stores.queues[key].max_offset, begin) for key, begin in begins.items()}
-        return Ready(begins, stops, len(members | {self._owner}))
+        return Ready(begins, stops, len(members))
+
+    def _is_begun(self, key: MessageQueue, offset: int | None) -> bool:
+        """Whether the queue has a next offset that exists. Another one than the first is a loss."""
+        return offset is not None and self._losses.begin(key, offset, self._stores.queues[key]) == offset
 
     def take(self, ready: Ready, limits: Limits) -> list[PoppedRange]:
         """Takes messages within the limits. May return nothing: if none matches, or others were faster."""
@@ -142,7 +166,7 @@ class StreamShares:
             if count:
                 start, stop = ready.begins[key], ready.begins[key] + count
                 matching = self._matching(key, start, stop)
-                wanted.setdefault(self._share(key), []).append((key, start, stop, matching))
+                wanted.setdefault(self._share_key(key), []).append((key, start, stop, matching))
         found = []
         for share_key, parts in wanted.items():
 
@@ -151,7 +175,7 @@ class StreamShares:
             ) -> list[PoppedRange]:
                 return [each for part in parts for each in self._hand_out(state, *part)]
 
-            found += self._logs[share_key].run(change)
+            found += self._opened(share_key).run(change)
         return found
 
     # ---- while a micro-batch runs --------------------------------------------------------------------------
@@ -159,7 +183,7 @@ class StreamShares:
     def renew(self, ranges: Sequence[PoppedRange], invisible_ms: int) -> list[PoppedRange]:
         """Makes the ranges invisible for that time from now on. Returns those that are taken no longer."""
         lost: list[PoppedRange] = []
-        for log, parts in self._by_log(ranges):
+        for share, parts in self._by_share(ranges):
 
             def change(state: PopState, parts: Sequence[PoppedRange] = parts) -> list[PoppedRange]:
                 now = self.now_ms()
@@ -172,67 +196,58 @@ class StreamShares:
                     )
                 ]
 
-            lost += log.run(change)
+            lost += share.run(change)
         return lost
 
-    def revive(self) -> None:
-        """Makes what dead members had taken visible again, once its invisible time has passed."""
+    def keep(self) -> None:
+        """Call it about once a second: writes offsets, and makes what dead members had visible again.
+
+        Raises StoreInUseError if a broker has opened a store.
+        """
+        for share in list(self._shares.values()):
+            share.keep()
+            share.revive()
 
     # ---- one share -----------------------------------------------------------------------------------------
 
-    def _share(self, key: MessageQueue) -> _ShareKey:
+    def _share_key(self, key: MessageQueue) -> _ShareKey:
         return self._flags[key.topic][0], key.broker_name
 
-    def _queue(self, share: _ShareKey, flag: int, queue_id: int) -> MessageQueue:
-        name = next(name for name, known in self._flags.items() if known == (share[0], flag))
-        return MessageQueue(name, share[1], queue_id)
+    def _pop_queue(self, key: MessageQueue) -> PopQueue:
+        return self._flags[key.topic][1], key.queue_id
 
     def _queues(self) -> dict[_ShareKey, list[MessageQueue]]:
         found: dict[_ShareKey, list[MessageQueue]] = {}
         for key in self._stores.queues:
             if key.topic in self._flags:
-                found.setdefault(self._share(key), []).append(key)
+                found.setdefault(self._share_key(key), []).append(key)
         return found
 
-    def _by_log(self, ranges: Sequence[PoppedRange]) -> list[tuple[InFlightLog, list[PoppedRange]]]:
-        """The ranges of each log. Ranges of topics that are subscribed no longer are left out."""
+    def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[Share, list[PoppedRange]]]:
+        """The ranges of each share. Ranges of topics that are subscribed no longer are left out."""
         found: dict[_ShareKey, list[PoppedRange]] = {}
         for each in ranges:
-            if each.queue.topic in self._flags and self._share(each.queue) in self._logs:
-                found.setdefault(self._share(each.queue), []).append(each)
-        return [(self._logs[key], parts) for key, parts in found.items()]
+            if each.queue.topic in self._flags and self._share_key(each.queue) in self._shares:
+                found.setdefault(self._share_key(each.queue), []).append(each)
+        return [(self._shares[key], parts) for key, parts in found.items()]
 
     def _keys(self, state: PopState, ranges: Sequence[PoppedRange]) -> list[PointKey]:
         """The check points of the ranges: one each, or several small ones if a broker had them meanwhile."""
         found: list[PointKey] = []
-        for queue, start, stop, pop_time in ranges:
-            flag = self._flags[queue.topic][1]
-            key = flag, queue.queue_id, start, pop_time
+        for name, start, stop, pop_time in ranges:
+            queue = self._pop_queue(name)
+            key = *queue, start, pop_time
             point = state.check_point(key)
             if point is not None and point.offsets[-1] + 1 >= stop:
                 found.append(key)
                 continue
-            known = state.queues.get((flag, queue.queue_id))
+            known = state.queues.get(queue)
             found += [
-                (flag, queue.queue_id, *place)
+                (*queue, *place)
                 for place in (known.check_points if known is not None else ())
                 if place[1] == pop_time and start <= place[0] < stop
             ]
         return found
-
-    def _begin(self, state: PopState, key: MessageQueue) -> int:
-        """The next offset of a queue. A queue that the group has not read yet gets its first one."""
-        flag = self._flags[key.topic][1]
-        queue, known = self._stores.queues[key], state.queues.get((flag, key.queue_id))
-        if known is None:
-            first = flag or self._options.from_first
-            offset = queue.min_offset if first else max(queue.max_offset - 1, queue.min_offset)
-            state.set_offset(flag, key.queue_id, offset)
-            return offset
-        offset = self._losses.begin(key, known.next_offset, queue)
-        if offset < known.next_offset and not self._stores.options.fail_on_data_loss:
-            state.set_offset(flag, key.queue_id, offset)
-        return offset
 
     def _matching(self, key: MessageQueue, start: int, stop: int) -> Sequence[int]:
         queue = self._stores.queues[key]
@@ -242,8 +257,8 @@ class StreamShares:
         self, state: PopState, key: MessageQueue, start: int, stop: int, matching: Sequence[int]
     ) -> list[PoppedRange]:
         """Takes what other members have left of [start, stop) since `ready`. One range, or none."""
-        flag = self._flags[key.topic][1]
-        known = state.queues[flag, key.queue_id]
+        queue = self._pop_queue(key)
+        known = state.queues[queue]
         if not known.next_offset < stop:
             return []
         if known.next_offset > start:
@@ -251,11 +266,10 @@ class StreamShares:
                 next((i for i, at in enumerate(matching) if at >= known.next_offset), len(matching)) :
             ]
         if not matching:
-            state.skip(flag, key.queue_id, stop)
+            state.skip(*queue, stop)
             return []
         point = state.hand_out(
-            flag,
-            key.queue_id,
+            *queue,
             matching,
             stop,
             self.now_ms(),
@@ -263,7 +277,3 @@ class StreamShares:
             self._owner,
         )
         return [PoppedRange(key, point.start, matching[-1] + 1, point.pop_time)]
-
-
-def _owners(state: PopState) -> set[str]:
-    return {point.owner for point in state.check_points() if point.owner}

@@ -25,6 +25,7 @@ from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.status import stat_identity
 from store_format.names import retry_topic
+from store_format.pop.members import live_topics
 
 _log = logging.getLogger(__name__)
 
@@ -94,6 +95,7 @@ class StreamGroup:
         options, stores = self._options, self._stores.stores
         roots = {store.broker_name: store.path for store in stores}
         self._refuse_unknown()
+        self._refuse_pop()
         offsets = options.make_offset_store(roots)
         offsets.check()
         if any(store.state is StoreState.LIVE for store in stores):
@@ -152,6 +154,17 @@ class StreamGroup:
             member.leave({})
             raise
         return member
+
+    def _refuse_pop(self) -> None:
+        group = self._options.group
+        for store in self._stores.stores:
+            for topic in live_topics(store.path, group):
+                if self._stores.options.topics.chooses_topic(topic):
+                    raise OptionError(
+                        f"group {group}: expected only members that read whole queues, found consumers that "
+                        f"pop topic {topic} in {store.path}: a message would go to both. Stop them, set "
+                        "consumeMode=pop, or use another group"
+                    )
 
     def _refuse_unknown(self) -> None:
         queues = [*self._shared(), *self._stores.queues]

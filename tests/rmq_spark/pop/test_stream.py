@@ -10,15 +10,20 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.pop_offset import PopOffset
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
+from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from rmq_spark.pop.stream import PopPositions
+from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
+from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.pop.log import in_flight_directory, read_in_flight
+from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
 from tests.support.staged import append, make_store, numbered
 
@@ -156,3 +161,233 @@ def test_two_queries_share_a_queue(store: Path, clock: Clock, queries: list[Quer
     append(store, numbered("T", 40, 4, queues=2))
     assert two.step()
     assert two.read().keys() >= {(0, 20), (0, 21), (1, 20), (1, 21)}
+
+
+@pytest.mark.parametrize("killed", ["before Spark stored the offset", "in the batch", "after its commit"])
+def test_a_query_that_comes_back_in_time_reads_each_message_once(
+    store: Path, clock: Clock, queries: list[Query], killed: str
+) -> None:
+    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
+    queries += [one, two]
+    assert one.step()
+    if killed == "before Spark stored the offset":
+        lost = one.positions.latest(one.start())
+    else:
+        assert one.take()
+        lost = one.offsets[-1]
+        one.run()
+        one.commits -= killed == "in the batch"
+    before = dict(one.rows)
+    clock.now += INVISIBLE_MS - 1
+    assert two.step()  # another member reads on, and takes nothing of the first
+    one.restart()
+    clock.now += INVISIBLE_MS - 1  # the time has begun again
+    assert one.take()
+    if killed == "before Spark stored the offset":
+        assert one.offsets[-1] == lost
+    one.run()
+    assert {number: one.rows[number] for number in before} == before
+    while any([one.step(), two.step()]):
+        pass
+    assert one.read() + two.read() == Counter({(queue, offset) for queue in range(2) for offset in range(20)})
+    assert state(store).in_flight == 0
+
+
+def test_a_query_that_comes_back_late_repeats_what_another_got(
+    store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
+    queries += [one, two]
+    assert one.take()
+    one.stop()
+    clock.now += INVISIBLE_MS + 1
+    while two.step():
+        pass
+    two.positions._opened[0].keep()  # type: ignore[index]
+    while two.step():
+        pass
+    # the other member has all, some of it from the retry topic: copies with the same bodies
+    bodies = [message.body for message in numbered("T", 0, 40, queues=2)]
+    assert sorted(two.bodies) == sorted(bodies)
+    one.restart()
+    assert [record.levelname for record in caplog.records if "delivered twice" in record.message] == [
+        "WARNING",
+        "WARNING",
+    ]
+    assert len(one.bodies) == 8  # the whole batch again: at least once
+    assert not one.step()
+
+
+def test_a_bounded_run_ends_with_what_was_ready(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock, maxOffsetsPerTrigger="16")
+    queries.append(one)
+    one.positions.bound_now()
+    assert one.step()
+    append(store, numbered("T", 40, 10, queues=2))
+    while one.step():
+        pass
+    assert len(one.read()) == 40
+    assert not one.step()
+    assert live_topics(str(store), "g") == []  # the member has left
+
+
+def test_filters_take_only_what_matches(store: Path, clock: Clock, queries: list[Query]) -> None:
+    tags = Query(store, clock, subExpression="T0 || T2", maxOffsetsPerTrigger="10")
+    price = Query(store, clock, group="h", expressionType="SQL92", subExpression="TAGS = 'T1'")
+    queries += [tags, price]
+    for query in (tags, price):
+        assert query.take()
+    assert state(store).in_flight == 7  # of 10
+    for query in (tags, price):
+        query.run()
+        while query.step():
+            pass
+    of_tag = {i: (i % 2, i // 2) for i in range(40)}
+    assert tags.read() == Counter(place for i, place in of_tag.items() if i % 3 != 1)
+    assert price.read() == Counter(place for i, place in of_tag.items() if i % 3 == 1)
+    # passed over, not in flight: nothing of it ever comes back
+    assert {each.next_offset for each in state(store).queues.values()} == {20}
+
+
+def test_without_a_match_the_next_messages_are_looked_at(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock, subExpression="none", maxOffsetsPerTrigger="4")
+    queries.append(one)
+    one.positions.bound_now()
+    assert not one.step()
+    assert [each.next_offset for each in state(store).queues.values()] == [20, 20]
+
+
+def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Query]) -> None:
+    store = make_store(tmp_path / "store")
+    append(store, numbered("T", 0, 6_000, queues=1))
+    one, two = Query(store, clock, maxOffsetsPerTrigger="2000"), Query(store, clock)
+    queries += [one, two]
+    assert one.take()
+    assert two.take()
+    ((_, start, stop, _),) = PopOffset.from_json(two.offsets[0]).ranges
+    assert (start, stop) == (2_000, 4_000)  # half of the rest: the first member is alive
+    assert two.scan.options.max_offsets_per_trigger == 10_000
+
+
+def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock, invisibleDuration="12h")
+    queries.append(one)
+    assert one.take()
+    taken = state(store).next_visible
+    assert taken == clock.now + 12 * 3600 * 1000
+    clock.now += 6 * 3600 * 1000
+    one.positions._opened[1]._turn()  # type: ignore[index]
+    assert state(store).next_visible == taken + 6 * 3600 * 1000
+    one.run()
+    assert not one.step()
+    clock.now += 6 * 3600 * 1000
+    one.positions._opened[1]._turn()  # type: ignore[index]
+    assert state(store).next_visible is None
+
+
+def test_what_retention_deleted_is_a_loss(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock, maxOffsetsPerTrigger="4")
+    queries.append(one)
+    assert one.step()
+    for part in sorted((store / "commitlog").iterdir())[:-1]:
+        part.unlink()
+    append(store, numbered("T", 40, 400, queues=2, body_size=200))
+    for part in sorted((store / "commitlog").iterdir())[:-1]:
+        part.unlink()
+    with pytest.raises(OffsetOutOfRangeError, match=r"retention deleted .* set failOnDataLoss=false"):
+        one.take()
+    one.restart(failOnDataLoss="false")
+    assert one.step()
+    assert min(offset for _, offset in one.rows[1]) > 2
+
+
+# ---- offsets and options -----------------------------------------------------------------------------------
+
+
+def test_an_offset_has_one_text() -> None:
+    ranges = [
+        PoppedRange(MessageQueue(topic, "b", queue_id), 5, 9, 1_700_000_000_000)
+        for topic in ("T", "%RETRY%g_T")
+        for queue_id in (10, 9)
+    ]
+    offset = PopOffset("spark-1", tuple(sorted(ranges)))
+    text = json.dumps(offset.to_json())
+    assert text == json.dumps(PopOffset("spark-1", tuple(reversed(ranges))).to_json())
+    assert text.index('"9"') < text.index('"10"')
+    assert PopOffset.from_json(json.loads(text)) == offset
+    assert PopOffset.from_json(PopOffset().to_json()) == PopOffset()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"T": {"b": {"0": 1}}}, "belongs to a query without consumeMode=pop"),
+        ({}, "belongs to a query without consumeMode=pop"),
+        ({"$pop": []}, "expected an object at $pop, found []"),
+        ({"$pop": {"later": 1}}, 'no key "later" in $pop; a later version wrote the checkpoint'),
+        ({"$pop": {"owner": 5}}, "expected a name at $pop/owner, found 5"),
+        ({"$pop": {"ranges": {"T": {"b": {"x": []}}}}}, "a queue id at ranges/T/b"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": {}}}}}}, "a list at ranges/T/b/0"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": [[5, 5, 1]]}}}}}, "[start, stop, popTime] at ranges/T/b/0"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": [[1, 2]]}}}}}, "[start, stop, popTime] at ranges/T/b/0"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": [[1, True, 3]]}}}}}, "[start, stop, popTime] at"),
+    ],
+)
+def test_a_checkpoint_of_another_hand_is_refused(value: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        PopOffset.from_json(value)
+    assert said in str(caught.value)
+
+
+def test_a_query_that_pulls_refuses_the_checkpoint() -> None:
+    with pytest.raises(OptionError, match="belongs to a query with consumeMode=pop; set consumeMode=pop"):
+        StreamOffset.from_json(PopOffset().to_json())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": "earliest"}, "consumeMode=pop and startingOffsets are given together: a group"),
+        ({"consumers": "2"}, "consumeMode=pop and consumers are given together: members that pop own no"),
+        ({"offsetStore": "local"}, "consumeMode=pop and offsetStore are given together"),
+        ({"allocateMessageQueueStrategy": "AVG"}, "consumeMode=pop and allocateMessageQueueStrategy are"),
+        ({"leaseTime": "10s"}, "consumeMode=pop and leaseTime are given together"),
+        ({"key": "k1"}, "consumeMode=pop and key are given together: the group would never read the other"),
+        ({"invisibleDuration": "10ms"}, "invisibleDuration: expected 1s to 12h, found 0.01s"),
+        ({"consumeFromWhere": "CONSUME_FROM_TIMESTAMP"}, "consumeFromWhere: expected CONSUME_FROM_FIRST_OFF"),
+        ({"subscribe": "%RETRY%g_T"}, "subscribe: expected topics without system topics"),
+        ({"consumeMode": "push"}, "consumeMode: expected one of pull, pop"),
+        ({"consumeMode": "pull"}, "invisibleDuration is for consumeMode=pop"),
+    ],
+)
+def test_options_that_contradict_pop(options: dict[str, str], said: str) -> None:
+    given = {"path": "/s", "group": "g", "subscribe": "T", "consumeMode": "pop", "invisibleDuration": "9s"}
+    with pytest.raises(OptionError) as caught:
+        parse_read_options(given | options, where=STREAM)
+    assert said in str(caught.value)
+
+
+def test_pop_needs_a_group_and_topics_and_a_stream() -> None:
+    for given, said in (
+        ({"subscribe": "T"}, "consumeMode is for consumer groups"),
+        ({"group": "g"}, "consumeMode=pop needs subscribe"),
+        ({"group": "g", "assign": '{"T":[0]}'}, "consumeMode=pop and assign are given together"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            parse_read_options({"path": "/s", "consumeMode": "pop", **given}, where=STREAM)
+    with pytest.raises(OptionError, match="consumeMode=pop is for readStream: a batch read acknowledges"):
+        parse_read_options({"path": "/s", "consumeMode": "pop", "group": "g", "subscribe": "T"})
+
+
+def test_a_group_either_pops_or_pulls(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock)
+    queries.append(one)
+    assert one.take()
+    pull = parse_read_options({"path": str(store), "group": "g", "subscribe": "T"}, where=STREAM)
+    assert pull.group is not None
+    with pytest.raises(
+        OptionError, match=r"found consumers that pop topic T in .*: a message would go to bot"
+    ):
+        GroupPositions(StreamStores(pull), pull.group).latest({})
