@@ -78,6 +78,7 @@ def _check_point(found: BrokerInFlight) -> CheckPoint:
         origin=(record.broker_name or "", found.revive_queue_id),
         acked=acked,
         taken=acked,
+        suspend=bool(record.suspend),
     )
 
 

@@ -14,8 +14,8 @@ class CheckPoint:
     """Messages that were handed out together (PopCheckPoint). Bit k of `acked` is the k-th of `offsets`.
 
     The messages are invisible until `visible_at`. `owner` is the consumer that got them. `origin` is (broker
-    name, revive queue id) if a broker handed them out; `taken` are then the bits that it had acknowledged, and
-    `suspend` says that the messages come again with the same reconsumeTimes.
+    name, revive queue id) if a broker handed them out; `taken` are then the bits that it had acknowledged,
+    and `suspend` says that the messages come again with the same reconsumeTimes.
     """
 
     flag: int
