@@ -10,6 +10,7 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
@@ -276,7 +277,81 @@ def _stops(root: str) -> object:
     return {queue: (entry.position, entry.stop) for queue, entry in queues.items()}
 
 
+# ---- pop ---------------------------------------------------------------------------------------------------
+
+
+def _make_popped(root: Path) -> None:
+    make_store(root)
+    append(root, numbered("T", 0, 24, queues=2))
+
+
+def _run_pop(root: str) -> None:
+    """Pops everything. Every third message is not acknowledged in time; every ninth not the second time.
+
+    A run after a kill acknowledges what the run before has popped, as if the handles had survived.
+    """
+    from rmq_spark.pop.share import Share, ShareOptions
+    from rmq_spark.services import run_once
+    from store_format import MessageStore
+    from store_format.pop import log
+
+    vars(log).update(_COMPACT_SIZE=400, _COMPACT_FACTOR=1)
+    seconds = [0]
+    options = ShareOptions(init_mode="MIN", clock_ms=lambda: BEGIN_MS + seconds[0] * _SECOND)
+    share = Share.open(MessageStore.open(root), "g", "T", options)
+    share.begin([(0, 0), (0, 1)])
+    _pop_all(share, 0, acknowledged=lambda offset: offset % 3 != 0)
+    seconds[0] = 61
+    assert share.revive().messages in (0, 8)
+    share.begin([(1, 0)])
+    _pop_all(share, 1, acknowledged=lambda offset: offset % 3 != 0, stop=8)
+    run_once(root, ["revive"], BEGIN_MS + 122 * _SECOND)
+    seconds[0] = 122
+    _pop_all(share, 1, acknowledged=lambda offset: True)
+    share.close()
+
+
+def _pop_all(share: Any, flag: int, acknowledged: Callable[[int], bool], stop: int = 1 << 30) -> None:
+    """Hands out the queues with this flag in threes up to `stop`, acknowledges, and keeps the offset file."""
+    from store_format.pop.state import PopState
+
+    queues = share.store.snapshot().queues
+    ends = {
+        (flag, queue_id): min(each.max_offset, stop)
+        for (topic, queue_id), each in queues.items()
+        if topic == share.topic_of(flag)
+    }
+
+    def pop(state: PopState) -> bool:
+        for queue, end in ends.items():
+            start = state.queues[queue].next_offset
+            if start < end:
+                offsets = range(start, min(start + 3, end))
+                state.hand_out(*queue, offsets, offsets.stop, share.options.clock_ms(), 60_000)
+                return True
+        return False
+
+    def acknowledge(state: PopState) -> None:
+        for point in list(state.check_points()):
+            if point.flag == flag:
+                state.ack(point.key, [n for n, each in enumerate(point.offsets) if acknowledged(each)])
+
+    share.run(acknowledge)
+    while share.run(pop):
+        share.run(acknowledge)
+        share.keep()
+
+
+def _popped(root: str) -> object:
+    """What is in flight, and whether the last consumer has closed the log."""
+    from store_format.pop.log import in_flight_directory, read_in_flight
+
+    state = read_in_flight(in_flight_directory(root, "g", "T"))
+    return None if state is None else (state.in_flight, state.is_closed, state.reviving)
+
+
 SCENARIOS: dict[str, Scenario] = {
+    "pop": Scenario(_make_popped, _run_pop, _popped, every=13),
     "orderly": Scenario(_make_ordered, _run_ordered, _stops, every=23),
     "recover a clean store": Scenario(make_lost, run_recover, files_seen, every=29),
     "recover after a crash": Scenario(make_crashed, run_recover, files_seen, every=19),
