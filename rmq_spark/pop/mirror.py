@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Mapping
 
 from rmq_spark.pop.pop_name import PopName
-from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
@@ -53,14 +52,6 @@ class Mirror:
                 state.mirrored.get(queue, (-1, -1))[1] != each.lowest for queue, each in state.queues.items()
             )
         )
-
-    def update(self, *, lock_timeout: float = 0.0) -> None:
-        """Compares the file with the log, and writes it; later if another writer has the store."""
-        try:
-            with CheckedLock(self._name.root, timeout=lock_timeout):
-                self.compare(self.read())
-        except StoreInUseError as error:
-            _log.debug("%s: offsets are written later: %s", self._name.root, error)
 
     def compare(self, known: Mapping[QueueKey, int], *, is_next: bool = False) -> None:
         """Applies the three rules under the store's lock. `is_next`: the file gets the next offsets."""

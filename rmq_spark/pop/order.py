@@ -44,6 +44,7 @@ def switch_order(state: PopState, is_on: bool) -> None:
 class OrderPop(TopicPop):
     """`TopicPop` in order. Two messages of one queue are in flight together only in one batch."""
 
+    is_ordered = True
     _revive_queue_id = ORDER_REVIVE_QUEUE
 
     def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:

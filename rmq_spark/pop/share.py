@@ -18,6 +18,8 @@ from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, Mirror
+from rmq_spark.pop.order import is_ordered, switch_order
+from rmq_spark.pop.order_mirror import OrderMirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
 from rmq_spark.pop.take_over import take_over
@@ -27,9 +29,10 @@ from store_format.errors import OptionError, StoreInUseError
 from store_format.files.lock import described, foreign_holder
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import refuse_foreign_offsets
+from store_format.metadata.read import read_subscription_groups
 from store_format.names import QueueKey
-from store_format.pop.log import InFlightLog
-from store_format.pop.members import Member
+from store_format.pop.log import InFlightLog, read_in_flight
+from store_format.pop.members import Member, live_topics
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Store
 
@@ -46,12 +49,14 @@ class ShareOptions:
     - `init_mode` (ConsumeInitMode): a group without an offset starts at the first message of a queue (MIN) or
       at the last one (MAX). With `young_from_zero` a queue from which nothing was deleted yet is read from
       its first message. A broker does so while that message is in its page cache, which no file shows.
+    - `fifo`: the group pops in order; None: if its consumeMessageOrderly in subscriptionGroup.json says so.
     - `sync`: acknowledgements and offsets survive a power loss.
     - `lock_timeout`: seconds to wait for another writer of the store.
     """
 
     init_mode: InitMode = "MAX"
     young_from_zero: bool = False
+    fifo: bool | None = None
     sync: bool = False
     lock_timeout: float = 10.0
     clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
@@ -60,7 +65,8 @@ class ShareOptions:
 class Share:
     """The share of one consumer; threads may use it together. `Share.open` makes one.
 
-    `lost` counts messages that were deleted before the group could read them.
+    `lost` counts messages that were deleted before the group could read them. `is_ordered`: the group pops in
+    order, see `rmq_spark.pop.order`.
     """
 
     def __init__(self, store: Store, name: PopName, options: ShareOptions) -> None:
@@ -73,6 +79,8 @@ class Share:
         self._member = Member(name.directory)
         self._keeper = FileLock(f"{name.directory}/keeper")
         self._mirror = Mirror(name, self.log, options.clock_ms, sync=options.sync)
+        self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
+        self.is_ordered = False
         self._keeping = threading.Lock()
 
     @classmethod
@@ -85,6 +93,9 @@ class Share:
         """
         share = cls(store, PopName(store.path, check_group(group), topic), options or ShareOptions())
         share._refuse()
+        groups = read_subscription_groups(store.path)
+        share.is_ordered = is_ordered(groups.get(group) if groups else None, share.options.fifo)
+        share._refuse_other_order()
         share._member.join(share.options.lock_timeout)
         try:
             with write_session(store.path, share._commit_options()) as session:
@@ -202,8 +213,22 @@ class Share:
             self.failure = error
             raise
         with self._keeping:
-            if self._keeper.try_exclusive() and self._mirror.is_changed():
-                self._mirror.update()
+            if self._keeper.try_exclusive() and (
+                self._mirror.is_changed() or self._order_mirror.is_changed()
+            ):
+                self._update()
+
+    def _update(self) -> None:
+        """Writes the files; later if another writer has the store now."""
+        try:
+            with self._locked(0.0):
+                self._compare()
+        except StoreInUseError as error:
+            _log.debug("%s: offsets are written later: %s", self.name.root, error)
+
+    def _compare(self) -> None:
+        self._mirror.compare(self._mirror.read())
+        self._order_mirror.update()
 
     # ---- revive --------------------------------------------------------------------------------------------
 
@@ -238,6 +263,7 @@ class Share:
         try:
             with write_session(self.name.root, self._commit_options()) as session:
                 finish_revive(self.name, self.log, session)
+                self._order_mirror.update()
                 hand_over(self.name, self.log, self._mirror, session, self.options.clock_ms())
         except StoreInUseError as error:
             _log.warning(
@@ -256,6 +282,8 @@ class Share:
         self.log.run(lambda state: _opened(state, self.name, known))
         self._mirror.compare(known)
         take_over(self.name, self.log, session.store())
+        self.log.run(lambda state: switch_order(state, self.is_ordered))
+        self._order_mirror.update()
 
     def _locked(self, timeout: float | None = None) -> CheckedLock:
         timeout = self.options.lock_timeout if timeout is None else timeout
@@ -281,6 +309,18 @@ class Share:
                 f"group {self.group}: expected only consumers that pop, found the query "
                 f"{', '.join(found[1])} in {found[0]}, which reads whole queues: a message would go to both. "
                 "Stop the query, or use another group"
+            )
+
+    def _refuse_other_order(self) -> None:
+        """Refuses a consumer that pops in order beside one that does not: they would share no message."""
+        state = read_in_flight(self.name.directory)
+        if state is None or state.is_closed or state.order.is_on == self.is_ordered:
+            return
+        if self.topic in live_topics(self.name.root, self.group):
+            there, here = ("in order", "without order")[:: 1 if state.order.is_on else -1]
+            raise OptionError(
+                f"fifo: consumers of group {self.group} pop topic {self.topic} {there}, found one that pops "
+                f"{here}; give all of them the same fifo, or set consumeMessageOrderly of the group"
             )
 
     def _refuse_broker(self) -> None:

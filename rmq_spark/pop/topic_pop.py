@@ -16,7 +16,7 @@ from rmq_spark.pop.choose import ShareRules, visits
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.window import Subscription, Window, read_window
-from store_format.errors import CorruptStoreError, InvalidReceiptHandleError
+from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, OptionError
 from store_format.message.single_unit import UnitPlace, decode_unit
 from store_format.names import TAGS
 from store_format.pop.check_point import CheckPoint
@@ -68,6 +68,7 @@ class TopicPop:
     replaces the mapping when the store has new messages.
     """
 
+    is_ordered = False
     _revive_queue_id = 0  # in handles; nobody writes these messages to a revive topic
 
     def __init__(
@@ -151,6 +152,12 @@ class TopicPop:
         state: PopState,
     ) -> tuple[list[HandedOut], list[tuple[PopQueue, int]]]:
         """(what was handed out, queues whose entries must be read first and from where), under the lock."""
+        if state.order.is_on != self.is_ordered:
+            way = "in order" if state.order.is_on else "without order"
+            raise OptionError(
+                f"fifo: a consumer was opened that pops {way} ({self.log.directory}); give all consumers "
+                "of the group the same fifo, and open this one again"
+            )
         out: list[HandedOut] = []
         unread: list[tuple[PopQueue, int]] = []
         left = request.count

@@ -21,8 +21,8 @@ Digest = int  # of a batch; 0 without one
 class OrderState:
     """The batches by queue id, a part of PopState. Each change is one note of the log.
 
-    `is_on`: the group pops in order. `mirrored` has what consumerOrderInfo.json was last given for a queue:
-    the digests of (the batch before, the batch).
+    `is_on`: the group pops in order. `mirrored` has what consumerOrderInfo.json has for a queue: the digests
+    of (the batch before it was last written, the batch that it was given).
     """
 
     def __init__(
@@ -131,9 +131,13 @@ class OrderState:
         old = [queue for queue, info in self.batches.items() if order_info.is_forgotten(info, now_ms)]
         self.take_over(dict.fromkeys(old))
 
-    def note_mirrored(self, queue_ids: Iterable[int]) -> None:
-        """Before consumerOrderInfo.json gets the batches of these queues."""
-        digests = [[queue_id, digest(self.batches.get(queue_id))] for queue_id in queue_ids]
+    def note_mirrored(
+        self, queue_ids: Iterable[int], before: Mapping[int, OrderInfo], after: Mapping[int, OrderInfo]
+    ) -> None:
+        """consumerOrderInfo.json has `before` or `after` for these queues: it is written now."""
+        digests = [
+            [queue_id, digest(before.get(queue_id)), digest(after.get(queue_id))] for queue_id in queue_ids
+        ]
         self._note("order", act="mirror", queues=digests)
 
     def not_mirrored(self) -> list[int]:
@@ -151,8 +155,8 @@ class OrderState:
         if act == "mode":
             self.is_on = values["on"]
         elif act == "mirror":
-            for queue_id, now in values["queues"]:
-                self.mirrored[queue_id] = (self.mirrored.get(queue_id, (0, 0))[1], now)
+            for queue_id, before, now in values["queues"]:
+                self.mirrored[queue_id] = (before, now)
         elif act == "state":
             self.is_on = values["on"]
             self.mirrored = {queue: (before, now) for queue, before, now in values["mirrored"]}

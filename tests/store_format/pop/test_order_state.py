@@ -119,11 +119,11 @@ def test_what_the_file_was_given(directory: str) -> None:
     log.run(lambda state: _open(state, 0, 1))
     one = log.run(lambda state: _pop(state, 0, [100]))
     assert log.run(lambda state: state.order.not_mirrored()) == [0]
-    log.run(lambda state: state.order.note_mirrored([0]))
+    log.run(lambda state: state.order.note_mirrored([0], {}, {0: one}))
     assert log.run(lambda state: state.order.not_mirrored()) == []
     log.run(lambda state: state.order.acknowledge(0, 100, one.pop_time))
     assert log.run(lambda state: state.order.not_mirrored()) == [0]
-    log.run(lambda state: state.order.note_mirrored([0]))
+    log.run(lambda state: state.order.note_mirrored([0], {0: one}, state.order.batches))
     state = read_in_flight(directory)
     assert state is not None
     assert state.order.mirrored == {0: (digest(one), digest(state.order.batches[0]))}
@@ -148,7 +148,7 @@ def _random_change(state: PopState, chance: random.Random, now: int) -> None:
             queue_id, chance.choice(batch.offsets), batch.pop_time, now + chance.randrange(99)
         )
     elif kind == 10:
-        order.note_mirrored(order.not_mirrored())
+        order.note_mirrored(order.not_mirrored(), {}, order.batches)
     elif chance.random() < 0.5:
         order.take_over({queue_id: chance.choice([None, OrderInfo((7, 9), 5, None)])})
     else:
