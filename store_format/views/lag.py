@@ -3,22 +3,30 @@
 The numbers come from the broker's committed offsets and from the queues. A value that no file has is null: a
 group without a committed offset is neither at 0 nor at the end of the queue. (The broker's own tools assume
 both: ConsumeStats assumes 0, the lag metrics assume maxOffset.)
+
+For a group that pops, the committed offset says little: a broker moves it past messages when it hands them
+out. Its lag is the messages that are ready plus those in flight, as in the broker's lag metrics
+(ConsumerLagCalculator, spec consumption.md 12.1).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import Committed, read_committed
 from store_format.metadata.read import Topics, read_topics
-from store_format.names import QueueKey, retry_topic
-from store_format.views.measure import Stretches, measure
+from store_format.metadata.retry_owners import RetryOwners
+from store_format.names import QueueKey, pop_retry_topic, retry_topic
+from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
+from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
 
 if TYPE_CHECKING:
@@ -38,21 +46,47 @@ LAG_COLUMNS = (
         "lagMessages",
         LONG,
         "`maxOffset` minus `committedOffset`, as in mqadmin consumerProgress; negative if the queue was "
-        "truncated.",
+        "truncated. For a group that pops `readyMessages` plus `inFlightMessages`, as in a broker's metrics.",
+    ),
+    ViewColumn(
+        "readyMessages",
+        LONG,
+        "Messages of `lagMessages` that nobody was given yet; null if that is unknown.",
+    ),
+    ViewColumn(
+        "inFlightMessages",
+        LONG,
+        "Messages of `lagMessages` that consumers were given: with pop those that nobody has acknowledged, "
+        "else those that a broker has delivered (since 5.5; up to 5 s old). Null if that is unknown.",
+    ),
+    ViewColumn(
+        "oldestPopTimestamp",
+        TIME,
+        "When the message that is in flight for longest was popped; null without messages in flight.",
     ),
     ViewColumn("lagBytes", LONG, "Bytes in the commitlog of the unconsumed messages that still exist."),
     ViewColumn("lagMs", LONG, "Age of the first unconsumed message; 0 if there is none."),
     ViewColumn("lostMessages", LONG, "Messages of `lagMessages` that retention has already deleted."),
     ViewColumn(
-        "inFlightMessages", LONG, "Delivered to consumers and not yet committed (since 5.5; up to 5 s old)."
-    ),
-    ViewColumn(
         "lastConsumedTimestamp",
         TIME,
-        "When the last consumed message was stored, as `lastTimestamp` in consumerProgress.",
+        "When the message before the first unconsumed one was stored, `lastTimestamp` in consumerProgress.",
     ),
     ViewColumn("nextTimestamp", TIME, "When the first unconsumed message was stored."),
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Popped:
+    """What a group has popped from one queue.
+
+    `offsets` are in flight, ascending; None if unknown. `next_offset` is the first one that was not handed
+    out; None if the committed offset is that. `oldest` is the earliest pop time of `offsets` in ms.
+    """
+
+    offsets: tuple[int, ...] | None
+    next_offset: int | None
+    oldest: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +94,7 @@ class GroupQueue:
     """A queue and the offsets of one group on the queue.
 
     `queue` is None if the store does not have the queue. `limits` is (min offset, max offset), if known.
+    `popped` is None for a group that does not pop the topic, as far as files say.
     """
 
     group: str
@@ -69,36 +104,50 @@ class GroupQueue:
     limits: tuple[int, int] | None
     committed: int | None  # the next offset to consume
     pulled: int | None
+    popped: Popped | None = None
+
+    @property
+    def next_offset(self) -> int | None:
+        """The first offset that was neither consumed nor popped."""
+        if self.popped is not None and self.popped.next_offset is not None:
+            return self.popped.next_offset
+        return self.committed
 
     @property
     def next_readable(self) -> int | None:
-        """The offset of the next message that the group gets: committed, but not before the queue's start."""
-        if self.committed is None or self.limits is None:
-            return None
-        return max(self.committed, self.limits[0])
+        """The offset of the next message that the group gets: not before the queue's start."""
+        following = self.next_offset
+        return None if following is None or self.limits is None else max(following, self.limits[0])
+
+    @property
+    def in_flight(self) -> Sequence[int] | None:
+        """The offsets that are in flight with pop, ascending; empty without pop, None if unknown."""
+        return self.popped.offsets if self.popped is not None else ()
 
     @property
     def lost(self) -> int | None:
         """How many unconsumed messages retention has deleted; None if an offset is unknown."""
-        if self.committed is None or self.limits is None:
+        following, in_flight = self.next_offset, self.in_flight
+        if following is None or self.limits is None or in_flight is None:
             return None
-        return max(min(self.limits) - self.committed, 0)
+        low = min(self.limits)
+        return max(low - following, 0) + (bisect_left(in_flight, low) if in_flight else 0)
 
 
 def group_queues(
-    store: Store, group: str | None = None, committed: Committed | None = None
+    store: Store,
+    group: str | None = None,
+    committed: Committed | None = None,
+    progress: PopProgress | None = None,
 ) -> list[GroupQueue]:
-    """Every queue of the topics for which a group has offsets, and of its retry topic if configured; sorted.
+    """Every queue of the topics for which a group has offsets, and of its retry topics if configured; sorted.
 
     The queues of a topic are the queues on disk, the ids below readQueueNums and the ids in the offsets.
-    `committed` replaces the offsets in the store.
+    `committed` replaces the offsets in the store. `progress` is what groups have popped; by default nothing.
     """
     committed, topics = committed or read_committed(store.path), read_topics(store.path)
-    pairs = committed.pairs()
-    pairs |= {
-        (name, retry_topic(name)) for name, _ in pairs if topics is not None and retry_topic(name) in topics
-    }
-    pairs = {pair for pair in pairs if group in (None, pair[0])}
+    progress = progress or PopProgress()
+    pairs = _pairs(store, committed, topics, progress, group)
     wanted = {topic for _, topic in pairs}
     by_topic: dict[str, dict[int, Queue]] = {}
     for queue in store.queues(wanted.__contains__) if wanted else ():
@@ -115,9 +164,43 @@ def group_queues(
                 else _empty(store, topics, topic, queue_id)
             )
             found.append(
-                GroupQueue(name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id))
-            )
+                GroupQueue(
+                    name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id),
+                    _popped(progress, name, topic, queue_id),
+                )
+            )  # fmt: skip
     return found
+
+
+def _pairs(
+    store: Store, committed: Committed, topics: Topics | None, progress: PopProgress, group: str | None
+) -> set[tuple[str, str]]:
+    """The (group, topic) pairs to show; `progress` learns which of them are retry topics of pop."""
+    pairs = {pair for pair in committed.pairs() | progress.ours if group in (None, pair[0])}
+    if topics is None:
+        return pairs
+    owners: RetryOwners | None = None
+    for name, topic in list(pairs):
+        pairs |= {(name, retry)} if (retry := retry_topic(name)) in topics else set()
+        for retry in (pop_retry_topic(name, topic), pop_retry_topic(name, topic, is_v2=True)):
+            if retry in topics:
+                owners = owners or RetryOwners.read(store.path, topics)
+                if owners.owner(retry).group == name:
+                    pairs.add((name, retry))
+                    progress.pairs.add((name, topic))
+    return pairs
+
+
+def _popped(progress: PopProgress, group: str, topic: str, queue_id: int) -> Popped | None:
+    pair = popped_pair(group, topic) if progress.pairs else None
+    if pair is None or pair not in progress.pairs:
+        return None
+    next_offset = progress.next_offsets.get((group, topic, queue_id))
+    if progress.is_unknown(pair):
+        return Popped(None, next_offset, None)
+    found = progress.in_flight.get((group, topic, queue_id), [])
+    offsets = sorted({offset for each in found for offset in each.offsets})
+    return Popped(tuple(offsets), next_offset, min((each.pop_time for each in found), default=None))
 
 
 def _configured(topics: Topics | None, topic: str) -> range:
@@ -137,14 +220,17 @@ def lag_table(
     *,
     now_ms: int | None = None,
     committed: Committed | None = None,
+    conf: BrokerConf | None = None,
 ) -> pa.Table:
     """The columns `LAG_COLUMNS`, one row for each group and queue; of one group or of all groups.
 
     Ages count to `now_ms`, by default the clock. `committed` replaces the offsets in the store, which a
-    running broker writes every 5 s.
+    running broker writes every 5 s; what groups have popped does not count then. `conf` is the broker's
+    broker.conf, by default that of the store.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    places = group_queues(store, group, committed)
+    progress = read_pop_progress(store, conf) if committed is None else None
+    places = group_queues(store, group, committed, progress)
     measured = measure(store, *_queues_and_edges(places))
     rows = (_lag_row(store.broker_name, place, measured, now) for place in places)
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
@@ -163,40 +249,89 @@ def _queues_and_edges(places: list[GroupQueue]) -> tuple[list[Queue], dict[Queue
 
 
 def _edges(place: GroupQueue) -> Iterator[int]:
-    if place.committed is not None and place.next_readable is not None:
-        yield from (place.next_readable, place.committed - 1)
+    start, following = place.next_readable, place.next_offset
+    if start is not None and following is not None:
+        yield from (start, following - 1)
+        first = _first_unconsumed(place, start)
+        if first < start:
+            yield from (first, first - 1)
+
+
+def _first_unconsumed(place: GroupQueue, start: int) -> int:
+    """The offset of the first message that the group has not consumed, of those that still exist.
+
+    `start` is the first readable one that nobody has popped.
+    """
+    if not place.in_flight or place.limits is None:
+        return start
+    at = bisect_left(place.in_flight, place.limits[0])
+    return min(start, place.in_flight[at]) if at < len(place.in_flight) else start
+
+
+@dataclass(slots=True)
+class _Lag:
+    """The measured columns of one row; None where a value is unknown."""
+
+    messages: int | None = None
+    ready: int | None = None
+    in_flight: int | None = None
+    bytes: int | None = None
+    ms: int | None = None
+    last: int | None = None
+    following: int | None = None
+
+
+def _lag_of(place: GroupQueue, stretches: Stretches | None, now: int) -> _Lag:
+    lag = _Lag()
+    if place.popped is not None:
+        lag.in_flight = None if place.popped.offsets is None else len(place.popped.offsets)
+    elif place.committed is not None and place.pulled is not None:
+        lag.in_flight = max(place.pulled - place.committed, 0)
+    start, limits, following = place.next_readable, place.limits, place.next_offset
+    if following is None or start is None or limits is None:
+        return lag
+    high, behind = limits[1], limits[1] - following
+    if place.popped is not None:
+        lag.ready = behind
+        lag.messages = None if lag.in_flight is None else behind + lag.in_flight
+    else:
+        lag.ready = None if lag.in_flight is None else behind - lag.in_flight
+        lag.messages = behind
+    in_flight, first = place.in_flight, _first_unconsumed(place, start)
+    if stretches is not None:
+        lag.last = stretches.time_at((following if first == start else first) - 1)
+    if in_flight is None:
+        return lag
+    lag.bytes, lag.ms = 0, 0
+    if stretches is not None and first < high:
+        lag.bytes = stretches.bytes_between(start, high) if start < high else 0
+        lag.following = stretches.time_at(first)
+        lag.ms = None if lag.following is None else max(now - lag.following, 0)
+        if place.queue is not None and in_flight:
+            lag.bytes += bytes_at(place.queue, in_flight)
+    return lag
 
 
 def _lag_row(
     broker_name: str, place: GroupQueue, measured: dict[QueueKey, Stretches], now: int
 ) -> tuple[object, ...]:
     low, high = place.limits if place.limits is not None else (None, None)
-    lag = lag_bytes = lag_ms = last = following = None
-    if place.committed is not None and place.next_readable is not None and high is not None:
-        lag, lag_bytes, lag_ms = high - place.committed, 0, 0
-        stretches = measured.get((place.topic, place.queue_id))
-        if stretches is not None:
-            last = stretches.time_at(place.committed - 1)
-        if stretches is not None and place.next_readable < high:
-            lag_bytes = stretches.bytes_between(place.next_readable, high)
-            following = stretches.time_at(place.next_readable)
-            lag_ms = None if following is None else max(now - following, 0)
-    flight = (
-        None if place.committed is None or place.pulled is None else max(place.pulled - place.committed, 0)
-    )
+    lag = _lag_of(place, measured.get((place.topic, place.queue_id)), now)
+    oldest = None if place.popped is None else place.popped.oldest
     return (
         broker_name, place.group, place.topic, place.queue_id, place.committed, low, high,
-        lag, lag_bytes, lag_ms, place.lost, flight, time_us(last), time_us(following),
+        lag.messages, lag.ready, lag.in_flight, time_us(oldest), lag.bytes, lag.ms, place.lost,
+        time_us(lag.last), time_us(lag.following),
     )  # fmt: skip
 
 
-def _lag_batches(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
-    yield from lag_table(store, now_ms=now_ms).to_batches()
+def _lag_batches(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
+    yield from lag_table(store, now_ms=now_ms, conf=conf).to_batches()
 
 
 VIEW = View(
     "lag",
     "Each group on each of its queues: how far behind it is in messages, bytes and time.",
     LAG_COLUMNS,
-    _lag_batches,
+    with_conf=_lag_batches,
 )

@@ -99,6 +99,28 @@ def _bytes_of(queue: Queue, i: int, edges: Sequence[int]) -> int:
     return total
 
 
+def bytes_at(queue: Queue, offsets: Sequence[int]) -> int:
+    """Bytes of the units with messages at these ascending offsets, as far as they exist; a batch counts once.
+
+    Reads the entries from the first to the last offset. 0 for a queue without a consume queue.
+    """
+    wanted = np.array(offsets, np.int64)
+    wanted = wanted[(wanted >= queue.min_offset) & (wanted < queue.max_offset)]
+    if queue.scanned is not None or not len(wanted):
+        return 0
+    total = 0
+    for piece in cut_slice(queue.piece(int(wanted[0]), int(wanted[-1]) + 1)):
+        try:
+            found, units = read_slice(piece)
+        except (OffsetOutOfRangeError, StoreNotFoundError):
+            continue
+        sizes = units["size"].astype(np.int64)
+        ends = np.append(found[1:], max(piece.stop, int(found[-1]) + 1)) if len(found) else found
+        has = np.searchsorted(wanted, ends) > np.searchsorted(wanted, found)
+        total += int(sizes[has & (sizes > 0)].sum())
+    return total
+
+
 def look(queue: Queue, offset: int) -> tuple[int | None, int | None, int]:
     """Store time in ms, physical offset, and cut bytes of the message at an offset.
 

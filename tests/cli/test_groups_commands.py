@@ -168,3 +168,11 @@ def test_offsets_in_rocksdb_are_said_to_be_unknown(rmqlog: Runner, golden: Golde
     assert "unknown: " in done.err
     assert "keeps consumer offsets in RocksDB (storeType=defaultRocksDB)" in done.err
     assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] is None
+
+
+def test_lag_shows_what_pop_has_in_flight(rmqlog: Runner, golden: Golden) -> None:
+    asked = ("lag", golden("pop-5.5.0"), *NOW, "--in-flight", "-t", "PopWork", "-q", "3")
+    rows = rmqlog.rows(*asked, "-g", "CG_pop")
+    assert [row["queueOffset"] for row in rows] == [1, 2, 4, 6, 15, 17, 18, 22]
+    assert {row["source"] for row in rows} == {"broker"}
+    assert "cannot be combined" in rmqlog.fails(1, *asked, "--retention")

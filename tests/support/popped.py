@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import json
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +14,12 @@ from store_format.commit.prepare_store import CommitOptions
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.group_offsets import write_group_offsets
-from store_format.names import TAGS, UNIQ_KEY
+from store_format.names import REAL_TOPIC, REVIVE_PREFIX, TAGS, UNIQ_KEY
 from store_format.store import MessageStore
+from tests.support import goldens
 from tests.support.staged import make_store
+
+Place = tuple[str, int, int]  # topic, queue id, queue offset
 
 GROUP, TOPIC = "billing", "Orders"
 
@@ -52,3 +58,32 @@ def append_numbered(
     )
     options = CommitOptions(new_topics={topic: queues}, lock_timeout=60.0)
     MessageStore.open(str(root)).append(columns, options=options)
+
+
+def popped_and_open() -> dict[Place, int]:
+    """What the consumers of the golden store left open: the time when each of the messages comes back.
+
+    From the delivered messages only, without the timer's files and offsets of the revive group: of each
+    message that was popped, the last hand-out counts. It is over if an ack names it, or if the message is in
+    the retry topic.
+    """
+    rows = goldens.expected_rows("pop-5.5.0")
+    unique = {(row["topic"], row["queueId"], row["queueOffset"]): row["properties"][UNIQ_KEY] for row in rows}
+    revived = {row["properties"][UNIQ_KEY] for row in rows if row["topic"].startswith("%RETRY%")}
+    last: dict[Place, tuple[int, int]] = {}
+    acks: defaultdict[Place, set[int]] = defaultdict(set)
+    for row in rows:
+        if not row["properties"].get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
+            continue
+        body = json.loads(base64.b64decode(row["body"]))
+        if "ao" in body:
+            acks[body["t"], body["q"], body["ao"]].add(body["pt"])
+        else:
+            for diff in body["d"]:
+                key = body["t"], body["q"], body["so"] + diff
+                last[key] = max(last.get(key, (0, 0)), (body["pt"], body["it"]))
+    return {
+        key: time + wait
+        for key, (time, wait) in last.items()
+        if time not in acks[key] and unique[key] not in revived
+    }

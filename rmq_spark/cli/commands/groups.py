@@ -38,16 +38,29 @@ _GROUPS = (
     "lagMs",
     "deadLetters",
 )
-_LAG = (
+_LAG: tuple[str, ...] = (
     "group",
     "topic",
     "queueId",
     "committedOffset",
     "maxOffset",
     "lagMessages",
+    "readyMessages",
+    "inFlightMessages",
     "lagBytes",
     "lagMs",
     "lostMessages",
+)
+_IN_FLIGHT = (
+    "group",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "deliveryAttempt",
+    "popTimestamp",
+    "visibleTimestamp",
+    "owner",
+    "source",
 )
 _LOST = (
     "group",
@@ -112,6 +125,11 @@ def groups_(
     is_flag=True,
     help="Show instead which unread messages retention deleted or will delete, and when.",
 )
+@click.option(
+    "--in-flight",
+    is_flag=True,
+    help="Show instead each message that pop has handed out and that nobody has acknowledged.",
+)
 @filter_options("topic", "queue", "limit")
 @output_options()
 def lag_(
@@ -120,14 +138,22 @@ def lag_(
     broker_conf: str | None,
     group: str | None,
     retention: bool,
+    in_flight: bool,
     filters: Filters,
     output: Output,
 ) -> int:
     """Consumer lag: messages, bytes, time.
 
-    An unknown value is empty, never 0. --retention shows which groups lose messages before they read them.
+    An unknown value is empty, never 0. --retention shows which groups lose messages before they read them,
+    --in-flight what groups that pop have been given, and when it becomes visible again.
     """
-    view, columns = ("retention", _LOST) if retention else ("lag", _LAG)
+    if retention and in_flight:
+        raise click.UsageError("--retention and --in-flight cannot be combined; use only one")
+    view, columns = "lag", _LAG
+    if retention:
+        view, columns = "retention", _LOST
+    elif in_flight:
+        view, columns = "inFlight", _IN_FLIGHT
     keep = keep_where(group=group, topic=filters.topic)
     if not show_view(
         output,

@@ -7,7 +7,6 @@ import json
 import logging
 import pathlib
 import shutil
-from collections import defaultdict
 
 import pytest
 
@@ -15,10 +14,11 @@ from store_format.errors import UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import read_timer_check
-from store_format.names import REAL_TOPIC, REVIVE_PREFIX, UNIQ_KEY
+from store_format.names import UNIQ_KEY
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
 from store_format.read.store import Store
 from tests.support import goldens
+from tests.support.popped import popped_and_open
 
 QueueOffset = tuple[str, int, int]
 
@@ -36,38 +36,9 @@ def _messages(found: list[BrokerInFlight]) -> dict[QueueOffset, int]:
     }
 
 
-def _popped_and_open() -> dict[QueueOffset, int]:
-    """What the consumers of the golden store left open: the time when each of the messages comes back.
-
-    From the delivered messages only, without the timer's files and offsets of the revive group: of each
-    message that was popped, the last hand-out counts. It is over if an ack names it, or if the message is in
-    the retry topic.
-    """
-    rows = goldens.expected_rows("pop-5.5.0")
-    unique = {(row["topic"], row["queueId"], row["queueOffset"]): row["properties"][UNIQ_KEY] for row in rows}
-    revived = {row["properties"][UNIQ_KEY] for row in rows if row["topic"].startswith("%RETRY%")}
-    last: dict[QueueOffset, tuple[int, int]] = {}
-    acks: defaultdict[QueueOffset, set[int]] = defaultdict(set)
-    for row in rows:
-        if not row["properties"].get(REAL_TOPIC, "").startswith(REVIVE_PREFIX):
-            continue
-        body = json.loads(base64.b64decode(row["body"]))
-        if "ao" in body:
-            acks[body["t"], body["q"], body["ao"]].add(body["pt"])
-        else:
-            for diff in body["d"]:
-                key = body["t"], body["q"], body["so"] + diff
-                last[key] = max(last.get(key, (0, 0)), (body["pt"], body["it"]))
-    return {
-        key: time + wait
-        for key, (time, wait) in last.items()
-        if time not in acks[key] and unique[key] not in revived
-    }
-
-
 def test_the_golden_store_has_in_flight_what_its_consumers_left_open(root: str) -> None:
     found = read_broker_in_flight(Store.open(root))
-    assert _messages(found) == _popped_and_open()
+    assert _messages(found) == popped_and_open()
     assert len(_messages(found)) == 12
     (first, *_) = found
     assert (first.group, first.topic, first.flag, first.queue_id) == ("CG_pop", "PopWork", 0, 1)
@@ -149,7 +120,7 @@ def test_a_damaged_record_is_skipped_with_a_warning(root: str, caplog: pytest.Lo
     log.write_bytes(data[:place] + b"x" + data[place + 1 :])
     with caplog.at_level(logging.WARNING):
         found = _messages(read_broker_in_flight(Store.open(root)))
-    assert _popped_and_open().keys() - found.keys() == {("PopWork", 1, 5), ("PopWork", 1, 8)}
+    assert popped_and_open().keys() - found.keys() == {("PopWork", 1, 5), ("PopWork", 1, 8)}
     assert "skipped" in caplog.text
 
 

@@ -15,6 +15,7 @@ import pytest
 from store_format.store import MessageStore
 from store_format.views.lag import lag_table
 from tests.support import goldens
+from tests.support.popped import popped_and_open
 
 Golden = Callable[[str], Path]
 
@@ -51,6 +52,7 @@ def test_lag_is_what_the_brokers_queues_and_offsets_say(golden: Golden, name: st
         for topic, group in [key.split("@")]
         for queue_id, offset in table.items()
     }
+    popped = {place for place in popped_and_open() if name == "pop-5.5.0"}
     rows = _rows(root)
     assert {
         (row["group"], row["topic"], row["queueId"]) for row in rows if row["committedOffset"] is not None
@@ -66,8 +68,14 @@ def test_lag_is_what_the_brokers_queues_and_offsets_say(golden: Golden, name: st
             ] * 4
             continue
         here = messages.get((row["topic"], row["queueId"]), {})
-        left = [here[at] for at in range(max(offset, queue["minOffset"]), queue["maxOffset"])]
-        assert row["lagMessages"] == queue["maxOffset"] - offset
+        flight = sorted(
+            at for topic, queue_id, at in popped if (topic, queue_id) == (row["topic"], row["queueId"])
+        )
+        ready = range(max(offset, queue["minOffset"]), queue["maxOffset"])
+        left = [here[at] for at in [*flight, *ready]]
+        assert row["lagMessages"] == queue["maxOffset"] - offset + len(flight)
+        if row["group"] == "CG_pop":
+            assert (row["readyMessages"], row["inFlightMessages"]) == (len(ready), len(flight))
         assert row["lostMessages"] == max(queue["minOffset"] - offset, 0)
         # a batch is one unit
         assert row["lagBytes"] == sum(
@@ -75,8 +83,9 @@ def test_lag_is_what_the_brokers_queues_and_offsets_say(golden: Golden, name: st
         )
         assert row["lagMs"] == (NOW - left[0]["storeTimestamp"] if left else 0)
         assert _ms(row, "nextTimestamp") == (left[0]["storeTimestamp"] if left else None)
+        before = min([offset, *flight]) - 1
         assert _ms(row, "lastConsumedTimestamp") == (
-            here[offset - 1]["storeTimestamp"] if offset - 1 in here else None
+            here[before]["storeTimestamp"] if before in here else None
         )
 
 

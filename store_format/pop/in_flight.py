@@ -1,0 +1,210 @@
+"""What every group has in flight in a store: by our in-flight logs, and by the records of a broker.
+
+While pop is ours, the in-flight log of a group and topic counts. After a hand-over, and where a broker
+popped, the broker's check points and acks count, and consumerOrderInfo.json for groups that pop in order.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from store_format.display.text import shown
+from store_format.errors import StoreError, UnsupportedFormatError
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import config_path
+from store_format.metadata.read_state import read_order_infos, read_request_modes, read_timer_metrics
+from store_format.metadata.timer import read_timer_check
+from store_format.metadata.values import OrderInfo
+from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, normal_topic, pop_retry_topic
+from store_format.pop.broker_in_flight import read_broker_in_flight
+from store_format.pop.log import in_flight_directory, in_flight_logs, read_in_flight
+from store_format.pop.order_info import consumed_count, is_acknowledged
+from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopState
+from store_format.read.store import Store
+
+_log = logging.getLogger(__name__)
+
+OURS, BROKER = "rmqlog", "broker"
+
+Pair = tuple[str, str]  # group and popped topic
+GroupQueueKey = tuple[str, str, int]  # group, topic of the queue, queue id
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """Messages that were handed out together and are not acknowledged. Times are ms.
+
+    `topic` is the topic of the queue: the popped topic, or a retry topic of pop. `owner` is the consumer, if
+    known. `source` is `rmqlog` or `broker`. `earlier` are the deliveries of each message before this one that
+    its `reconsumeTimes` does not count; only a group that pops in order has them.
+    """
+
+    group: str
+    topic: str
+    queue_id: int
+    offsets: tuple[int, ...]
+    pop_time: int
+    visible_at: int
+    source: str
+    owner: str = ""
+    earlier: int = 0
+
+
+@dataclass(slots=True)
+class PopProgress:
+    """How far the groups that pop have come; the result of `read_pop_progress`.
+
+    `in_flight` has the messages by queue. `next_offsets` are the first offsets that nobody was given, where
+    an in-flight log knows better than consumerOffset.json. `pairs` are the groups and topics that pop, as far
+    as files say so. `unknown` are the pairs of which nobody knows what is in flight. With
+    `is_broker_unknown`, that is so for every pair without an in-flight log.
+    """
+
+    in_flight: dict[GroupQueueKey, list[InFlight]] = field(default_factory=dict)
+    next_offsets: dict[GroupQueueKey, int] = field(default_factory=dict)
+    pairs: set[Pair] = field(default_factory=set)
+    ours: set[Pair] = field(default_factory=set)
+    unknown: set[Pair] = field(default_factory=set)
+    is_broker_unknown: bool = False
+
+    def add(self, found: InFlight) -> None:
+        self.in_flight.setdefault((found.group, found.topic, found.queue_id), []).append(found)
+
+    def is_unknown(self, pair: Pair) -> bool:
+        return pair in self.unknown or (self.is_broker_unknown and pair not in self.ours)
+
+
+def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgress:
+    """What is in flight in the store, and which groups pop. Costs little in a store without pop.
+
+    `conf` is the broker's broker.conf, by default that of the store. A damaged log, and a store whose broker
+    keeps the state of pop in RocksDB, make the numbers of these groups unknown, with a warning.
+    """
+    progress = PopProgress()
+    for topic, modes in (read_request_modes(store.path) or {}).items():
+        progress.pairs |= {(group, topic) for group, mode in modes.items() if mode.mode == "POP"}
+    for pair in in_flight_logs(store.path):
+        _add_log(progress, store.path, pair)
+    for pair, infos in _by_pair(read_order_infos(store.path) or {}):
+        if pair not in progress.ours:
+            progress.pairs.add(pair)
+            _add_batches(progress, pair, infos, BROKER)
+    try:
+        _add_records(progress, store, conf)
+    except UnsupportedFormatError as error:
+        _log.debug("%s", shown(str(error)))
+        progress.is_broker_unknown = True
+    return progress
+
+
+def _add_log(progress: PopProgress, root: str, pair: Pair) -> None:
+    group, topic = pair
+    try:
+        state = read_in_flight(in_flight_directory(root, group, topic))
+    except StoreError as error:
+        _log.warning("group %s, topic %s: what is in flight is unknown: %s", group, topic, shown(str(error)))
+        progress.unknown.add(pair)
+        progress.pairs.add(pair)
+        return
+    if state is None:
+        return
+    progress.pairs.add(pair)
+    if state.is_closed:
+        return
+    progress.ours.add(pair)
+    _add_state(progress, pair, state)
+
+
+def _add_state(progress: PopProgress, pair: Pair, state: PopState) -> None:
+    group, popped = pair
+    for (flag, queue_id), queue in state.queues.items():
+        progress.next_offsets[group, queue_topic(group, popped, flag), queue_id] = queue.next_offset
+    for point in state.check_points():
+        topic = queue_topic(group, popped, point.flag)
+        offsets = tuple(point.unacked())
+        progress.add(
+            InFlight(
+                group, topic, point.queue_id, offsets, point.pop_time, point.visible_at, OURS, point.owner
+            )
+        )
+    _add_batches(progress, pair, state.order.batches, OURS)
+
+
+def _add_batches(progress: PopProgress, pair: Pair, batches: dict[int, OrderInfo], source: str) -> None:
+    """The batches of a group that pops in order. The queue goes on after the batch.
+
+    Its committed offset is the first message of the batch that is not acknowledged.
+    """
+    group, topic = pair
+    for queue_id, info in batches.items():
+        if not info.offsets:
+            continue
+        for index, offset in enumerate(info.offsets):
+            if not is_acknowledged(info, index):
+                default = info.pop_time + (info.invisible_time or 0)
+                visible_at = (info.next_visible_time or {}).get(offset, default)
+                earlier = consumed_count(info, offset)
+                progress.add(
+                    InFlight(
+                        group, topic, queue_id, (offset,), info.pop_time, visible_at, source, earlier=earlier
+                    )
+                )
+        if (group, topic, queue_id) in progress.in_flight:
+            progress.next_offsets[group, topic, queue_id] = info.offsets[-1] + 1
+
+
+def _by_pair(infos: dict[str, dict[int, OrderInfo]]) -> Iterator[tuple[Pair, dict[int, OrderInfo]]]:
+    for name, batches in infos.items():
+        topic, at, group = name.partition("@")
+        if at:
+            yield (group, topic), batches
+
+
+def _add_records(progress: PopProgress, store: Store, conf: BrokerConf | None) -> None:
+    """The check points of a broker, but for groups whose in-flight log has taken them over."""
+    if not _may_have_records(store):
+        return
+    for each in read_broker_in_flight(store, conf):
+        pair = each.group, each.topic
+        progress.pairs.add(pair)
+        if pair not in progress.ours:
+            record = each.record
+            progress.add(
+                InFlight(
+                    each.group, record.topic, each.queue_id, each.unacked, record.pop_time, each.visible_at,
+                    BROKER,
+                )
+            )  # fmt: skip
+
+
+def _may_have_records(store: Store) -> bool:
+    """Whether a broker of the store may have popped. The timer is read only then.
+
+    Records are in the revive topic, or wait in the timer: timermetrics counts these. The messages that the
+    timer has not put into the wheel are not in timermetrics yet.
+    """
+    if any(queue.max_offset for queue in store.queues(lambda topic: topic.startswith(REVIVE_PREFIX))):
+        return True
+    metrics = read_timer_metrics(store.path) or {}
+    if any(name.startswith(REVIVE_PREFIX) and metric.count > 0 for name, metric in metrics.items()):
+        return True
+    timer = next(iter(store.queues(TIMER_TOPIC.__eq__)), None)
+    if timer is None:
+        return False
+    check = read_timer_check(config_path(store.path, "timercheck"))
+    return check is None or check.last_timer_queue_offset < timer.max_offset
+
+
+def queue_topic(group: str, topic: str, flag: int) -> str:
+    """The topic of a queue by its retry flag: the popped topic, or the group's retry topic of pop for it."""
+    if flag == TOPIC:
+        return topic
+    assert flag in (RETRY, RETRY_V2), "a log has no other flags"
+    return pop_retry_topic(group, topic, is_v2=flag == RETRY_V2)
+
+
+def popped_pair(group: str, topic: str) -> Pair:
+    """The group and the popped topic of a queue's topic."""
+    return group, normal_topic(topic, group)[0]
