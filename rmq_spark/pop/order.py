@@ -14,31 +14,11 @@ from rmq_spark.pop.message import ReceiptHandle
 from rmq_spark.pop.topic_pop import HandedOut, PopRequest, TopicPop, unknown_handle
 from rmq_spark.pop.window import Window
 from store_format.errors import InvalidReceiptHandleError
-from store_format.metadata.values import SubscriptionGroup
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
 
 ORDER_REVIVE_QUEUE = 999  # KeyBuilder.POP_ORDER_REVIVE_QUEUE: a handle of an ordered message
-
-
-def is_ordered(group: SubscriptionGroup | None, fifo: bool | None) -> bool:
-    """Whether a group pops in order: as `fifo` says, None: as the group's consumeMessageOrderly."""
-    return fifo if fifo is not None else group is not None and group.consume_message_orderly
-
-
-def switch_order(state: PopState, is_on: bool) -> None:
-    """The group pops in order from now on, or no longer; nobody of it is popping in the other way.
-
-    What is in flight is forgotten, and the queues go on at the first message that is not acknowledged: the
-    messages are delivered again, in the new way.
-    """
-    if state.order.is_on == is_on:
-        return
-    for (flag, queue_id), queue in list(state.queues.items()):
-        if flag == TOPIC and (queue.check_points or queue_id in state.order.batches):
-            state.set_offset(flag, queue_id, queue.lowest)
-    state.order.switch(is_on)
 
 
 class OrderPop(TopicPop):

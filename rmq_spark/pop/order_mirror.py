@@ -16,11 +16,30 @@ from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.group_offsets import rewrite_config
 from store_format.metadata.read import config_path
 from store_format.metadata.read_state import read_order_infos
-from store_format.metadata.values import OrderInfo
+from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.pop.log import InFlightLog
 from store_format.pop.order_info import merge_order_infos
 from store_format.pop.order_state import digest
-from store_format.pop.state import PopState
+from store_format.pop.state import TOPIC, PopState
+
+
+def is_ordered(group: SubscriptionGroup | None, fifo: bool | None) -> bool:
+    """Whether a group pops in order: as `fifo` says, None: as the group's consumeMessageOrderly."""
+    return fifo if fifo is not None else group is not None and group.consume_message_orderly
+
+
+def switch_order(state: PopState, is_on: bool) -> None:
+    """The group pops in order from now on, or no longer; nobody of it is popping in the other way.
+
+    What is in flight is forgotten, and the queues go on at the first message that is not acknowledged: the
+    messages are delivered again, in the new way.
+    """
+    if state.order.is_on == is_on:
+        return
+    for (flag, queue_id), queue in list(state.queues.items()):
+        if flag == TOPIC and (queue.check_points or queue_id in state.order.batches):
+            state.set_offset(flag, queue_id, queue.lowest)
+    state.order.switch(is_on)
 
 
 class OrderMirror:

@@ -18,8 +18,7 @@ from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, Mirror
-from rmq_spark.pop.order import is_ordered, switch_order
-from rmq_spark.pop.order_mirror import OrderMirror
+from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
 from rmq_spark.pop.take_over import take_over

@@ -10,7 +10,8 @@ from random import Random
 
 from rmq_spark.pop.choose import ShareRules
 from rmq_spark.pop.metrics import Counters
-from rmq_spark.pop.order import OrderPop, is_ordered, switch_order
+from rmq_spark.pop.order import OrderPop
+from rmq_spark.pop.order_mirror import is_ordered, switch_order
 from rmq_spark.pop.topic_pop import DeadLetters, TopicPop
 from rmq_spark.pop.window import Subscription
 from store_format.follow.follower import StoreFollower
