@@ -21,6 +21,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from rmq_spark.consume.pop_offset import PopOffset
+from store_format import MessageStore
+from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support.spark.pop_process import start_query
 from tests.support.spark.processes import ROOT, signal_session
@@ -32,8 +34,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 KILLS, KILLS_QUICK = 20, 1
-LATE_EVERY = 5  # of so many kills, one restart comes after the invisible time
-MESSAGES_PER_KILL, RATE = 1_500, 100
+LATE_EVERY, LATE_S = 5, 4  # of so many kills, one restart comes after an invisible time of so many seconds
+MESSAGES_PER_KILL = 1_000
 _TIMEOUT_S = 180
 
 
@@ -60,8 +62,8 @@ class Member:
                 text=True,
             )
 
-    def kill_within_a_batch(self, choose: random.Random) -> None:
-        """Kills the process up to a second after it has begun a batch, or two."""
+    def wait_for_a_moment(self, choose: random.Random) -> None:
+        """Returns up to a second after the query has begun one or two batches."""
         assert self.process.stdout is not None
         assert self.process.stdout.readline() == "running\n", self.log()
         wanted, deadline = self.begun() + choose.randrange(1, 3), time.monotonic() + _TIMEOUT_S
@@ -70,9 +72,10 @@ class Member:
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.01)
         time.sleep(choose.uniform(0, 1))
-        self.kill()
 
     def kill(self) -> None:
+        if self.process.poll() is not None:
+            return
         signal_session(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
         assert self.process.stdout is not None
@@ -91,6 +94,9 @@ class Member:
         names = os.listdir(directory) if directory.is_dir() else []
         return sorted(int(name) for name in names if name.isdecimal())
 
+    def committed(self) -> int:
+        return len(self._numbers("commits"))
+
     def begun(self) -> int:
         return len(self._numbers("offsets"))
 
@@ -98,14 +104,20 @@ class Member:
         text = (self.base / "checkpoint" / "offsets" / str(number)).read_text()
         return PopOffset.from_json(json.loads(text.splitlines()[2]))
 
-    def in_flight(self) -> set[int]:
-        """The messages, by their number, of the batch that Spark may repeat or may not have acknowledged."""
-        numbers = self._numbers("offsets")
-        owner = self.offset(numbers[-1]).owner if numbers else ""
+    def in_flight(self) -> set[bytes]:
+        """The bodies of what the query had taken and not acknowledged when it was killed."""
+        offsets = self._numbers("offsets")
+        owner = self.offset(offsets[-1]).owner
         state = read_in_flight(in_flight_directory(str(self.store), "g", "T"))
         assert state is not None
-        points = [point for point in state.check_points() if point.owner == owner]
-        return {offset for point in points for offset in point.unacked()}
+        found: set[bytes] = set()
+        for point in state.check_points():
+            if point.owner == owner:
+                topic = "T" if point.flag == 0 else pop_retry_topic("g", "T")
+                queue = MessageStore.open(str(self.store)).queue(topic, point.queue_id)
+                rows = queue.read(columns=["body"], start=point.start, stop=point.offsets[-1] + 1)
+                found.update(body for batch in rows for body in batch["body"].to_pylist())
+        return found
 
     def batches(self) -> dict[int, list[list[bytes]]]:
         """The bodies of each finished attempt at each batch, sorted."""
@@ -130,23 +142,36 @@ def test_what_is_killed_is_repeated_as_promised(spark: SparkSession, tmp_path: P
     print("seed", seed)
     choose, store = random.Random(seed), make_store(tmp_path / "store")
     one, two = (Member(store, tmp_path / name) for name in ("one", "two"))
-    rate = f"maxOffsetsPerTrigger={RATE}"
-    total, replayed = 0, 0
+    total, repeated = 0, 0
+    may_come_twice: set[bytes] = set()
     for kill in range(kills):
         append(store, numbered("T", total, MESSAGES_PER_KILL, queues=1))
         total += MESSAGES_PER_KILL
-        one.start(rate, "invisibleDuration=60s")
-        one.kill_within_a_batch(choose)
-        replayed += one.begun() > len(one._numbers("commits"))
-        if kill % LATE_EVERY == 0:  # another member takes what it can, while the first is down
-            two.drain(spark, rate)
-    one.drain(spark, "maxOffsetsPerTrigger=5000", "invisibleDuration=60s")
+        is_late = kill % LATE_EVERY == LATE_EVERY - 1
+        one.start("maxOffsetsPerTrigger=100", f"invisibleDuration={LATE_S if is_late else 60}s")
+        try:
+            one.wait_for_a_moment(choose)
+        finally:
+            one.kill()
+        repeated += one.begun() > one.committed()
+        if is_late:
+            may_come_twice |= one.in_flight()
+            time.sleep(LATE_S + 1)
+        if is_late or choose.random() < 0.5:  # another member takes what it can, while the first is down
+            two.drain(spark, "maxOffsetsPerTrigger=300")
+    one.drain(spark, "maxOffsetsPerTrigger=5000")
     two.drain(spark, "maxOffsetsPerTrigger=5000")
     for member in (one, two):
         for number, attempts in member.batches().items():
             assert all(attempt == attempts[0] for attempt in attempts), number
     counts = one.read() + two.read()
-    assert len(counts) == total
-    assert sum(counts.values()) == total
-    twice = sum(len(attempts) > 1 for attempts in one.batches().values())
-    print(f"{kills} kills, {replayed} batches repeated by Spark, {twice} of them already written")
+    assert counts.keys() == {message.body for message in numbered("T", 0, total, queues=1)}
+    twice = {body for body, count in counts.items() if count > 1}
+    assert twice <= may_come_twice
+    assert max(counts.values()) <= 2
+    written = sum(len(attempts) > 1 for attempts in one.batches().values())
+    print(
+        f"{kills} kills of {one.begun()} batches: {repeated} were repeated, {written} of them were already "
+        f"written; {total} messages, {one.read().total()} and {two.read().total()} read; {len(twice)} came "
+        f"twice of {len(may_come_twice)} that were in flight for too long"
+    )

@@ -22,6 +22,7 @@ from rmq_spark.pop.stream import PopPositions
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OffsetOutOfRangeError, OptionError
+from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
@@ -256,7 +257,7 @@ def test_without_a_match_the_next_messages_are_looked_at(
     queries.append(one)
     one.positions.bound_now()
     assert not one.step()
-    assert [each.next_offset for each in state(store).queues.values()] == [20, 20]
+    assert read_group_offsets(str(store), "g") == {("T", 0): 20, ("T", 1): 20}
 
 
 def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Query]) -> None:
@@ -391,3 +392,29 @@ def test_a_group_either_pops_or_pulls(store: Path, clock: Clock, queries: list[Q
         OptionError, match=r"found consumers that pop topic T in .*: a message would go to bot"
     ):
         GroupPositions(StreamStores(pull), pull.group).latest({})
+
+
+def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    """The last member closes: what the dead query has in flight becomes check points of 32 messages."""
+    append(store, numbered("T", 40, 160, queues=2))
+    one, two = Query(store, clock, maxOffsetsPerTrigger="120"), Query(store, clock)
+    queries += [one, two]
+    assert one.step()
+    assert two.step()
+    one.positions._opened[0].close()  # type: ignore[index]  # as if it were killed
+    two.positions.bound_now()
+    assert not two.step()
+    assert state(store).is_closed
+    one.commits -= 1
+    before = one.rows[0]
+    one.restart()
+    assert one.rows[0] == before
+    assert state(store).in_flight == 120
+    assert state(store).next_visible == clock.now + INVISIBLE_MS
+    assert not one.step()
+    assert state(store).in_flight == 0
+    assert one.read() + two.read() == Counter(
+        {(queue, offset) for queue in range(2) for offset in range(100)}
+    )
