@@ -17,7 +17,7 @@ messages that are delivered again, and loses none; who opens the log next finds 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,6 +26,7 @@ from rmq_spark.pop.mirror import Mirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from rmq_spark.produce.rows import Host
+from rmq_spark.write.timer_wheel import put_in_wheel
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession
@@ -35,12 +36,14 @@ from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import config_path, read_topics
+from store_format.metadata.timer import TimerCheck, read_timer_check
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC
-from store_format.pop.broker_in_flight import refuse_kv_service
+from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog
+from store_format.pop.records import PointKey
 from store_format.pop.state import PopState
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
@@ -73,7 +76,10 @@ def hand_over(
     conf = broker_conf_of(name.root, session.options.conf)
     store = session.store()
     points = log.run(lambda state: [*state.check_points(), *state.settled.values()])
-    records = list(_records(name, points, conf, conf.broker_name or store.broker_name))
+    found = _broker_points(name, store, conf) if any(each.origin is not None for each in points) else {}
+    own = list(_own_records(name, points, conf, conf.broker_name or store.broker_name))
+    acks = list(_acks(name, points, found))
+    records = [*own, *acks]
     if records:
         try:
             _refuse(name.root, conf)
@@ -85,10 +91,11 @@ def hand_over(
             return None
         add_subscription_group(name.root, name.group, timestamp=now_ms, files=session.files)
         _append(name, session, store, records, conf, now_ms)
+        if any(each.must_wait for each in acks) and not conf.timer_stop_enqueue:
+            put_in_wheel(session, conf, _timer_read_ms(session), now_ms)
     mirror.compare(mirror.read(), is_next=True)
     log.run(PopState.close)
-    check_points = sum(isinstance(each.record, BrokerCheckPoint) for each in records)
-    return HandedOver(sum(each.left for each in points), check_points, len(records) - check_points)
+    return HandedOver(sum(each.left for each in points), len(own), len(acks))
 
 
 def revive_topic_of(root: str, conf: BrokerConf) -> str:
@@ -111,23 +118,39 @@ def revive_topic_of(root: str, conf: BrokerConf) -> str:
 # ---- records -----------------------------------------------------------------------------------------------
 
 
-def _records(
+def _broker_points(name: PopName, store: Store, conf: BrokerConf) -> dict[PointKey, BrokerInFlight]:
+    """What the broker's records have in flight of this group and topic, by the key in the in-flight log."""
+    return {
+        (each.flag, each.queue_id, each.record.start, each.record.pop_time): each
+        for each in read_broker_in_flight(store, conf)
+        if (each.group, each.topic) == (name.group, name.topic)
+    }
+
+
+def _own_records(
     name: PopName, points: list[CheckPoint], conf: BrokerConf, broker_name: str
 ) -> Iterator[PopRecord]:
-    """Check points for what was handed out here, then acks for what a broker had handed out."""
+    """Check points for what was handed out here; the revive queues take turns, as in a broker."""
     own = [each for point in points if point.origin is None for each in _split(name, point, broker_name)]
     for number, record in enumerate(own):
         yield PopRecord.of(record, number % max(conf.revive_queue_num, 1))
+
+
+def _acks(
+    name: PopName, points: list[CheckPoint], found: Mapping[PointKey, BrokerInFlight]
+) -> Iterator[PopRecord]:
+    """Acks for what a broker had handed out and still has in flight."""
     for point in points:
-        bits = point.acked & ~point.taken
-        if point.origin is not None and bits:
-            broker, revive_queue_id = point.origin
-            acked = tuple(offset for i, offset in enumerate(point.offsets) if bits >> i & 1)
-            ack = BrokerAck(
-                name.topic_of(point.flag), name.group, point.queue_id, point.start, point.pop_time,
-                broker or None, acked[0] if len(acked) == 1 else -1, None if len(acked) == 1 else acked,
-            )  # fmt: skip
-            yield PopRecord(ack, revive_queue_id, point.visible_at)
+        bits, there = point.acked & ~point.taken, found.get(point.key)
+        if point.origin is None or not bits or there is None:
+            continue
+        broker, revive_queue_id = point.origin
+        acked = tuple(offset for i, offset in enumerate(point.offsets) if bits >> i & 1)
+        ack = BrokerAck(
+            name.topic_of(point.flag), name.group, point.queue_id, point.start, point.pop_time,
+            broker or None, acked[0] if len(acked) == 1 else -1, None if len(acked) == 1 else acked,
+        )  # fmt: skip
+        yield PopRecord(ack, revive_queue_id, there.visible_at, must_wait=there.is_waiting)
 
 
 def _split(name: PopName, point: CheckPoint, broker_name: str) -> Iterator[BrokerCheckPoint]:
@@ -201,3 +224,9 @@ def _broker_host(store: Store, name: PopName, records: list[PopRecord]) -> Host:
                 is_v6 = int(np.asarray(messages.sys_flag)[0]) & STORE_HOST_V6
                 return ip if is_v6 else ip[:4], int(np.asarray(messages.store_port)[0])
     return _ANY_HOST
+
+
+def _timer_read_ms(session: WriteSession) -> int:
+    """The time up to which the timer has read the slots, also after a turn that a crash broke off."""
+    check = read_timer_check(config_path(session.root, "timercheck")) or TimerCheck()
+    return session.ledger().resume("timer", check.last_read_time, session.store().log)

@@ -36,11 +36,13 @@ class PopRecord:
     """A check point or an ack, the queue of the revive topic for it, and when it is delivered there, in ms.
 
     An ack is delivered when the messages of its check point become visible, and to the same queue.
+    `must_wait`: it goes through the timer although its time has passed, because its check point waits there.
     """
 
     record: BrokerCheckPoint | BrokerAck
     revive_queue_id: int
     deliver_ms: int
+    must_wait: bool = False
 
     @staticmethod
     def of(point: BrokerCheckPoint, revive_queue_id: int) -> PopRecord:
@@ -56,7 +58,7 @@ def pop_record_messages(
     """
     deliver = np.array([each.deliver_ms for each in records], np.int64)
     queue_ids = np.array([each.revive_queue_id for each in records], np.int64)
-    waits = deliver > now_ms
+    waits = (deliver > now_ms) | np.array([each.must_wait for each in records], bool)
     tags = [each.record.tag if isinstance(each.record, BrokerAck) else CK_TAG for each in records]
     out = (deliver - 1) // precision_ms * precision_ms
     mask = pa.array(waits)

@@ -13,43 +13,39 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
 from rmq_spark.services.recall import RecallPlan, recall
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
 from rmq_spark.services.timer_slots import DueSlot, copies_of, parts_of
+from rmq_spark.write.timer_wheel import (
+    BEHIND_SLOTS_MAX,
+    WheelTurn,
+    enqueue,
+    enqueue_again,
+    lost_queue,
+    real_topics,
+    save_timer,
+    timer_queue,
+)
 from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_timeline
-from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import CorruptStoreError
-from store_format.java.hashes import java_hash_many
-from store_format.java.numbers import read_integers
-from store_format.message.stored import StoredMessages
-from store_format.message.unit_refs import Identity
 from store_format.metadata.read import config_path
-from store_format.metadata.timer import WHEEL_SLOTS, read_timer_check
-from store_format.metadata.timer_metrics import write_timer_metrics
+from store_format.metadata.timer import read_timer_check
 from store_format.metadata.timer_state import TimerState, recover_timer
 from store_format.metadata.timer_write import (
-    next_timer_check,
-    write_timer_check,
     write_timer_log,
     write_timer_wheel,
 )
-from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
-from store_format.read.snapshot import take_snapshot
+from store_format.names import TIMER_TOPIC, UNIQ_KEY
 from store_format.read.store import Queue, Store
-from store_format.read.stored_messages import read_stored
 
 __all__ = ["RecallPlan", "Timer", "TimerPlan", "recall"]
 
 _log = logging.getLogger(__name__)
 
-_BEHIND_SLOTS_MAX = WHEEL_SLOTS // 2 - 60  # a broker that starts looks no further back
 _TURN, _SLOT_TURN = "timer", "timer/slot"  # keys of the ledger: slots that are read, parts of a slot
 
 _COLUMNS = (
@@ -70,23 +66,21 @@ class Timer:
         """Raises UnsupportedFormatError for a timeline in RocksDB, CorruptStoreError for damaged files."""
         conf = now.conf
         plan = TimerPlan(store, now)
-        queue = _timer_queue(store)
+        queue = timer_queue(store)
         check = read_timer_check(config_path(store.path, "timercheck"))
         if not conf.timer_wheel_enable or (queue is None and check is None):
             return plan
         if queue is None and check is not None and check.last_timer_queue_offset > 0:
-            raise _lost(f"{store.path}/consumequeue/{TIMER_TOPIC}/0")
+            raise lost_queue(f"{store.path}/consumequeue/{TIMER_TOPIC}/0")
         plan.state = state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
         plan.read_ms = ledger.resume(_TURN, state.check.last_read_time, store.log)
         _refuse_future(plan)
         plan.queue_offset = state.check.last_timer_queue_offset
-        oldest = plan.clock_ms - _BEHIND_SLOTS_MAX * conf.timer_precision_ms
+        oldest = plan.clock_ms - BEHIND_SLOTS_MAX * conf.timer_precision_ms
         # The wheel turns in 14 days: slots that are far behind are read before new ones take their places.
         is_far_behind = plan.read_ms > 0 and bool(state.slots_between(plan.read_ms, oldest))
         plan.after_ms = plan.read_ms if is_far_behind else max(plan.read_ms, oldest)
         if queue is not None and not conf.timer_stop_enqueue and not is_far_behind:
-            if state.has_lost_units:
-                _enqueue_again(plan, state, queue)
             _enqueue(plan, state, queue)
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
@@ -193,32 +187,14 @@ class TimerPlan:
             if len(found.messages):
                 session.append(found.copies, turn=turn)
             done += len(found.messages)
-            self.waiting.subtract(_topics(found.messages))
-        check = next_timer_check(
-            state.check,
-            read_time=self.after_ms,
-            queue_offset=self.queue_offset,
-            log_end=state.end,
-            now_ms=self.now.ms,
-        )
-        write_timer_check(
-            session.root, check, session.files, aside=f"{session.root}/{OWN_DIRECTORY}/timercheck.new"
-        )
-        try:
-            write_timer_metrics(session.root, self.waiting, timestamp=self.now.ms, files=session.files)
-        except CorruptStoreError as error:  # only statistics: a broker counts again at night
-            _log.warning("%s", error)
+            self.waiting.subtract(real_topics(found.messages))
+        save_timer(_wheel_turn(self, state), session, self.after_ms, self.now.ms)
         return done
-
-
-def _topics(messages: StoredMessages) -> list[str]:
-    (topics,) = messages.properties(REAL_TOPIC)
-    return [topic for topic in topics.to_pylist() if topic is not None]
 
 
 def _refuse_future(plan: TimerPlan) -> None:
     """A broker with such a timercheck would deliver nothing until then."""
-    latest = plan.now.ms + _BEHIND_SLOTS_MAX * plan.now.conf.timer_precision_ms
+    latest = plan.now.ms + BEHIND_SLOTS_MAX * plan.now.conf.timer_precision_ms
     if plan.read_ms > latest:
         raise CorruptStoreError(
             config_path(plan.store.path, "timercheck"), 0, f"a time up to {plan.now.ms} (ms), the clock",
@@ -236,91 +212,20 @@ def _warn_of_clock(plan: TimerPlan) -> None:
         )  # fmt: skip
 
 
-def _timer_queue(store: Store) -> Queue | None:
-    """The queue of the timer topic; None if no timer message was ever stored."""
-    if not store.has_consume_queues:
-        raise _lost(f"{store.path}/consumequeue")
-    taken = take_snapshot(store.path, store.log.relisted(), store.state, TIMER_TOPIC.__eq__)
-    damage = taken.damaged.get((TIMER_TOPIC, 0))
-    if damage is not None:
-        raise damage
-    return next((each for each in store.queues_of(taken) if each.queue_id == 0), None)
-
-
-def _lost(path: str) -> CorruptStoreError:
-    return CorruptStoreError(
-        path, 0, "consume queue files", "none, but the store had messages; run rmqlog recover"
-    )
-
-
-def _enqueue_again(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
-    """Puts the messages whose units are lost into the state again (TimerMessageStore.reviseQueueOffset).
-
-    Messages whose slots were read are passed over. A message that was stored again for a longer wait may be
-    delivered twice, as by a broker.
-    """
-    read_before, last = plan.queue_offset, state.last_unit
-    plan.queue_offset = queue.min_offset
-    if last is not None:
-        place = np.array([last["physical_offset"]], np.int64), np.array([last["message_size"]], np.int64)
-        messages, _, _ = read_stored(plan.store.log, *place)
-        plan.queue_offset = int(messages.queue_offsets[0]) + 1 if len(messages) else read_before
-    _log.warning(
-        "%s: the timerlog has lost units; messages from queue offset %d on are put into it again",
-        plan.store.path, plan.queue_offset,
+def _wheel_turn(plan: TimerPlan, state: TimerState) -> WheelTurn:
+    return WheelTurn(
+        plan.store, plan.now.conf, state, plan.clock_ms, plan.read_ms, plan.after_ms, plan.queue_offset,
+        waiting=plan.waiting,
     )  # fmt: skip
-    while plan.queue_offset < min(read_before, queue.max_offset):
-        _enqueue(plan, state, queue, read_before)
 
 
-def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue, read_before: int = 0) -> None:
-    """Puts the next messages of the timer topic into the state (TimerMessageStore.enqueue).
-
-    Messages that a crashed turn has put into the log already are passed over, and those before the offset
-    `read_before` whose slots were read.
-    """
-    conf, store = plan.now.conf, plan.store
-    start = min(max(plan.queue_offset, queue.min_offset), queue.max_offset)
-    stop = min(start + TURN_MESSAGES_MAX, queue.max_offset)
-    offsets, entries = read_slice(queue.range.piece(start, stop))
-    fits = int(np.searchsorted(np.cumsum(entries["size"].astype(np.int64)), TURN_BYTES_MAX, side="right"))
-    fits = max(fits, 1)
-    # Units of lost messages are not among the entries: a piece may have none, and messages may follow.
-    plan.queue_offset = stop if fits >= len(offsets) else int(offsets[fits])
-    offsets, entries = offsets[:fits], entries[:fits]
-    plan.has_more_new = plan.queue_offset < queue.max_offset
-    new = ~np.isin(entries["physical_offset"], state.unflushed)
-    offsets, entries = offsets[new], entries[new]
-    if not len(offsets):
-        return
-    places, sizes = entries["physical_offset"].astype(np.int64), entries["size"].astype(np.int64)
-    identity = Identity((TIMER_TOPIC,), None, np.zeros(len(offsets), np.int32), offsets)
-    messages, rows, damaged = read_stored(store.log, places, sizes, identity)
-    for each in damaged:
-        _log.warning("%s: a timer message is passed over: %s", store.path, each.error)
-    outs, recalls, topics = messages.properties(TIMER_OUT_MS, TIMER_DEL_UNIQKEY, REAL_TOPIC)
-    out_ms, is_time = read_integers(outs)
-    for row in np.flatnonzero(~is_time).tolist():
-        _log.warning(
-            "%s: the timer message at physical offset %d is passed over: expected a time in the property %s, "
-            "found none", store.path, messages.physical_offsets[row], TIMER_OUT_MS,
-        )  # fmt: skip
-    is_time &= (offsets[rows] >= read_before) | (out_ms >= plan.read_ms)
-    is_recall = pc.is_valid(recalls).to_numpy(zero_copy_only=False)
-    if not read_before:  # else the messages are counted already
-        plan.waiting.update(_topics(messages.take(is_time & ~is_recall)))
-        plan.waiting.subtract(_topics(messages.take(is_time & is_recall)))
-    waiting = wait_in_wheel(
-        out_ms[is_time],
-        is_recall[is_time],
-        write_ms=plan.clock_ms,
-        read_ms=plan.after_ms,
-        precision_ms=conf.timer_precision_ms,
-        window_slots=roll_window_slots(conf.timer_roll_window_slots),
-    )
-    rows = rows[is_time]
-    hashes = java_hash_many(topics)[is_time].astype(np.int64)
-    state.add(waiting.slot_ms, waiting.write_ms, waiting.magic, places[rows], sizes[rows], hashes)
+def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
+    """Puts the next messages of the timer topic into the state."""
+    turn, limits = _wheel_turn(plan, state), (TURN_MESSAGES_MAX, TURN_BYTES_MAX)
+    if state.has_lost_units:
+        enqueue_again(turn, queue, limits)
+    enqueue(turn, queue, limits=limits)
+    plan.queue_offset, plan.has_more_new = turn.queue_offset, turn.has_more_new
 
 
 def _choose_slots(plan: TimerPlan, state: TimerState, ledger: Ledger) -> None:

@@ -26,7 +26,7 @@ from store_format.message.columns import DecodeOptions
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
 from store_format.metadata.read import config_path
-from store_format.metadata.timer import WHEEL_SLOTS, read_timer_check
+from store_format.metadata.timer import read_timer_check
 from store_format.metadata.timer_state import recover_timer
 from store_format.names import (
     REAL_QID,
@@ -49,6 +49,7 @@ _Ints = NDArray[np.int64]
 
 _COLUMNS = ("queueId", "queueOffset", "body", TAGS, REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
 _MESSAGES_PER_READ = 1 << 13
+_TIME_MAX = 1 << 62
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +58,8 @@ class BrokerInFlight:
 
     `topic` is the topic that was popped; `flag` tells whether the queue is one of `topic` (0) or of the
     group's pop retry topic for it (1, or 2 for version 2). `revive_topic` and `revive_queue_id` are where the
-    record is delivered, and where the acks of its messages must go.
+    record is delivered, and where the acks of its messages must go. `is_waiting`: the timer has not delivered
+    the record yet.
     """
 
     record: BrokerCheckPoint
@@ -65,6 +67,7 @@ class BrokerInFlight:
     flag: int
     revive_topic: str
     revive_queue_id: int
+    is_waiting: bool = False
 
     @property
     def group(self) -> str:
@@ -129,6 +132,7 @@ class _Place:
     revive_topic: str
     revive_queue_id: int
     text: str
+    is_waiting: bool = False
 
 
 _Batch = list[tuple[_Place, str | None, bytes]]
@@ -164,7 +168,11 @@ class _Merge:
             merged = record.with_acks(acked.get(key, ()))
             if merged.unacked:
                 topic, flag = normal_topic(record.topic, record.group)
-                found.append(BrokerInFlight(merged, topic, flag, place.revive_topic, place.revive_queue_id))
+                found.append(
+                    BrokerInFlight(
+                        merged, topic, flag, place.revive_topic, place.revive_queue_id, place.is_waiting
+                    )
+                )
         return sorted(found, key=lambda each: (each.revive_topic, each.revive_queue_id))
 
 
@@ -230,7 +238,7 @@ def _record_of(
 
 def _place(topic: str, queue_id: int, queue: Queue, offset: int) -> _Place:
     path = f"{queue.store.path}: {queue.topic}-{queue.queue_id}, message {offset}"
-    return _Place(topic, queue_id, path)
+    return _Place(topic, queue_id, path, is_waiting=queue.topic == TIMER_TOPIC)
 
 
 # ---- the timer wheel ---------------------------------------------------------------------------------------
@@ -243,7 +251,7 @@ def _in_wheel(store: Store, conf: BrokerConf, read_ms: int, queue: Queue) -> Ite
     revive topics, by the hash of the topic in each unit.
     """
     state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
-    slots = state.slots_between(read_ms, read_ms + WHEEL_SLOTS * conf.timer_precision_ms)
+    slots = state.slots_between(read_ms, _TIME_MAX)
     times = np.array([slot.time for slot in slots], np.int64)
     topics = {name for name in store.topics() if name.startswith(REVIVE_PREFIX)}
     topics |= {name for name in store.configured_topics() if name.startswith(REVIVE_PREFIX)}

@@ -20,9 +20,11 @@ from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
+from store_format.pop.broker_records import parse_record
 from store_format.pop.log import InFlightLog
 from store_format.pop.state import PopState
 from store_format.read.store import Store
+from store_format.read.stored_messages import read_stored_slice
 from tests.support import goldens
 from tests.support.staged import append, make_store, numbered
 
@@ -254,3 +256,38 @@ def test_a_hand_over_that_was_broken_off_is_found(own: PopName) -> None:
     log.run(lambda state: state.ack((0, 0, 0, NOW_MS), [5, 6]))
     assert _closed(own, log, NOW_MS) == HandedOver(38, 0, 1)
     assert _broker_has(own.root, own) == {key: at for key, at in wanted.items() if key[2] not in (5, 6)}
+
+
+def test_acks_of_waiting_check_points_come_after_them(golden: PopName) -> None:
+    """The broker was stopped for so long that all times have passed: its timer reads the slots in order."""
+    from rmq_spark.services import run_once
+
+    late = NOW_MS + 3_600_000
+    log = _opened(golden, _GOLDEN_OFFSETS)
+    take_over(golden, log, Store.open(golden.root))
+    points = [each.key for each in log.run(lambda state: list(state.check_points()))]
+    for key in points:
+        log.run(lambda state, key=key: state.ack(key))  # type: ignore[misc]
+    assert _closed(golden, log, late) == HandedOver(0, 0, 5)
+    assert _broker_has(golden.root, golden) == {}
+    # what a broker's timer delivers now, in the order of the revive queues
+    conf = BrokerConf()
+    while True:
+        table = run_once(golden.root, ["timer"], late + 5_000, broker_conf=conf, apply=True)
+        if not table["done"].to_pylist()[0]:
+            break
+    store = Store.open(golden.root)
+    order: dict[tuple[int, int], list[str]] = {}
+    for queue in store.queues(lambda topic: topic.startswith(REVIVE_PREFIX)):
+        stored, _, _ = read_stored_slice(store.log, queue.piece())
+        (tags,) = stored.properties("TAGS")
+        for tag, body in zip(tags.to_pylist(), stored.messages.body.to_pylist(), strict=True):
+            record = parse_record(tag, body, "")
+            key = (0, record.queue_id, record.start, record.pop_time)
+            if key in points:
+                order.setdefault((queue.queue_id, record.pop_time), []).append(tag)
+    assert len(order) == 5
+    for tags_in_order in order.values():
+        assert tags_in_order[0] == "ck"
+        assert set(tags_in_order[1:]) <= {"ack", "bAck"}
+    assert _broker_has(golden.root, golden) == {}
