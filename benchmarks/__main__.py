@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.decode import measure_decode
 from benchmarks.fill import Filling, fill
 from benchmarks.planning import measure_planning
+from benchmarks.pop_waiting import measure_idle, measure_latency
 from benchmarks.report import Report, write_block
 from benchmarks.services import measure_lateness, measure_turns
 from benchmarks.sessions import session
@@ -40,12 +41,14 @@ class _Extent:
     stream_queues: int
     pending: int
     due: int
+    waited_messages: int
+    idle_seconds: float
 
 
 _STREAM_BATCHES = 10
-_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 400_000, 10_000, 1_000_000, 10_000)
-_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 40_000, 1_000, 100_000, 10_000)
-_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3, 100, 16, 100, 10)
+_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 400_000, 10_000, 1_000_000, 10_000, 500, 20)
+_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 40_000, 1_000, 100_000, 10_000, 100, 5)
+_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3, 100, 16, 100, 10, 5, 0.2)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -66,6 +69,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             report.turns = measure_turns(Path(directory), extent.pending, extent.rounds)
             commits = (1, 10) if extent.due > 10 else (1,)
             report.lateness = [measure_lateness(Path(directory), extent.due, each) for each in commits]
+        if given.only in (None, "pop"):
+            _measure_pop(Path(directory), extent, report)
     text = report.markdown()
     print(text, end="")
     if given.markdown is not None:
@@ -88,7 +93,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--only",
-        choices=("decode", "spark", "planning", "writing", "streaming", "services"),
+        choices=("decode", "spark", "planning", "writing", "streaming", "services", "pop"),
         help="leave out the rest",
     )
     parser.add_argument(
@@ -183,6 +188,13 @@ def _measure_streaming(directory: Path, extent: _Extent, report: Report) -> None
         report.looks.append(measure_looks(root, many))
         with session(directory) as spark:
             report.micro_batches = (many.queues, measure_micro_batches(spark, root, many))
+
+
+def _measure_pop(directory: Path, extent: _Extent, report: Report) -> None:
+    _say("pop: waiting …")
+    report.latency = [measure_latency(directory, extent.waited_messages, sync=sync) for sync in (True, False)]
+    groups = ((1, 1), (1, 100), (20, 1)) if extent.idle_seconds > 1 else ((1, 2), (2, 1))
+    report.idle = [measure_idle(directory, *group, extent.idle_seconds) for group in groups]
 
 
 def _many_queues(queues: int, messages: int) -> Filling:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.planning import Planning
+from benchmarks.pop_waiting import Idle, Latency
 from benchmarks.rounds import Figure, Rates
 from benchmarks.services import Lateness, Turns
 from benchmarks.spark_read import Comparison, Memory
@@ -40,6 +41,8 @@ class Report:
     micro_batches: tuple[int, Figure] | None = None  # (queues, seconds)
     turns: list[Turns] = field(default_factory=list)
     lateness: list[Lateness] = field(default_factory=list)
+    latency: list[Latency] = field(default_factory=list)
+    idle: list[Idle] = field(default_factory=list)
 
     def only(self, size: int) -> Report:
         """What was measured for one body size."""
@@ -54,7 +57,7 @@ class Report:
     def markdown(self) -> str:
         reading = [*self._decode(), *self._spark(), *self._queues(), *self._planning()]
         parts = [_machine(), *reading, *self._writing(), *self._small_commits(), *self._streaming()]
-        parts += self._services()
+        parts += [*self._services(), *self._pop()]
         return "\n\n".join(parts) + "\n"
 
     def _decode(self) -> Iterable[str]:
@@ -189,6 +192,25 @@ class Report:
                 for each in self.lateness
             ]  # fmt: skip
             yield _table(["messages due within a second", "commits", "p50", "p99", "maximum"], rows)
+
+    def _pop(self) -> Iterable[str]:
+        if self.latency:
+            yield (
+                "From the return of an append in one process until a consumer that waits in another process "
+                "has received the message, in milliseconds:"
+            )
+            rows = [
+                [each.commit, f"{each.messages:,}", f"{each.p50_ms:.1f}", f"{each.p99_ms:.1f}",
+                 f"{each.append_p50_ms:.1f}"]
+                for each in self.latency
+            ]  # fmt: skip
+            yield _table(["commit", "messages", "p50", "p99", "the append itself, p50"], rows)
+        if self.idle:
+            yield "Consumers that wait while nothing comes:"
+            rows = [
+                [str(each.processes), str(each.consumers), f"{100 * each.core:.1f} %"] for each in self.idle
+            ]
+            yield _table(["processes", "consumers in each", "CPU time, of one core"], rows)
 
 
 def write_block(path: Path, text: str) -> None:

@@ -140,6 +140,8 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
         "A micro-batch in which each of",
         "A turn of the services without a due message",
         "until its copy can be read",
+        "a consumer that waits in another process",
+        "Consumers that wait while nothing comes",
     ):
         assert what in text, what
     # every cell of every table of rates is filled, and no rate is zero messages

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,6 +14,8 @@ from store_format.files.lock import described, foreign_holder
 from store_format.follow.follower import StoreFollower
 from store_format.names import QueueKey
 from store_format.read.store import Store
+
+_versions = itertools.count(1)  # of all stores, so that versions grow even if a store is followed again
 
 
 class _Choice:
@@ -32,7 +35,7 @@ class _Choice:
 class StoreLook:
     """One store at one look: its queues of the chosen topics, by (topic, queue id), with their offsets.
 
-    `version` counts the looks that found a change.
+    Of two looks at a store in one process, the one with the larger `version` is the newer one.
     """
 
     root: str
@@ -57,7 +60,8 @@ class FollowedStore:
         self._choice = _Choice()
         self._looked_topics: frozenset[str] = frozenset()
         self._follower: StoreFollower | None = None
-        self._version = 0
+        self._version = next(_versions)
+        self._looks: dict[frozenset[str], StoreLook] = {}  # of this version, by topics
         self._lock = threading.Lock()
 
     def choose(self, topics: frozenset[str]) -> None:
@@ -71,6 +75,7 @@ class FollowedStore:
             self._choice.topics.subtract(topics)
             self._choice.topics = +self._choice.topics
             self._looked_topics &= self._choice.topics.keys()
+            self._looks.pop(topics, None)
 
     def look(self, topics: frozenset[str]) -> tuple[StoreLook, frozenset[str]]:
         """Looks now. Returns the queues of these topics, and which topics have changed since the last look.
@@ -87,10 +92,16 @@ class FollowedStore:
                 raise
             assert self._follower is not None
             if changed:
-                self._version += 1
+                self._version = next(_versions)
                 self.changed_at.update(dict.fromkeys(changed, self._version))
-            queues = {key: queue for key, queue in self._follower.queues.items() if key[0] in topics}
-            return StoreLook(self.root, self._follower.store, queues, self._version), changed
+                self._looks = {}
+            look = self._looks.get(topics)
+            if look is None:
+                queues = {key: queue for key, queue in self._follower.queues.items() if key[0] in topics}
+                look = StoreLook(self.root, self._follower.store, queues, self._version)
+                if topics:
+                    self._looks[topics] = look
+            return look, changed
 
     def _changed_topics(self) -> frozenset[str]:
         anew = not self._choice.topics.keys() <= self._looked_topics

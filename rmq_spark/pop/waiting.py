@@ -17,6 +17,7 @@ from typing import Self
 
 from rmq_spark.pop.followed import StoreLook
 from rmq_spark.pop.watcher import Place, Watcher, join, leave
+from rmq_spark.pop.watcher import notify as notify
 from store_format.errors import StoreNotFoundError
 
 

@@ -53,7 +53,7 @@ def _seen(look: Look) -> int:
 
 
 class _Waiting(threading.Thread):
-    """Waits again and again for random times, and compares each answer with what was committed before."""
+    """Waits again and again, and compares each answer with what was committed before. Short times vary."""
 
     def __init__(self, root: Path, counts: mmap.mmap, messages: int, seed: int, longest: float) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class _Waiting(threading.Thread):
             look = waiter.look()
             while _seen(look) < self.messages:
                 before = _committed(self.counts)
-                timeout = self.chance.random() * self.longest
+                timeout = self.longest * (1.0 if self.longest > 1.0 else self.chance.random())
                 found = waiter.wait(look, timeout)
                 self.answers += 1
                 if found is None:
