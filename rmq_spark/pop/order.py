@@ -31,6 +31,8 @@ class OrderPop(TopicPop):
         return [key for key in super()._order(queues) if key[0] == TOPIC]
 
     def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
+        if state.reviving is not None and any(held[:2] == key for held in state.reviving.bits):
+            return True  # dead letters of the queue are being stored
         return state.order.is_blocked(key[1], request.pop_time, request.invisible_ms, request.attempt_id)
 
     def _take(

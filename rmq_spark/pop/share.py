@@ -234,8 +234,8 @@ class Share:
     def revive(self, *, lock_timeout: float = 0.0) -> Revived:
         """Stores due messages again in the retry topic; nothing if another writer has the store now."""
         now_ms = self.options.clock_ms()
-        first = self.run(lambda state: state.next_visible)
-        if first is None or first > now_ms:
+        first, reviving = self.run(lambda state: (state.next_visible, state.reviving))
+        if reviving is None and (first is None or first > now_ms):
             return Revived()
         try:
             with write_session(self.name.root, self._commit_options(lock_timeout)) as session:

@@ -13,7 +13,8 @@ from typing import Any
 
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
-from store_format.pop.check_point import QueueState
+from store_format.pop.check_point import CheckPoint, QueueState
+from store_format.pop.records import PointKey
 
 Digest = int  # of a batch; 0 without one
 
@@ -54,6 +55,16 @@ class OrderState:
         if info is None or info.pop_time != pop_time or offset not in info.offsets:
             return False
         return not order_info.is_acknowledged(info, info.offsets.index(offset))
+
+    def check_point(self, key: PointKey) -> CheckPoint | None:
+        """The queue's batch as a check point, if it is of that pop time. A change of it changes nothing."""
+        flag, queue_id, start, pop_time = key
+        info = self.batches.get(queue_id)
+        if flag or info is None or info.pop_time != pop_time:
+            return None
+        point = CheckPoint(flag, queue_id, start, info.offsets, pop_time, info.invisible_time or 0)
+        point.acked = info.commit_offset_bit & point.whole
+        return point
 
     def is_blocked(
         self, queue_id: int, now_ms: int, invisible_ms: int, attempt_id: str | None = None
@@ -183,6 +194,13 @@ class OrderState:
         else:
             raise ValueError(act)
         self.batches[queue_id] = info
+
+    def bury(self, key: PointKey, bits: int) -> None:
+        """Messages of a batch are dead letters now: acknowledged. Part of another change."""
+        point = self.check_point(key)
+        for index, offset in enumerate(() if point is None else point.offsets):
+            if bits >> index & 1 and self.is_in_flight(key[1], offset, key[3]):
+                self._apply_to_batch("ack", key[1], {"offset": offset})
 
     def drop(self, queue_id: int) -> None:
         """The queue's offset was set: its batch does not count (clearBlock). Part of another change."""

@@ -337,6 +337,7 @@ class PopState:
         if revive is not None and values["done"]:
             for key, bits in revive.bits.items():
                 self._acked(key, bits, "revived")
+                self.order.bury(key, bits)
 
     def _apply_mirror(self, values: Mapping[str, Any]) -> None:
         for flag, queue_id, offset in values["queues"]:

@@ -103,6 +103,23 @@ def test_a_reset_drops_the_batch(directory: str) -> None:
         log.run(lambda state: _pop(state, 0, [89]))
 
 
+def test_dead_letters_are_acknowledged_when_they_are_stored(directory: str) -> None:
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0))
+    batch = log.run(lambda state: _pop(state, 0, [100, 101, 103]))
+    key = (0, 0, 100, batch.pop_time)
+    assert log.run(lambda state: state.order.check_point((0, 0, 100, batch.pop_time + 1))) is None
+    for is_done, expected in [(False, 100), (True, 101)]:
+        revive = log.run(lambda state: state.begin_revive({key: 0b101}))
+        log.run(partial(PopState.end_revive, number=revive.number, is_done=is_done))
+        assert log.run(lambda state: state.queues[0, 0].next_offset) == expected
+    state = read_in_flight(directory)
+    assert state is not None
+    point = state.order.check_point(key)
+    assert point is not None
+    assert (list(point.unacked()), state.totals["acked"]) == ([101], 2)
+
+
 def test_batches_are_forgotten_after_a_day(directory: str) -> None:
     log = InFlightLog(directory)
     log.run(lambda state: _open(state, 0, 1))
