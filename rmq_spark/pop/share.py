@@ -2,7 +2,9 @@
 
 The share keeps the in-flight log and the broker's consumerOffset.json together. While consumers are alive the
 file has the lowest offset that is not acknowledged of each queue: a broker that is started after a crash
-delivers messages again, and loses none. The file is written about once a second, by one process."""
+delivers messages again, and loses none. The file is written about once a second, by one process
+(`rmq_spark.pop.mirror`).
+"""
 
 from __future__ import annotations
 
@@ -22,6 +24,7 @@ from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
 from rmq_spark.pop.take_over import take_over
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.errors import OptionError, StoreInUseError
@@ -30,6 +33,7 @@ from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import refuse_foreign_offsets
 from store_format.metadata.read import read_subscription_groups
 from store_format.names import QueueKey
+from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.log import InFlightLog, read_in_flight
 from store_format.pop.members import Member, live_topics
 from store_format.pop.state import TOPIC, PopQueue, PopState
@@ -302,6 +306,7 @@ class Share:
         root = self.name.root
         self._refuse_broker()
         refuse_foreign_offsets(root)
+        refuse_kv_service(root, broker_conf_of(root))
         found = live_clients(self.group, (root, root.rpartition("/")[0]), Clocks())
         if found is not None:
             raise OptionError(

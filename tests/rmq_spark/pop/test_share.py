@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.group.member import join
+from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.offset_store import StoreOffsets, make_path
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_earliest
 from rmq_spark.pop.mirror import compared
 from rmq_spark.pop.share import Share, ShareOptions
 from store_format import MessageStore
-from store_format.errors import OptionError, UnsupportedFormatError
+from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
@@ -110,6 +117,23 @@ def test_an_offset_behind_the_end_is_lowered_and_one_before_the_queue_is_raised_
     assert (next_offsets(share)[0], share.lost) == (10, 0)
     assert (
         "the next offset of T-0 is 30 and the queue holds 0 to 10: the topic was created again" in caplog.text
+    )
+    share.close()
+
+
+def test_messages_that_retention_deleted_are_counted(
+    golden: Callable[[str], Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
+    store = MessageStore.open(str(root))
+    queue = next(each for each in store.queues() if each.min_offset > 1)
+    write_group_offsets(str(root), "g", {queue.key: 1}, timestamp=1)
+    share = Share.open(store, "g", queue.topic)
+    share.begin([(0, queue.queue_id)])
+    assert next_offsets(share)[queue.queue_id] == queue.min_offset
+    assert share.lost == queue.min_offset - 1
+    assert (
+        f"retention deleted {queue.min_offset - 1} messages; pop goes on at {queue.min_offset}" in caplog.text
     )
     share.close()
 
@@ -227,6 +251,58 @@ def test_offsets_in_rocksdb_are_refused(root: Path) -> None:
     (root / "config" / "consumerOffsets" / "CURRENT").touch()
     with pytest.raises(UnsupportedFormatError, match="RocksDB"):
         open_share(root)
+
+
+def test_pop_in_rocksdb_is_refused(root: Path) -> None:
+    (root / "kvStore").mkdir()
+    (root / "kvStore" / "CURRENT").touch()
+    with pytest.raises(UnsupportedFormatError, match="popConsumerKVServiceEnable"):
+        open_share(root)
+    assert not (root / ".rmqlog" / "pop").exists()
+
+
+_HOLD = (
+    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
+    "print(flush=True); sys.stdin.read()"
+)
+
+
+@pytest.mark.process
+def test_a_broker_is_noticed_at_the_start_and_while_consumers_run(share: Share, root: Path) -> None:
+    share.begin(QUEUES)
+    command = [sys.executable, "-c", _HOLD, f"{root}/lock"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
+        assert broker.stdout is not None
+        broker.stdout.readline()
+        with pytest.raises(StoreInUseError, match="a broker"):
+            open_share(root)
+        pop(share, (0, 0), 1)
+        with pytest.raises(StoreInUseError, match=f"process {broker.pid}"):
+            share.keep()
+        with pytest.raises(StoreInUseError, match="stop the broker"):
+            pop(share, (0, 0), 1)
+        broker.communicate()
+    with pytest.raises(StoreInUseError):
+        pop(share, (0, 0), 1)  # the broker may have moved the group: open the share again
+    share.close()
+    again = open_share(root)
+    assert again.run(lambda state: state.in_flight) == 1
+    again.close()
+
+
+def test_a_group_with_queries_that_read_whole_queues_is_refused(root: Path) -> None:
+    store = MessageStore.open(str(root))
+    membership = Membership("g", ("client",), strategy("AVG"), "T", lease_seconds=0.6)
+    directory = f"{root}/.rmqlog/groups/g"
+    make_path(directory)
+    member = join(directory, membership, StoreOffsets("g", {store.broker_name: str(root)}))
+    try:
+        with pytest.raises(OptionError, match="found the query client in"):
+            open_share(root)
+        Share.open(store, "h", "T").close()
+    finally:
+        member.leave({}, 0)
+    open_share(root).close()
 
 
 def test_live_consumers_are_known_until_the_last_has_left(root: Path) -> None:
