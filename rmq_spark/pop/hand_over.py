@@ -76,11 +76,11 @@ def hand_over(
     conf = broker_conf_of(name.root, session.options.conf)
     store = session.store()
     points = log.run(lambda state: [*state.check_points(), *state.settled.values()])
-    found = _broker_points(name, store, conf) if any(each.origin is not None for each in points) else {}
+    was_taken = any(each.origin is not None for each in points)
+    found = _broker_points(name, store, conf) if was_taken else {}
     own = list(_own_records(name, points, conf, conf.broker_name or store.broker_name))
     acks = list(_acks(name, points, found))
-    records = [*own, *acks]
-    if records:
+    if own or was_taken:
         try:
             _refuse(name.root, conf)
         except StoreError as error:
@@ -90,9 +90,10 @@ def hand_over(
             )  # fmt: skip
             return None
         add_subscription_group(name.root, name.group, timestamp=now_ms, files=session.files)
-        _append(name, session, store, records, conf, now_ms)
-        if any(each.must_wait for each in acks) and not conf.timer_stop_enqueue:
-            put_in_wheel(session, conf, _timer_read_ms(session), now_ms)
+    if own or acks:
+        _append(name, session, store, [*own, *acks], conf, now_ms)
+    if was_taken and not conf.timer_stop_enqueue:  # also for acks of a hand-over that was broken off
+        put_in_wheel(session, conf, _timer_read_ms(session), now_ms)
     mirror.compare(mirror.read(), is_next=True)
     log.run(PopState.close)
     return HandedOver(sum(each.left for each in points), len(own), len(acks))
@@ -141,8 +142,9 @@ def _acks(
 ) -> Iterator[PopRecord]:
     """Acks for what a broker had handed out and still has in flight."""
     for point in points:
-        bits, there = point.acked & ~point.taken, found.get(point.key)
-        if point.origin is None or not bits or there is None:
+        there = found.get(point.key)
+        bits = 0 if there is None else point.acked & ~there.record.acked
+        if point.origin is None or there is None or not bits:
             continue
         broker, revive_queue_id = point.origin
         acked = tuple(offset for i, offset in enumerate(point.offsets) if bits >> i & 1)

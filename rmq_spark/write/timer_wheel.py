@@ -78,6 +78,8 @@ def put_in_wheel(session: WriteSession, conf: BrokerConf, read_ms: int, now_ms: 
     )
     if state.has_lost_units:
         enqueue_again(turn, queue)
+    elif turn.queue_offset >= queue.max_offset:
+        return
     enqueue(turn, queue)
     while turn.has_more_new:
         enqueue(turn, queue)

@@ -350,7 +350,51 @@ def _popped(root: str) -> object:
     return None if state is None else (state.in_flight, state.is_closed, state.reviving)
 
 
+# ---- pop, from a broker and back ---------------------------------------------------------------------------
+
+_BROKER_GONE_MS = 1_795_244_400_000  # the times of some messages in flight have passed, of others not
+
+
+def _make_broker_popped(root: Path) -> None:
+    from tests.support import goldens
+
+    goldens.unpack("pop-5.5.0", root)
+
+
+def _run_hand_over(root: str) -> None:
+    """Takes over what a broker has in flight, pops and acknowledges some, and hands all over."""
+    from rmq_spark.pop.share import Share, ShareOptions
+    from store_format.pop.state import PopState
+    from store_format.read.store import Store
+
+    options = ShareOptions(clock_ms=lambda: _BROKER_GONE_MS + 7_000, init_mode="MIN")
+    share = Share.open(Store.open(root), "CG_pop", "PopWork", options)
+
+    def work(state: PopState) -> None:
+        while state.queues[0, 1].next_offset < 29:
+            start = state.queues[0, 1].next_offset
+            state.hand_out(0, 1, range(start, start + 3), start + 3, _BROKER_GONE_MS, 10_000)
+        for point in list(state.check_points()):
+            state.ack(point.key, [n for n, each in enumerate(point.offsets) if each % 3 == 0])
+
+    share.run(work)
+    share.close()
+
+
+def _handed_over(root: str) -> object:
+    """What the broker's records have in flight, the state of the log, and the slots of the wheel."""
+    from store_format.pop.broker_in_flight import read_broker_in_flight
+    from store_format.pop.log import in_flight_directory, read_in_flight
+    from store_format.read.store import Store
+
+    found = [(each.record, each.revive_queue_id) for each in read_broker_in_flight(Store.open(root))]
+    state = read_in_flight(in_flight_directory(root, "CG_pop", "PopWork"))
+    units = [unit for _, units in TimerLog.open(f"{root}/timerlog").scan() for unit in units.tolist()]
+    return found, None if state is None else (state.in_flight, state.is_closed), units
+
+
 SCENARIOS: dict[str, Scenario] = {
+    "hand over": Scenario(_make_broker_popped, _run_hand_over, _handed_over, every=13),
     "pop": Scenario(_make_popped, _run_pop, _popped, every=13),
     "orderly": Scenario(_make_ordered, _run_ordered, _stops, every=23),
     "recover a clean store": Scenario(make_lost, run_recover, files_seen, every=29),
