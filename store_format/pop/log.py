@@ -64,9 +64,8 @@ def read_in_flight(directory: str) -> PopState | None:
     """The state as of now, without a lock and without a change of any file; None without a log."""
     path = f"{directory}/{LOG_NAME}"
     data = read_bytes(path, _SIZE_MAX)
-    if not data:
+    if not data or not has_magic(data, path):
         return None
-    check_magic(data, path)
     state = PopState()
     for position, records in frames(data[len(MAGIC) :]):
         state.replay(records, path, len(MAGIC) + position)
@@ -190,11 +189,11 @@ class InFlightLog:
         state = self._state
         if state is None:
             state, self._snapshot_size = PopState(), 0
-            if not data:
-                self._file.append(MAGIC)
-            else:
-                check_magic(data, self._file.path)
+            if has_magic(data, self._file.path):
                 data, self._file.end = data[len(MAGIC) :], len(MAGIC)
+            else:
+                data = b""
+                self._file.append(MAGIC)
         start = self._file.end
         for position, records in frames(data):
             self._file.end = start + position
@@ -226,10 +225,14 @@ class InFlightLog:
         self._file.skip_to(len(data))
 
 
-def check_magic(data: bytes, path: str) -> None:
-    """Raises CorruptStoreError for data that does not begin as an in-flight log."""
-    if not data.startswith(MAGIC):
+def has_magic(data: bytes, path: str) -> bool:
+    """Whether the data begins as an in-flight log; False for the torn beginning that a kill leaves.
+
+    Raises CorruptStoreError for other data.
+    """
+    if not MAGIC.startswith(data[: len(MAGIC)]):
         raise CorruptStoreError(
             path, 0, f"the bytes {MAGIC.hex()}",
             f"{data[: len(MAGIC)].hex()}; remove the file: messages in flight are then delivered again",
         )  # fmt: skip
+    return len(data) >= len(MAGIC)

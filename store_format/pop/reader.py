@@ -6,7 +6,7 @@ import os
 
 from store_format.files.read import open_descriptor
 from store_format.files.shared_log import is_named
-from store_format.pop.log import LOG_NAME, check_magic
+from store_format.pop.log import LOG_NAME, has_magic
 from store_format.pop.records import MAGIC, frames
 from store_format.pop.state import PopState
 
@@ -37,9 +37,8 @@ class InFlightReader:
             self._state, self._end = PopState(), 0
         data = _read(self._descriptor, self._end, size)
         if not self._end:
-            if not data:
+            if not has_magic(data, self.path):
                 return None
-            check_magic(data, self.path)
             data, self._end = data[len(MAGIC) :], len(MAGIC)
         start = self._end
         for position, records in frames(data):

@@ -18,7 +18,8 @@ from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.shared_log import FileLock
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog, in_flight_directory, in_flight_logs, read_in_flight
-from store_format.pop.records import frame, note
+from store_format.pop.reader import InFlightReader
+from store_format.pop.records import MAGIC, frame, note
 from store_format.pop.state import PopState
 
 
@@ -287,3 +288,18 @@ def test_the_last_of_those_who_share_a_lock_knows(tmp_path: Path) -> None:
     other.close()
     assert one.try_exclusive()
     assert not other.share(0)
+
+
+@pytest.mark.parametrize("size", range(len(MAGIC)))
+def test_a_kill_in_the_first_write_leaves_a_log_that_is_begun_again(tmp_path: Path, size: int) -> None:
+    directory = in_flight_directory(str(tmp_path), "g", "T")
+    Path(directory).mkdir(parents=True)
+    Path(directory, "in-flight.log").write_bytes(MAGIC[:size])
+    reader = InFlightReader(directory)
+    assert read_in_flight(directory) is None
+    assert reader.look() is None
+    InFlightLog(directory).run(lambda state: state.set_offset(0, 0, 7))
+    for state in (read_in_flight(directory), reader.look()):
+        assert state is not None
+        assert state.queues[0, 0].next_offset == 7
+    reader.close()
