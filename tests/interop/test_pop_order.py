@@ -10,9 +10,14 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.pop.share import Share, ShareOptions
+from store_format import MessageStore
 from store_format.java.fastjson import loads
-from store_format.metadata.read_state import decode_order_infos
+from store_format.metadata.read_state import decode_order_infos, read_order_infos
+from store_format.pop import order_info
 from tests.interop.harness import RocketMQ
+from tests.interop.pop import Handle
+from tests.interop.pop_runs import IN_ORDER, STEPS, PopRuns
 from tests.interop.programs import Program
 from tests.support.order_commands import KEY, Command, OurOrder, counts_in_order, random_commands
 
@@ -37,7 +42,7 @@ def theirs(manager: Program, command: Command, file: bytes) -> tuple[Any, bytes]
 def test_random_histories(manager: Program, whole: bool) -> None:
     """After every command the same result and, byte for byte, the same file."""
     commands = 0
-    for seed in range(3000 if whole else 40):
+    for seed in range(3000 if whole else 25):
         ours = OurOrder()
         for command in random_commands(Random(seed), 60):
             if command[0] == "load" and not ours.file:
@@ -70,3 +75,29 @@ def recorded(manager: Program, histories: int = 8) -> list[list[list[Any]]]:
 def test_vectors(manager: Program) -> None:
     """The recorded answers are RocketMQ's answers. To record them again, write `recorded` to the file."""
     assert json.loads(VECTORS.read_text()) == recorded(manager)
+
+
+def test_the_file_that_a_broker_left(pop_runs: PopRuns) -> None:
+    """The bytes of a real broker's file are ours, and a group that is opened here has its batches."""
+    store = pop_runs.copy("in-order")
+    path = store / "config" / "consumerOrderInfo.json"
+    data = path.read_bytes()
+    infos = (read_order_infos(str(store)) or {})[f"{STEPS}@{IN_ORDER}"]
+    assert order_info.merge_order_infos(None, f"{STEPS}@{IN_ORDER}", infos) == data
+    handles = [Handle.of(line["handle"]) for line in pop_runs.left.order]
+    popped = {(queue, offset) for queue, info in infos.items() for offset in info.offsets}
+    assert popped == {(each.queue_id, each.offset) for each in handles}
+    (now,) = {info.pop_time for info in infos.values()}
+    options = ShareOptions(fifo=True, clock_ms=lambda: now)
+    share = Share.open(MessageStore.open(str(store)), IN_ORDER, STEPS, options)
+    assert share.run(lambda state: state.order.batches) == infos
+    assert path.read_bytes() == data
+    acknowledged = {queue for queue, info in infos.items() if info.commit_offset_bit}
+    assert len(acknowledged) == 2
+    assert share.run(lambda state: all(state.order.is_blocked(queue, now + 100, 1) for queue in infos))
+    for each in handles:  # those of the Java client are good here
+        place = each.queue_id, each.offset, each.pop_time
+        done = share.run(lambda state, place=place: state.order.acknowledge(*place))  # type: ignore[misc]
+        assert done or each.queue_id in acknowledged
+    assert share.run(lambda state: state.order.in_flight) == 0
+    share.close()
