@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,27 +20,41 @@ MESSAGES_MAX = 10_000  # of one revive
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """Due messages of one check point: their positions in it and their queue offsets, both ascending."""
+    """The due messages of one check point: the bits of `all_offsets` that are set in `bits`."""
 
     key: PointKey
     visible_at: int
-    positions: _Ints
-    offsets: _Ints
+    bits: int
+    all_offsets: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        return self.bits.bit_count()
+
+    @property
+    def positions(self) -> _Ints:
+        """The positions of the messages in the check point, ascending."""
+        return positions_of(self.bits)
+
+    @property
+    def offsets(self) -> _Ints:
+        """The queue offsets of the messages, ascending."""
+        every = self.all_offsets
+        if isinstance(every, range):
+            return self.positions + every.start
+        offsets: _Ints = np.array(every, np.int64)[self.positions]
+        return offsets
 
 
 def first_due(state: PopState, now_ms: int, messages_max: int = MESSAGES_MAX) -> list[Due]:
-    """The messages of one revive, by check point, the oldest first."""
+    """The messages of one revive, by check point, the oldest first. Called under the lock of the log."""
     found: list[Due] = []
     for point in state.due(now_ms):
-        positions = positions_of(point.whole & ~point.acked)[:messages_max]
-        offsets = point.offsets
-        every = (
-            positions + offsets.start
-            if isinstance(offsets, range)
-            else np.array(offsets, np.int64)[positions]
-        )
-        found.append(Due(point.key, point.visible_at, positions, every))
-        messages_max -= len(positions)
+        bits = point.whole & ~point.acked
+        if point.left > messages_max:
+            bits = bits_of(positions_of(bits)[:messages_max])
+        found.append(Due(point.key, point.visible_at, bits, point.offsets))
+        messages_max -= found[-1].count
         if messages_max <= 0:
             break
     return found
@@ -68,16 +83,22 @@ class Rows:
 
     @staticmethod
     def of(due: list[Due]) -> Rows:
-        counts = [len(each.positions) for each in due]
         return Rows(
             [each.key for each in due],
-            np.repeat(np.arange(len(due)), counts),
+            np.repeat(np.arange(len(due)), [each.count for each in due]),
             np.concatenate([each.positions for each in due]),
             np.concatenate([each.offsets for each in due]),
         )
 
     def first(self, count: int) -> Rows:
         return Rows(self.keys, self.point[:count], self.position[:count], self.offset[:count])
+
+    def slices(self) -> Iterator[tuple[PointKey, slice]]:
+        """The rows of each check point."""
+        bounds = np.searchsorted(self.point, np.arange(len(self.keys) + 1)).tolist()
+        return (
+            (key, slice(start, stop)) for key, (start, stop) in zip(self.keys, pairwise(bounds), strict=True)
+        )
 
     def by_queue(self) -> dict[PopQueue, _Ints]:
         """The rows of each queue."""
@@ -87,16 +108,13 @@ class Rows:
 
     def bits(self, chosen: _Flags) -> dict[PointKey, int]:
         """The bits of the chosen rows, by check point."""
-        return {
-            key: bits_of(self.position[rows])
-            for number, key in enumerate(self.keys)
-            if len(rows := np.flatnonzero(chosen & (self.point == number)))
-        }
+        found = {key: bits_of(self.position[rows][chosen[rows]]) for key, rows in self.slices()}
+        return {key: bits for key, bits in found.items() if bits}
 
     def marked(self, bits: Mapping[PointKey, int]) -> _Flags:
         """The rows whose bits are set."""
         marked = np.zeros(len(self.point), bool)
-        for number, key in enumerate(self.keys):
-            rows = self.point == number
-            marked[rows] = np.isin(self.position[rows], positions_of(bits.get(key, 0)))
+        for key, rows in self.slices():
+            if key in bits:
+                marked[rows] = np.isin(self.position[rows], positions_of(bits[key]))
         return marked

@@ -82,7 +82,8 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     found = _Found.none(rows) if why_gone else _read(name, session, store, rows)
     rows = found.rows
     postponed = log.run(lambda state: _postpone(state, found, now_ms))
-    revive = log.run(lambda state: _begin(state, found, now_ms))
+    wanted = rows.bits(~found.is_later)
+    revive = log.run(lambda state: _begin(state, wanted, now_ms))
     if revive is None:
         return Revived(postponed=postponed)
     begun = rows.marked(revive.bits)
@@ -234,10 +235,10 @@ def _postpone(state: PopState, found: _Found, now_ms: int) -> int:
     return count
 
 
-def _begin(state: PopState, found: _Found, now_ms: int) -> Revive | None:
+def _begin(state: PopState, wanted: Mapping[PointKey, int], now_ms: int) -> Revive | None:
     """Notes the revive of what is still due and not acknowledged; None if nothing is left."""
     left = {}
-    for key, bits in found.rows.bits(~found.is_later).items():
+    for key, bits in wanted.items():
         point = state.check_point(key)
         if point is not None and point.visible_at <= now_ms and bits & ~point.acked:
             left[key] = bits & ~point.acked

@@ -72,7 +72,7 @@ class _Log:
 
     @property
     def messages(self) -> int:
-        return sum(len(each.offsets) for each in self.due)
+        return sum(each.count for each in self.due)
 
 
 @dataclass(frozen=True, slots=True)
