@@ -29,7 +29,7 @@ GROUP_OPTIONS: tuple[Option, ...] = (
         values.one_of(PULL, POP),
         "`pull`: the group's members divide the queues. `pop` (streams only): the members share every queue, "
         f"and each message goes to one of them; `maxOffsetsPerTrigger` is then {MAX_OFFSETS_PER_TRIGGER} by "
-        "default. See [pop.md](pop.md).",
+        "default. See docs/pop.md.",
         PULL,
     ),
     _stream_row(

@@ -62,7 +62,8 @@ class PopPositions:
         self._limits = Limits.of(stores.options)
         self._pace = Pace(self._limits)
         self._owner = ""
-        self._bound: dict[MessageQueue, int] | None = None
+        self._is_bounded = False
+        self._bound: dict[MessageQueue, int] | None = None  # of a bounded run, from its first `latest` on
         self._opened: tuple[StreamShares, StreamLease] | None = None
         # (version of the stores, offset): at this version there was nothing to take after the offset
         self._idle: tuple[int, _Json] | None = None
@@ -75,10 +76,13 @@ class PopPositions:
         return PopOffset().to_json()
 
     def bound_now(self) -> None:
-        """From now on the stream ends where the queues end at this moment (Trigger.AvailableNow)."""
-        self.stores.look()
-        self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
-        self._idle = None
+        """The stream ends where the queues end when `latest` is called first (Trigger.AvailableNow).
+
+        Not where they end now: Spark may repeat a batch before, and its ranges must be renewed before what
+        dead members had is made visible.
+        """
+        self._is_bounded = True
+        self._bound = self._idle = None
 
     def report(self) -> _Json | None:
         """Where the queues ended at the last look, for Spark's progress."""
@@ -106,6 +110,10 @@ class PopPositions:
             lease.hold(())
             shares.acknowledge(previous.ranges)
             self._acknowledged = start
+        if self._is_bounded and self._bound is None:
+            shares.revive()
+            version = self.stores.look()
+            self._bound = {key: queue.max_offset for key, queue in self.stores.queues.items()}
         ranges = shares.orphans(previous.ranges) or self._take(shares)
         if ranges is None:  # waits for minOffsetsPerTrigger
             return start

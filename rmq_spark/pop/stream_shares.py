@@ -208,6 +208,12 @@ class StreamShares:
             share.keep()
             share.revive()
 
+    def revive(self) -> None:
+        """Makes everything visible whose invisible time has passed; waits for other writers of the stores."""
+        for share in list(self._shares.values()):
+            while share.revive(lock_timeout=share.options.lock_timeout).messages:
+                pass
+
     # ---- one share -----------------------------------------------------------------------------------------
 
     def _share_key(self, key: MessageQueue) -> _ShareKey:
