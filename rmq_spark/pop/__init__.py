@@ -6,8 +6,9 @@ topic of one store.
 
 from __future__ import annotations
 
+from rmq_spark.pop.filters import FilterExpression
 from rmq_spark.pop.message import MessageView
 from rmq_spark.pop.metrics import ConsumerMetrics
-from rmq_spark.pop.simple_consumer import FilterExpression, SimpleConsumer
+from rmq_spark.pop.simple_consumer import SimpleConsumer
 
 __all__ = ["ConsumerMetrics", "FilterExpression", "MessageView", "SimpleConsumer"]

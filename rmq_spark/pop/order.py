@@ -30,6 +30,11 @@ class OrderPop(TopicPop):
     def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
         return [key for key in super()._order(queues) if key[0] == TOPIC]
 
+    def next_visible(self, request: PopRequest) -> int | None:
+        return self.share.run(
+            lambda state: state.order.next_unblocked(request.pop_time, request.invisible_ms)
+        )
+
     def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
         if state.reviving is not None and any(held[:2] == key for held in state.reviving.bits):
             return True  # dead letters of the queue are being stored
@@ -61,7 +66,7 @@ class OrderPop(TopicPop):
 
     def acknowledge(self, messages: Iterable[tuple[CheckPoint, int]]) -> None:
         given = [(point.queue_id, point.offsets[position], point.pop_time) for point, position in messages]
-        self.log.run(lambda state: [state.order.acknowledge(*each) for each in given])
+        self.share.run(lambda state: [state.order.acknowledge(*each) for each in given])
 
     def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
         """Acknowledges the messages of these handles. Returns an error for each handle that is not valid.
@@ -76,7 +81,7 @@ class OrderPop(TopicPop):
                 if not state.order.acknowledge(each.queue_id, each.offset, each.pop_time)
             ]
 
-        return self.log.run(change)
+        return self.share.run(change)
 
     def change_invisible(
         self, handle: ReceiptHandle, invisible_ms: int, now_ms: int
@@ -86,7 +91,7 @@ class OrderPop(TopicPop):
         The old handle stays valid: both name the batch (ChangeInvisibleTimeProcessor).
         """
         visible_at = now_ms + invisible_ms
-        if self.log.run(
+        if self.share.run(
             lambda state: state.order.change_invisible(
                 handle.queue_id, handle.offset, handle.pop_time, visible_at
             )

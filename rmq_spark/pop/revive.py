@@ -106,7 +106,7 @@ def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> Non
     revive = log.run(lambda state: state.reviving)
     if revive is None:
         return
-    turn = _turn(name, revive)
+    turn = revive_turn(name, revive)
     entry = session.ledger().keys.get(turn.key_id)
     is_done = (
         entry is not None
@@ -116,7 +116,7 @@ def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> Non
     log.run(lambda state: state.end_revive(revive.number, is_done=is_done))
 
 
-def _turn(name: PopName, revive: Revive) -> ServiceTurn:
+def revive_turn(name: PopName, revive: Revive) -> ServiceTurn:
     """The turn of a revive. The fingerprint tells it from one of the same number of an older, removed log."""
     text = json.dumps(sorted([*key, hex(bits)] for key, bits in revive.bits.items()))
     fingerprint = int.from_bytes(sha256(text.encode()).digest()[:6])
@@ -266,7 +266,7 @@ def _append(
         keeps_times=np.array([key in suspended for key in keys], bool),
         queue_nums=queue_nums,
     )
-    session.append(made.messages, turn=_turn(name, revive), new_topics=made.new_topics)
+    session.append(made.messages, turn=revive_turn(name, revive), new_topics=made.new_topics)
     _begin_offsets(name, log, session, made.new_topics)
 
 

@@ -11,13 +11,14 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.pop.dead_letters import bury
 from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, Mirror
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
@@ -32,8 +33,10 @@ from store_format.files.lock import described, foreign_holder
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import refuse_foreign_offsets
 from store_format.metadata.read import read_subscription_groups
+from store_format.metadata.values import SubscriptionGroup
 from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
+from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
 from store_format.pop.members import Member, live_topics
 from store_format.pop.state import TOPIC, PopQueue, PopState
@@ -248,6 +251,18 @@ class Share:
             _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
             return Revived()
 
+    def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
+        """Stores messages in flight, by check point and position, as dead letters. Returns how many.
+
+        0 if another writer has the store now: the messages come again after their invisible time.
+        """
+        try:
+            with write_session(self.name.root, self._commit_options(0.0)) as session:
+                return bury(self.name, self.log, session, group, messages)
+        except StoreInUseError as error:
+            _log.debug("%s: dead letters are stored later: %s", self.name.root, error)
+            return 0
+
     # ---- open and close ------------------------------------------------------------------------------------
 
     def close(self) -> None:
@@ -261,6 +276,11 @@ class Share:
                 self._hand_over()
         finally:
             self._leave()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the locks that it shares with its parent, which keeps them."""
+        self._keeper.close()
+        self._member.leave()
 
     def _hand_over(self) -> None:
         try:

@@ -5,45 +5,29 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from random import Random
 from types import TracebackType
 
 from rmq_spark.consume.client_ids import check_group
-from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
-from rmq_spark.consume.tag_filter import TagFilter, parse_tags
 from rmq_spark.pop.choose import MESSAGES_MAX, check_message_num
+from rmq_spark.pop.filters import FilterExpression, check_seconds, compile_subscriptions
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import ConsumerMetrics, Counters
-from rmq_spark.pop.store_pop import StorePop
+from rmq_spark.pop.opened_stores import OpenedStores
+from rmq_spark.pop.share import InitMode, ShareOptions
+from rmq_spark.pop.store_pop import PopSettings
 from rmq_spark.pop.topic_pop import PopRequest, TopicPop
-from rmq_spark.pop.window import Subscription
 from store_format.errors import InvalidReceiptHandleError, OptionError
-from store_format.read.cluster import store_roots
 
-_INVISIBLE_MIN, _INVISIBLE_MAX = 10.0, 12 * 3600.0  # minInvisibleTimeMillsForRecv, maxInvisibleTimeMills
-_POLL_SECONDS = 0.005
+# The proxy's minInvisibleTimeMillsForRecv and maxInvisibleTimeMills.
+_INVISIBLE_MIN, _INVISIBLE_MAX = 10.0, 12 * 3600.0
 
 
-@dataclass(frozen=True, slots=True)
-class FilterExpression:
-    """What a consumer reads of a topic: a TAG expression, or an SQL92 expression.
-
-    >>> FilterExpression("price > 3", "SQL92").type
-    'SQL92'
-    """
-
-    expression: str = "*"
-    type: str = "TAG"
-
-    def compile(self) -> Subscription:
-        """Raises OptionError for an expression that RocketMQ refuses."""
-        if self.type == "TAG":
-            return Subscription(parse_tags(self.expression))
-        if self.type == "SQL92":
-            return Subscription(TagFilter(), CountingFilter(parse_sql92(self.expression)))
-        raise OptionError(f"FilterExpression: expected type TAG or SQL92, found {self.type!r:.40}")
+def _epoch_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class SimpleConsumer:
@@ -54,8 +38,19 @@ class SimpleConsumer:
     acknowledged in that time is delivered again. `subscriptions` has a TAG expression, or a FilterExpression,
     for each topic.
 
-    `fifo`: messages of a queue are delivered in order, one batch at a time; None: if the group has
-    consumeMessageOrderly in subscriptionGroup.json.
+    - `await_duration`: seconds that a receive waits for the first message; 0 does not wait. The proxy's
+      limits of 5 s and 20 s protect its connections; there are none here.
+    - `max_attempts`: a message that was delivered so often becomes a dead letter; None: retryMaxTimes of the
+      group and the first delivery, 17.
+    - `fifo`: messages of a queue are delivered in order, one batch at a time; None: if the group has
+      consumeMessageOrderly in subscriptionGroup.json.
+    - `init_mode`: where a group without an offset starts in a queue from which messages were deleted: MAX at
+      the last message, as RocketMQ's SimpleConsumer, or MIN at the first one. A younger queue is read from
+      its first message.
+    - `min_invisible_duration`: the lower limit of a receive (minInvisibleTimeMillsForRecv of the proxy).
+    - `sync`: acknowledgements survive a power loss, not only the end of processes.
+
+    Threads may share a consumer. A forked child may use it, too, and is another consumer then.
 
     Example::
 
@@ -74,52 +69,90 @@ class SimpleConsumer:
         *,
         max_attempts: int | None = None,
         fifo: bool | None = None,
+        init_mode: InitMode = "MAX",
         min_invisible_duration: float = _INVISIBLE_MIN,
         sync: bool = False,
         random: Random | None = None,
-        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        clock_ms: Callable[[], int] = _epoch_ms,
     ) -> None:
         self.path = os.path.abspath(path)
         self.group = check_group(group)
-        self._subscriptions = _compiled(subscriptions)
-        self._await = _seconds("await_duration", await_duration, 0.0, None)
+        self._await = check_seconds("await_duration", await_duration, 0.0)
         self._invisible_min = min_invisible_duration
-        self._max_attempts = max_attempts
-        self._fifo = fifo
-        self._sync = sync
-        self._random = random or Random()
         self._clock_ms = clock_ms
         self._counters = Counters()
-        self._opening = threading.Lock()
-        self._stores: list[StorePop] | None = None
-        self._turn = 0
+        share = ShareOptions(
+            init_mode=init_mode, young_from_zero=True, fifo=fifo, sync=sync, clock_ms=clock_ms
+        )
+        self._settings = PopSettings(
+            group=self.group,
+            subscriptions=compile_subscriptions(self.group, subscriptions),
+            share=share,
+            random=random or Random(),
+            counters=self._counters,
+            max_attempts=max_attempts,
+        )
+        self._is_closed = False
+        self._begin()
+        _consumers.add(self)
+
+    def _begin(self) -> None:
+        self._stores = OpenedStores(self.path, self._settings)
+        self._condition = threading.Condition()
+        self._active = 0
 
     # ---- open and close ------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Opens the stores; the first receive does so, too."""
-        self._opened()
+        """Opens the stores; the first receive does so, too.
 
-    def _opened(self) -> list[StorePop]:
-        stores = self._stores
-        if stores is None:
-            with self._opening:
-                if self._stores is None:
-                    self._stores = [
-                        StorePop(
-                            root, self.group, self._subscriptions, max_attempts=self._max_attempts,
-                            fifo=self._fifo, random=self._random, counters=self._counters, sync=self._sync,
-                        )
-                        for root in store_roots(self.path)
-                    ]  # fmt: skip
-                stores = self._stores
-        return stores
+        Raises StoreInUseError while a broker has a store, OptionError for a topic that no store has and for a
+        group with queries that read whole queues, and UnsupportedFormatError for pop's state in RocksDB.
+        """
+        with self._working():
+            self._stores.open()
 
     def close(self) -> None:
-        with self._opening:
-            stores, self._stores = self._stores, None
-            for store in stores or ():
-                store.close()
+        """Leaves the group; receives of other threads that wait end with [].
+
+        The last consumer of the group hands over: it writes consumerOffset.json, and what is in flight as a
+        broker's records. A consumer that is not closed leaves both to the next one.
+        """
+        if self._is_closed:
+            return
+        self._is_closed = True
+        self._stores.interrupt()
+        with self._condition:
+            self._condition.wait_for(lambda: not self._active)
+        self._stores.close()
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """One call of the consumer; `close` waits for its end."""
+        with self._condition:
+            if self._is_closed:
+                raise OptionError(
+                    f"{self.path}, group {self.group}: this consumer is closed; make another one"
+                )
+            self._active += 1
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._active -= 1
+                self._condition.notify_all()
+
+    def forget(self) -> None:
+        """In a forked child: threads and locks exist only in the parent. The next call opens the stores."""
+        stores = self._stores
+        self._counters.forget()
+        self._begin()
+        stores.abandon()
+
+    def __del__(self) -> None:
+        """A consumer that nobody closes leaves the group as one that was killed."""
+        if not getattr(self, "_is_closed", True):
+            self._stores.leave()
 
     def __enter__(self) -> SimpleConsumer:
         self.open()
@@ -139,40 +172,62 @@ class SimpleConsumer:
         *,
         attempt_id: str | None = None,
     ) -> list[MessageView]:
-        """Up to `max_message_num` messages; waits up to `await_duration` seconds for the first.
+        """Up to `max_message_num` messages of one topic; waits up to `await_duration` seconds for the first.
 
         Returns [] if none has come. The messages are invisible to other consumers for `invisible_duration`
         seconds (10 s to 12 h). In order, a receive with the `attempt_id` of the last receive of a queue gets
-        the same messages again. Raises OptionError for numbers outside of RocketMQ's limits.
+        the same messages again. If the call is interrupted, messages that it had already taken are delivered
+        again.
+
+        Raises OptionError for numbers outside of RocketMQ's limits, and StoreInUseError once a broker has
+        opened the store.
         """
         count = check_message_num(max_message_num)
-        invisible = _seconds("invisible_duration", invisible_duration, self._invisible_min, _INVISIBLE_MAX)
-        stores = self._opened()
-        deadline = time.monotonic() + self._await
-        while True:
-            request = PopRequest(count, round(invisible * 1000), self._clock_ms(), attempt_id=attempt_id)
-            found = self._pop(stores, request)
-            if found:
-                return found
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return []
-            time.sleep(min(left, _POLL_SECONDS))
+        seconds = check_seconds("invisible_duration", invisible_duration, self._invisible_min, _INVISIBLE_MAX)
+        invisible_ms = round(seconds * 1000)
 
-    def _pop(self, stores: Sequence[StorePop], request: PopRequest) -> list[MessageView]:
-        """The messages of the next topic and store that have some."""
-        pops = [store.topics[topic] for topic in self._subscriptions for store in stores]
-        self._turn += 1
-        first = self._turn % len(pops)
-        order = pops[first:] + pops[:first]
-        found = _first_found(order, request)
-        if not found and _look(stores):
-            found = _first_found(order, request)
+        def request() -> PopRequest:
+            return PopRequest(count, invisible_ms, self._clock_ms(), attempt_id=attempt_id)
+
+        with self._working():
+            found, waits, notified = self._receive(request)
+        self._counters.add(
+            receives=1,
+            received=len(found),
+            redelivered=sum(each.error is None and each.delivery_attempt > 1 for each in found),
+            empty=not found,
+            short_polling_hit=bool(found and not waits),
+            long_polling=waits > 0,
+            notified=notified,
+        )
         return found
 
-    def __iter__(self) -> Iterator[MessageView]:
-        """Receives one message after the other without an end. It acknowledges none."""
+    def _receive(self, request: Callable[[], PopRequest]) -> tuple[list[MessageView], int, int]:
+        """(the messages, how often the call has waited, how often news have ended a wait)."""
+        deadline = time.monotonic() + self._await
+        stores, waits, notified = self._stores, 0, 0
+        found = _first_found(stores.next_pops(), request())
+        if found:
+            return found, 0, 0
+        look = stores.open()  # at the first call; later only looks
         while True:
+            found = _first_found(stores.pops_of(look), request())
+            left = deadline - time.monotonic()
+            if found or left <= 0 or self._is_closed:
+                return found, waits, notified
+            waits += 1
+            until = stores.next_visible(request())
+            if until is not None:
+                left = min(left, max(until - self._clock_ms(), 1) / 1000)
+            before, look = look, stores.wait(look, left)
+            notified += look is not before
+
+    def __iter__(self) -> Iterator[MessageView]:
+        """Receives one message after the other until the consumer is closed. It acknowledges none.
+
+        The messages are invisible for 30 s each. A loop that ends leaves no message taken and unseen.
+        """
+        while not self._is_closed:
             yield from self.receive(1)
 
     # ---- handles -------------------------------------------------------------------------------------------
@@ -180,50 +235,68 @@ class SimpleConsumer:
     def ack(self, messages: MessageView | str | Iterable[MessageView | str]) -> None:
         """Acknowledges a message, or several: they are not delivered again.
 
-        Raises InvalidReceiptHandleError for a message whose invisible time is over; of several messages, the
-        others are acknowledged.
+        A receipt handle may stand for its message if the consumer reads one topic.
+
+        Raises InvalidReceiptHandleError for a message whose invisible time is over, or that was acknowledged
+        by its handle before. Of several messages, the others are acknowledged, and the error is that of the
+        first one.
         """
         given = [messages] if isinstance(messages, MessageView | str) else list(messages)
-        by_pop: dict[int, tuple[TopicPop, list[ReceiptHandle]]] = {}
-        for each in given:
-            handle = ReceiptHandle.parse(each) if isinstance(each, str) else each.handle
-            pop = self._pop_of(each, handle)
-            by_pop.setdefault(id(pop), (pop, []))[1].append(handle)
-        errors: list[InvalidReceiptHandleError] = []
-        now = self._clock_ms()
-        for pop, handles in by_pop.values():
-            errors += pop.ack(handles, now)
+        with self._working():
+            self._stores.open_once()
+            by_pop: dict[TopicPop, list[ReceiptHandle]] = {}
+            for each in given:
+                handle = ReceiptHandle.parse(each) if isinstance(each, str) else each.handle
+                by_pop.setdefault(self._pop_of(each, handle), []).append(handle)
+            errors: list[InvalidReceiptHandleError] = []
+            now_ms = self._clock_ms()
+            for pop, handles in by_pop.items():
+                errors += pop.ack(handles, now_ms)
+                self._stores.notify(pop)
+        self._counters.add(acked=len(given) - len(errors), invalid_handles=len(errors))
         if errors:
             raise errors[0]
 
-    def change_invisible_duration(self, message: MessageView, invisible_duration: float) -> str:
-        """Makes the message invisible for so many seconds from now on. Returns the new receipt handle."""
-        seconds = _seconds("invisible_duration", invisible_duration, 0.0, _INVISIBLE_MAX)
-        pop = self._pop_of(message, message.handle)
-        found = pop.change_invisible(message.handle, round(seconds * 1000), self._clock_ms())
+    def change_invisible_duration(self, message: MessageView | str, invisible_duration: float) -> str:
+        """Makes a message invisible for so many seconds from now on, up to 12 h. Returns its new handle.
+
+        The old handle is not valid any more; the handle of a given MessageView is replaced. With 0 the
+        message is delivered again at once, as far as the group's maximum allows.
+
+        Raises InvalidReceiptHandleError as `ack`.
+        """
+        seconds = check_seconds("invisible_duration", invisible_duration, 0.0, _INVISIBLE_MAX)
+        with self._working():
+            self._stores.open_once()
+            handle = ReceiptHandle.parse(message) if isinstance(message, str) else message.handle
+            pop = self._pop_of(message, handle)
+            found = pop.change_invisible(handle, round(seconds * 1000), self._clock_ms())
+            self._stores.notify(pop)
         if isinstance(found, InvalidReceiptHandleError):
+            self._counters.add(invalid_handles=1)
             raise found
-        message.handle = found
+        self._counters.add(changed=1)
+        if isinstance(message, MessageView):
+            message.handle = found
         return found.text
 
     def _pop_of(self, message: MessageView | str, handle: ReceiptHandle) -> TopicPop:
-        for store in self._opened():
-            for pop in store.topics.values():
-                if pop.broker_name == handle.broker_name and (
-                    isinstance(message, str) or pop.topic == message.topic
-                ):
-                    return pop
-        raise InvalidReceiptHandleError(handle.text, "names a broker that is not in this path")
+        topics = list(self._settings.subscriptions) if isinstance(message, str) else [message.topic]
+        if len(topics) > 1:
+            raise OptionError(
+                f"receipt handle {handle.text!r}: expected the message, because this consumer reads "
+                f"{len(topics)} topics and a handle does not name its topic"
+            )
+        pop = self._stores.pop_of(topics[0], handle.broker_name)
+        if pop is None:
+            raise InvalidReceiptHandleError(
+                handle.text, f"names a broker whose store is not in {self.path}, or topic {topics[0]} is not"
+            )
+        return pop
 
     def metrics(self) -> ConsumerMetrics:
         """What this consumer has done so far."""
         return self._counters.snapshot()
-
-
-def _look(stores: Sequence[StorePop]) -> bool:
-    """Looks at all stores; whether one has changed."""
-    changed = [store.look() for store in stores]
-    return any(changed)
 
 
 def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageView]:
@@ -234,17 +307,12 @@ def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageV
     return []
 
 
-def _compiled(subscriptions: Mapping[str, str | FilterExpression]) -> dict[str, Subscription]:
-    if not subscriptions:
-        raise OptionError('subscriptions: expected at least one topic such as {"Orders": "*"}, found none')
-    return {
-        topic: (FilterExpression(each) if isinstance(each, str) else each).compile()
-        for topic, each in subscriptions.items()
-    }
+_consumers: weakref.WeakSet[SimpleConsumer] = weakref.WeakSet()
 
 
-def _seconds(name: str, value: float, low: float, high: float | None) -> float:
-    if not value >= low or (high is not None and value > high):
-        limits = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
-        raise OptionError(f"{name}: expected {limits} seconds, found {value!r}")
-    return value
+def _forget_after_fork() -> None:
+    for consumer in list(_consumers):
+        consumer.forget()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,134 +1,172 @@
-"""One store that a group pops: its queues as of the last look, and a `TopicPop` for each topic."""
+"""One store that a group pops: a share and a `TopicPop` for each topic, and their queues as of a look."""
 
 from __future__ import annotations
 
+import logging
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from random import Random
 
 from rmq_spark.pop.choose import ShareRules
+from rmq_spark.pop.followed import StoreLook
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.order import OrderPop
-from rmq_spark.pop.order_mirror import is_ordered, switch_order
+from rmq_spark.pop.pop_name import PopName
+from rmq_spark.pop.share import Share, ShareOptions
 from rmq_spark.pop.topic_pop import DeadLetters, TopicPop
 from rmq_spark.pop.window import Subscription
-from store_format.follow.follower import StoreFollower
-from store_format.metadata.group_offsets import read_group_offsets
+from store_format.errors import OptionError, StoreError
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
-from store_format.names import pop_retry_topic
-from store_format.pop.log import InFlightLog, in_flight_directory
-from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
-from store_format.read.store import Queue, Store
+from store_format.names import QueueKey
+from store_format.pop.state import TOPIC, PopQueue
+from store_format.read.store import Queue
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class _Topics:
-    """Chooses all queues of some topics."""
+class PopSettings:
+    """How a consumer pops any of its stores. `max_attempts` None: as the group is configured."""
 
-    names: frozenset[str]
-
-    def chooses_topic(self, topic: str) -> bool:
-        return topic in self.names
-
-    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
-        return topic in self.names
-
-
-@dataclass(slots=True)
-class _Opened:
-    pop: TopicPop
-    flags: Mapping[str, int]
-    log: InFlightLog
+    group: str
+    subscriptions: Mapping[str, Subscription]
+    share: ShareOptions
+    random: Random
+    counters: Counters
+    max_attempts: int | None = None
 
 
 class StorePop:
-    """A store, and what a consumer of `group` reads of it. Threads may share it."""
+    """A store, and what a consumer reads of it. Threads may share it. `update` opens the topics."""
 
-    def __init__(
-        self,
-        root: str,
-        group: str,
-        subscriptions: Mapping[str, Subscription],
-        *,
-        max_attempts: int | None,
-        fifo: bool | None,
-        random: Random,
-        counters: Counters,
-        sync: bool,
-    ) -> None:
+    def __init__(self, root: str, settings: PopSettings) -> None:
         self.root = root
-        self._group = group
+        self.topics: Mapping[str, TopicPop] = {}
+        self._settings = settings
+        self._shares: dict[str, Share] = {}
+        self._version = 0
         self._lock = threading.Lock()
-        self.topics: dict[str, TopicPop] = {}
-        self._opened: dict[str, _Opened] = {}
-        store = Store.open(root)
-        topics: Mapping[str, TopicConfig] = read_topics(root) or {}
-        groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(root) or {}
-        config = groups.get(group, SubscriptionGroup(group))
-        self._is_ordered = is_ordered(config, fifo)
-        names: set[str] = set()
-        for topic, subscription in subscriptions.items():
-            flags = {
-                topic: TOPIC,
-                pop_retry_topic(group, topic): RETRY,
-                pop_retry_topic(group, topic, is_v2=True): RETRY_V2,
-            }
-            log = InFlightLog(in_flight_directory(root, group, topic), sync=sync)
-            pop = (OrderPop if self._is_ordered else TopicPop)(
-                topic,
-                store.broker_name,
-                log,
-                subscription,
-                rules=ShareRules.of(topics.get(topic), config),
-                max_attempts=config.retry_max_times + 1 if max_attempts is None else max_attempts,
-                random=random,
-                counters=counters,
-                give_up=_keep,
-            )
-            self._opened[topic] = _Opened(pop, flags, log)
-            self.topics[topic] = pop
-            names.update(flags)
-        self._follower = StoreFollower(store, _Topics(frozenset(names)))
-        self.look()
 
-    def look(self) -> bool:
-        """Whether the queues have changed since the last look."""
+    def update(self, look: StoreLook) -> None:
+        """Takes in the queues of a look. Opens a topic that the store has, and sets offsets of new queues.
+
+        Raises what `Share.open` raises.
+        """
+        if look.version <= self._version:
+            return
         with self._lock:
-            if not self._follower.look():
-                return False
-            queues = dict(self._follower.queues)
-        for opened in self._opened.values():
-            mine: dict[PopQueue, Queue] = {
-                (opened.flags[topic], queue_id): queue
-                for (topic, queue_id), queue in queues.items()
-                if topic in opened.flags
-            }
-            opened.log.run(partial(self._start, mine))
-            opened.pop.queues = mine
-        return True
+            if look.version <= self._version:
+                return
+            configs: Mapping[str, TopicConfig] = read_topics(self.root) or {}
+            for topic in self._settings.subscriptions:
+                self._update_topic(topic, configs.get(topic), look)
+            self._version = look.version
 
-    def _start(self, queues: Mapping[PopQueue, Queue], state: PopState) -> None:
-        """Sets the offsets of queues that the log does not know (spec consumption.md 11.3)."""
-        if state.is_closed:
-            state.open()
-        switch_order(state, self._is_ordered)
-        committed = None
-        for key, queue in queues.items():
-            if key in state.queues:
-                continue
-            committed = read_group_offsets(self.root, self._group) if committed is None else committed
-            offset = committed.get(queue.key)
-            if offset is None:
-                offset = queue.min_offset if key[0] != TOPIC else max(0, queue.max_offset - 1)
-            state.set_offset(*key, offset)
+    def _update_topic(self, topic: str, config: TopicConfig | None, look: StoreLook) -> None:
+        flags = PopName(self.root, self._settings.group, topic).flags()
+        found = _readable(look.queues, topic, flags, config)
+        wanted = set(found)
+        if config is not None and config.readable:
+            wanted |= {(TOPIC, queue_id) for queue_id in config.read_queue_ids}
+        if not wanted:
+            return
+        pop = self.topics.get(topic)
+        if pop is None:
+            pop = self._open(topic, config, look)
+        share = self._shares[topic]
+        known = share.run(lambda state: set(state.queues))
+        if wanted - known:
+            share.begin(sorted(wanted - known))
+        pop.queues = found
+
+    def _open(self, topic: str, config: TopicConfig | None, look: StoreLook) -> TopicPop:
+        settings = self._settings
+        groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(self.root) or {}
+        group = groups.get(settings.group, SubscriptionGroup(settings.group))
+        if not group.consume_enable:
+            raise OptionError(
+                f"{self.root}: group {settings.group}: expected a group that may consume, found "
+                "consumeEnable=false in subscriptionGroup.json; change it with mqadmin updateSubGroup -s true"
+            )
+        share = Share.open(look.store, settings.group, topic, settings.share)
+        max_attempts = group.retry_max_times + 1 if settings.max_attempts is None else settings.max_attempts
+        pop = (OrderPop if share.is_ordered else TopicPop)(
+            topic,
+            look.store.broker_name,
+            share,
+            settings.subscriptions[topic],
+            rules=ShareRules.of(config, group),
+            max_attempts=max_attempts,
+            random=settings.random,
+            counters=settings.counters,
+            give_up=self._give_up(share, group),
+        )
+        self._shares[topic] = share
+        self.topics = {**self.topics, topic: pop}
+        return pop
+
+    def _give_up(self, share: Share, group: SubscriptionGroup) -> Callable[[DeadLetters], None]:
+        def give_up(dead: DeadLetters) -> None:
+            try:
+                self._settings.counters.add(dead_letters=share.bury(group, dead))
+            except StoreError as error:
+                _log.warning(
+                    "%s: %d messages that group %s has received too often cannot be stored as dead letters: "
+                    "%s; they come again after their invisible time",
+                    self.root, len(dead), self._settings.group, error,
+                )  # fmt: skip
+
+        return give_up
+
+    def keep(self) -> None:
+        """About once a second: mirrors offsets, looks for a broker, and stores due messages again."""
+        for topic, share in list(self._shares.items()):
+            share.keep()
+            share.revive()
+            queues = self.topics[topic].queues
+            beyond = share.run(
+                lambda state, queues=queues: [  # type: ignore[misc] # mypy does not infer it
+                    key
+                    for key, each in state.queues.items()
+                    if key in queues and each.next_offset > queues[key].max_offset
+                ]
+            )
+            if beyond:
+                share.begin(beyond)
+
+    def abandon(self) -> None:
+        """In a forked child: closes the files that it shares with its parent."""
+        for share in self._shares.values():
+            share.abandon()
 
     def close(self) -> None:
-        for opened in self._opened.values():
-            opened.log.close()
+        """Leaves the group; the last consumer hands over what is in flight."""
+        with self._lock:
+            shares, self._shares, self.topics, self._version = self._shares, {}, {}, 0
+            errors: list[Exception] = []
+            for share in shares.values():
+                try:
+                    share.close()
+                except (StoreError, OSError) as error:
+                    errors.append(error)
+            if errors:
+                raise errors[0]
 
 
-def _keep(dead: DeadLetters) -> None:
-    raise NotImplementedError
+def _readable(
+    queues: Mapping[QueueKey, Queue], topic: str, flags: Mapping[str, int], config: TopicConfig | None
+) -> dict[PopQueue, Queue]:
+    """The queues that consumers read: below readQueueNums of the topic, and all of its pop retry topics."""
+    return {
+        (flags[name], queue_id): queue
+        for (name, queue_id), queue in sorted(queues.items())
+        if name in flags
+        and (name != topic or config is None or (config.readable and queue_id in config.read_queue_ids))
+    }
+
+
+def topics_of(topics: Iterable[str], group: str) -> list[str]:
+    """These topics and the group's pop retry topics of them: what a consumer waits for."""
+    return [name for topic in topics for name in PopName("", group, topic).flags()]

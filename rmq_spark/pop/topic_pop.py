@@ -15,12 +15,12 @@ from random import Random
 from rmq_spark.pop.choose import ShareRules, visits
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import Counters
+from rmq_spark.pop.share import Share
 from rmq_spark.pop.window import Subscription, Window, read_window
 from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, OptionError
 from store_format.message.single_unit import UnitPlace, decode_unit
 from store_format.names import TAGS
 from store_format.pop.check_point import CheckPoint
-from store_format.pop.log import InFlightLog
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
@@ -75,7 +75,7 @@ class TopicPop:
         self,
         topic: str,
         broker_name: str,
-        log: InFlightLog,
+        share: Share,
         subscription: Subscription,
         *,
         rules: ShareRules,
@@ -86,7 +86,7 @@ class TopicPop:
     ) -> None:
         self.topic = topic
         self.broker_name = broker_name
-        self.log = log
+        self.share = share
         self.queues: Mapping[PopQueue, Queue] = {}
         self._subscription = subscription
         self._rules = rules
@@ -96,6 +96,18 @@ class TopicPop:
         self._give_up = give_up
         self._windows: dict[PopQueue, Window] = {}
         self._next: dict[PopQueue, int] = {}  # the next offsets when this process last had the log
+
+    @property
+    def root(self) -> str:
+        """The store."""
+        return self.share.name.root
+
+    def next_visible(self, request: PopRequest) -> int | None:
+        """When this request can find messages without a commit before: the time in ms; None if never.
+
+        Messages whose invisible time has passed are stored again, which is a commit.
+        """
+        return None
 
     # ---- pop -----------------------------------------------------------------------------------------------
 
@@ -109,7 +121,7 @@ class TopicPop:
             queues = self.queues
             order = self._order(queues)
             self._read_ahead(queues, order, request.count)
-            out, unread = self.log.run(partial(self._hand_out, queues, order, request))
+            out, unread = self.share.run(partial(self._hand_out, queues, order, request))
             if out:
                 found = self._messages(out)
                 if found:
@@ -155,7 +167,7 @@ class TopicPop:
         if state.order.is_on != self.is_ordered:
             way = "in order" if state.order.is_on else "without order"
             raise OptionError(
-                f"fifo: a consumer was opened that pops {way} ({self.log.directory}); give all consumers "
+                f"fifo: a consumer was opened that pops {way} ({self.share.name.directory}); give all consumers "
                 "of the group the same fifo, and open this one again"
             )
         out: list[HandedOut] = []
@@ -283,11 +295,11 @@ class TopicPop:
     def acknowledge(self, messages: Iterable[tuple[CheckPoint, int]]) -> None:
         """Acknowledges messages by check point and position: those that no consumer gets."""
         given = [(point.key, position) for point, position in messages]
-        self.log.run(lambda state: [state.ack(key, [position]) for key, position in given])
+        self.share.run(lambda state: [state.ack(key, [position]) for key, position in given])
 
     def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
         """Acknowledges the messages of these handles. Returns an error for each handle that is not valid."""
-        return self.log.run(lambda state: _acked(state, handles, now_ms))
+        return self.share.run(lambda state: _acked(state, handles, now_ms))
 
     def change_invisible(
         self, handle: ReceiptHandle, invisible_ms: int, now_ms: int
@@ -303,7 +315,7 @@ class TopicPop:
                 return unknown_handle(handle)
             return handle._replace(start=point.start, pop_time=point.pop_time, invisible_ms=invisible_ms)
 
-        return self.log.run(change)
+        return self.share.run(change)
 
 
 def _acked(state: PopState, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:

@@ -135,5 +135,6 @@ def test_messages_in_flight_come_again_in_the_other_way(tmp_path: Path, fifo: bo
     consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0, clock_ms=clock, fifo=not fifo)
     batch = consumer.receive(4)
     consumer.ack(batch[0])
+    del consumer  # as if it were killed: it hands over nothing
     with _consumer(root, clock, fifo=fifo) as other:
         assert _offsets(other.receive(32)) == [1, 2, 3, 4, 5]

@@ -1,0 +1,58 @@
+"""What a consumer subscribes to: expressions, and the numbers of its receives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
+from rmq_spark.consume.tag_filter import TagFilter, parse_tags
+from rmq_spark.pop.window import Subscription
+from store_format.errors import OptionError
+from store_format.pop.log import in_flight_directory
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression:
+    """What a consumer reads of a topic: a TAG expression, or an SQL92 expression.
+
+    >>> FilterExpression("price > 3", "SQL92").type
+    'SQL92'
+    """
+
+    expression: str = "*"
+    type: str = "TAG"
+
+    def compile(self) -> Subscription:
+        """Raises OptionError for an expression that RocketMQ refuses."""
+        if self.type == "TAG":
+            return Subscription(parse_tags(self.expression))
+        if self.type == "SQL92":
+            return Subscription(TagFilter(), CountingFilter(parse_sql92(self.expression)))
+        raise OptionError(f"FilterExpression: expected type TAG or SQL92, found {self.type!r:.40}")
+
+
+def compile_subscriptions(
+    group: str, subscriptions: Mapping[str, str | FilterExpression]
+) -> dict[str, Subscription]:
+    """The compiled expressions by topic.
+
+    Raises OptionError without a topic, for a name that RocketMQ does not allow, and for an expression that it
+    refuses.
+    """
+    if not subscriptions:
+        raise OptionError('subscriptions: expected at least one topic such as {"Orders": "*"}, found none')
+    for topic in subscriptions:
+        in_flight_directory("", group, topic)
+    return {
+        topic: (FilterExpression(each) if isinstance(each, str) else each).compile()
+        for topic, each in subscriptions.items()
+    }
+
+
+def check_seconds(name: str, value: float, low: float, high: float | None = None) -> float:
+    """Returns the seconds. Raises OptionError for a value outside of the limits."""
+    if not value >= low or (high is not None and value > high):
+        limits = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
+        raise OptionError(f"{name}: expected {limits} seconds, found {value!r}")
+    return value

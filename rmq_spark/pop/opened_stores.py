@@ -1,0 +1,183 @@
+"""The stores that one consumer has opened: which of them to pop next, and waits for any of them."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterable, Sequence
+
+from rmq_spark.pop.keeper import begin_keeping, end_keeping
+from rmq_spark.pop.order import OrderPop
+from rmq_spark.pop.store_pop import PopSettings, StorePop, topics_of
+from rmq_spark.pop.topic_pop import PopRequest, TopicPop
+from rmq_spark.pop.waiting import Look, Waiter
+from rmq_spark.pop.watcher import notify
+from store_format.errors import OptionError
+from store_format.metadata.read import read_topics
+from store_format.names import did_you_mean
+from store_format.pop.log import in_flight_directory
+from store_format.read.cluster import store_roots
+
+_log = logging.getLogger(__name__)
+
+
+class OpenedStores:
+    """Threads may share it. Nothing is opened before `open`."""
+
+    def __init__(self, path: str, settings: PopSettings) -> None:
+        self._path = path
+        self._settings = settings
+        self._stores: dict[str, StorePop] = {}
+        self._pops: Sequence[TopicPop] = ()
+        self._waiter: Waiter | None = None
+        self._lock = threading.Lock()
+        self._turn = 0
+
+    def open(self) -> Look:
+        """The stores as they are now; opens those that were not there before."""
+        waiter = self._waiter
+        if waiter is None:
+            with self._lock:
+                if self._waiter is None:
+                    self._waiter = self._opened()
+                waiter = self._waiter
+        return self._taken(waiter.look())
+
+    def open_once(self) -> None:
+        """Opens the stores unless that was done before."""
+        if self._waiter is None:
+            self.open()
+
+    def _opened(self) -> Waiter:
+        settings = self._settings
+        self._refuse_unknown_topics()
+        topics = topics_of(settings.subscriptions, settings.group)
+        waiter = Waiter(self._path, topics, group=settings.group)
+        try:
+            self._take(waiter.look())
+            if any(isinstance(pop, OrderPop) for pop in self._pops):
+                # A queue in order is free when its batch is acknowledged, which is no commit.
+                waiter.close()
+                directories = [
+                    in_flight_directory("", settings.group, each) for each in settings.subscriptions
+                ]
+                logs = [f"{each[1:]}/in-flight.log" for each in directories]
+                waiter = Waiter(self._path, topics, group=settings.group, also=logs)
+        except BaseException:
+            waiter.close()
+            self._close_stores()
+            raise
+        begin_keeping(self)
+        return waiter
+
+    def _refuse_unknown_topics(self) -> None:
+        known: set[str] = set()
+        for root in store_roots(self._path):
+            known |= (read_topics(root) or {}).keys()
+        for topic in self._settings.subscriptions if known else ():
+            if topic not in known:
+                raise OptionError(
+                    f"topic {topic} is not in topics.json of {self._path}; "
+                    f"{did_you_mean(topic, sorted(known), 'topics')}"
+                )
+
+    def _taken(self, look: Look) -> Look:
+        if any(store.root not in self._stores for store in look.stores):
+            with self._lock:
+                self._take(look)
+        else:
+            self._take(look)
+        return look
+
+    def _take(self, look: Look) -> None:
+        for each in look.stores:
+            store = self._stores.get(each.root)
+            if store is None:
+                store = self._stores[each.root] = StorePop(each.root, self._settings)
+            before = store.topics
+            store.update(each)
+            if store.topics is not before:
+                self._pops = tuple(
+                    store.topics[topic]
+                    for topic in self._settings.subscriptions
+                    for store in self._stores.values()
+                    if topic in store.topics
+                )
+
+    # ---- pop -----------------------------------------------------------------------------------------------
+
+    def next_pops(self) -> Iterable[TopicPop]:
+        """The topics and stores in turn, so that none is served before the others again and again."""
+        pops = self._pops
+        if not pops:
+            return ()
+        self._turn += 1
+        first = self._turn % len(pops)
+        return (*pops[first:], *pops[:first])
+
+    def pops_of(self, look: Look) -> Iterable[TopicPop]:
+        """The same, those of the store whose news are the oldest first."""
+        places = {each.root: place for place, each in enumerate(look.stores)}
+        return sorted(self.next_pops(), key=lambda pop: places.get(pop.root, len(places)))
+
+    def wait(self, look: Look, timeout: float) -> Look:
+        """The next look with news, or a look at the end of the time."""
+        waiter = self._waiter
+        assert waiter is not None
+        found = waiter.wait(look, timeout)
+        return look if found is None else self._taken(found)
+
+    def next_visible(self, request: PopRequest) -> int | None:
+        """When messages can be received without a commit before: the time in ms; None if never."""
+        times = [pop.next_visible(request) for pop in self._pops]
+        return min((each for each in times if each is not None), default=None)
+
+    def pop_of(self, topic: str, broker_name: str) -> TopicPop | None:
+        """The topic of the store with this broker's name."""
+        for pop in self._pops:
+            if pop.broker_name == broker_name and pop.topic == topic:
+                return pop
+        return None
+
+    def notify(self, pop: TopicPop) -> None:
+        """Wakes consumers of this process after a change that is no commit."""
+        if isinstance(pop, OrderPop):
+            notify(pop.root, pop.topic, self._settings.group)
+
+    # ---- once a second, and the end ------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        for store in list(self._stores.values()):
+            store.keep()
+
+    def interrupt(self) -> None:
+        """Ends the waits of other threads."""
+        waiter = self._waiter
+        if waiter is not None:
+            waiter.close()
+
+    def close(self) -> None:
+        end_keeping(self)
+        self._close_stores()
+
+    def _close_stores(self) -> None:
+        stores, self._stores, self._pops = self._stores, {}, ()
+        errors: list[Exception] = []
+        for store in stores.values():
+            try:
+                store.close()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def leave(self) -> None:
+        """Lets go of threads and locks, and hands over nothing."""
+        end_keeping(self)
+        self.interrupt()
+        self.abandon()
+
+    def abandon(self) -> None:
+        """Closes the locks, and nothing more: in a forked child, which shares them with its parent."""
+        for store in self._stores.values():
+            store.abandon()
