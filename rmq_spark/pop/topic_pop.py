@@ -167,8 +167,8 @@ class TopicPop:
         if state.order.is_on != self.is_ordered:
             way = "in order" if state.order.is_on else "without order"
             raise OptionError(
-                f"fifo: a consumer was opened that pops {way} ({self.share.name.directory}); give all consumers "
-                "of the group the same fifo, and open this one again"
+                f"fifo: a consumer was opened that pops {way} ({self.share.name.directory}); give all "
+                "consumers of the group the same fifo, and open this one again"
             )
         out: list[HandedOut] = []
         unread: list[tuple[PopQueue, int]] = []
