@@ -395,7 +395,7 @@ def _handed_over(root: str) -> object:
 
 SCENARIOS: dict[str, Scenario] = {
     "hand over": Scenario(_make_broker_popped, _run_hand_over, _handed_over, every=13),
-    "pop": Scenario(_make_popped, _run_pop, _popped, every=13),
+    "pop": Scenario(_make_popped, _run_pop, _popped, every=37),
     "orderly": Scenario(_make_ordered, _run_ordered, _stops, every=23),
     "recover a clean store": Scenario(make_lost, run_recover, files_seen, every=29),
     "recover after a crash": Scenario(make_crashed, run_recover, files_seen, every=19),

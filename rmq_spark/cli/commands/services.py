@@ -45,7 +45,7 @@ def services_(
     apply_: bool,
     output: Output,
 ) -> int:
-    """Deliver delayed messages, flush and clean, without a broker.
+    """Deliver what is due, flush and clean, as a broker does.
 
     The broker of STORE must be stopped: a store in use is refused with exit code 6. Without --once, turns
     follow each other until SIGTERM or Ctrl-C; a turn that has begun is completed. On a store that rmqlog did
