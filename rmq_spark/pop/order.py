@@ -74,14 +74,20 @@ class OrderPop(TopicPop):
         A handle is valid until the queue is read again, also after its invisible time, as in a broker.
         """
 
-        def change(state: PopState) -> list[InvalidReceiptHandleError]:
-            return [
-                unknown_handle(each)
-                for each in handles
-                if not state.order.acknowledge(each.queue_id, each.offset, each.pop_time)
-            ]
+        batches: dict[tuple[int, int], list[int]] = {}
+        for each in handles:
+            batches.setdefault((each.queue_id, each.pop_time), []).append(each.offset)
 
-        return self.share.run(change)
+        def change(state: PopState) -> dict[tuple[int, int], set[int]]:
+            return {
+                (queue_id, pop_time): state.order.acknowledge_all(queue_id, offsets, pop_time)
+                for (queue_id, pop_time), offsets in batches.items()
+            }
+
+        valid = self.share.run(change)
+        return [
+            unknown_handle(each) for each in handles if each.offset not in valid[each.queue_id, each.pop_time]
+        ]
 
     def change_invisible(
         self, handle: ReceiptHandle, invisible_ms: int, now_ms: int

@@ -20,7 +20,7 @@ offsets.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -139,9 +139,17 @@ def acknowledge(info: OrderInfo, offset: int, pop_time: int) -> tuple[OrderInfo,
         return info, STALE_BATCH
     if offset not in info.offsets:
         return info, ILLEGAL_OFFSET
-    bits = (info.commit_offset_bit | 1 << (info.offsets.index(offset) & 63)) % (2 * _LONG)
-    after = replace(info, commit_offset_bit=bits - 2 * _LONG if bits >= _LONG else bits)
+    after = with_acknowledged(info, [info.offsets.index(offset)])
     return after, next_offset(after)
+
+
+def with_acknowledged(info: OrderInfo, indexes: Iterable[int]) -> OrderInfo:
+    """The batch with the messages at these places acknowledged."""
+    bits = info.commit_offset_bit
+    for index in indexes:
+        bits |= 1 << (index & 63)
+    bits %= 2 * _LONG
+    return replace(info, commit_offset_bit=bits - 2 * _LONG if bits >= _LONG else bits)
 
 
 def with_next_visible(info: OrderInfo, offset: int, pop_time: int, next_visible_ms: int) -> OrderInfo:

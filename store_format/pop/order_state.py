@@ -112,15 +112,27 @@ class OrderState:
         return info
 
     def acknowledge(self, queue_id: int, offset: int, pop_time: int) -> bool:
-        """Acknowledges one message of the batch of that pop time; False if the handle is not valid.
+        """Acknowledges one message of the batch of that pop time; False if the handle is not valid."""
+        return bool(self.acknowledge_all(queue_id, [offset], pop_time))
+
+    def acknowledge_all(self, queue_id: int, offsets: Iterable[int], pop_time: int) -> set[int]:
+        """Acknowledges messages of the batch of that pop time. Returns the offsets whose handles are valid.
 
         The queue's next offset becomes the first one that is not acknowledged. A message whose invisible time
         has passed can be acknowledged until the queue is read again, as in the broker.
         """
-        if not self.is_in_flight(queue_id, offset, pop_time):
-            return False
-        self._note("order", act="ack", queue=queue_id, offset=offset)
-        return True
+        info = self.batches.get(queue_id)
+        if info is None or info.pop_time != pop_time:
+            return set()
+        wanted = set(offsets)
+        indexes = [
+            index
+            for index, offset in enumerate(info.offsets)
+            if offset in wanted and not order_info.is_acknowledged(info, index)
+        ]
+        if indexes:
+            self._note("order", act="ack", queue=queue_id, at=indexes)
+        return {info.offsets[index] for index in indexes}
 
     def change_invisible(self, queue_id: int, offset: int, pop_time: int, next_visible_ms: int) -> bool:
         """Sets when one message of the batch is visible; False if the handle is not valid.
@@ -183,13 +195,13 @@ class OrderState:
             if act == "pop":
                 self._totals["popped"] += len(self.batches[queue_id].offsets)
             return
-        info, offset = self.batches[queue_id], values["offset"]
+        info = self.batches[queue_id]
         if act == "ack":
-            info, next_offset = order_info.acknowledge(info, offset, info.pop_time)
-            self._queues[0, queue_id].next_offset = next_offset
-            self._totals["acked"] += 1
+            info = order_info.with_acknowledged(info, values["at"])
+            self._queues[0, queue_id].next_offset = order_info.next_offset(info)
+            self._totals["acked"] += len(values["at"])
         elif act == "visible":
-            info = order_info.with_next_visible(info, offset, info.pop_time, values["at"])
+            info = order_info.with_next_visible(info, values["offset"], info.pop_time, values["at"])
             self._totals["changed"] += 1
         else:
             raise ValueError(act)
@@ -198,9 +210,11 @@ class OrderState:
     def bury(self, key: PointKey, bits: int) -> None:
         """Messages of a batch are dead letters now: acknowledged. Part of another change."""
         point = self.check_point(key)
-        for index, offset in enumerate(() if point is None else point.offsets):
-            if bits >> index & 1 and self.is_in_flight(key[1], offset, key[3]):
-                self._apply_to_batch("ack", key[1], {"offset": offset})
+        new = 0 if point is None else bits & point.whole & ~point.acked
+        if new:
+            self._apply_to_batch(
+                "ack", key[1], {"at": [index for index in range(new.bit_length()) if new >> index & 1]}
+            )
 
     def drop(self, queue_id: int) -> None:
         """The queue's offset was set: its batch does not count (clearBlock). Part of another change."""
