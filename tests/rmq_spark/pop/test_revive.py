@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ import pytest
 from rmq_spark.pop import revive
 from rmq_spark.pop.due import bits_of, first_due, positions_of
 from rmq_spark.pop.revive import Revived, revive_due
-from rmq_spark.pop.share import Share
+from rmq_spark.pop.share import Share, ShareOptions
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
@@ -24,6 +24,7 @@ from store_format.metadata.read import read_topics
 from store_format.pop.check_point import CheckPoint, as_json, from_json
 from store_format.pop.state import PopState
 from tests.rmq_spark.pop.test_share import NOW_MS, QUEUES, RETRY, Clock, open_share, pop
+from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.support.waiting import bodies
@@ -268,3 +269,41 @@ def test_another_writer_of_the_store_makes_it_wait(share: Share, root: Path) -> 
         assert revive_due(share.name, share.log, session, LATER_MS) == Revived(copies=1)
     assert bodies(root, RETRY).total() == 1
     assert MessageStore.open(str(root)).queue(RETRY, 0).max_offset == 1
+
+
+_PLACES = ((20, 36), (56, 64), (64, 72))  # queue offset, physical offset; store time; store host
+
+
+def _without_places(unit: bytes) -> bytes:
+    masked = bytearray(unit)
+    for start, stop in _PLACES:
+        masked[start:stop] = bytes(stop - start)
+    return bytes(masked)
+
+
+def test_revives_the_bytes_that_a_broker_revived(golden: Callable[[str], Path], tmp_path: Path) -> None:
+    """What a real broker revived is in flight again, with the same pop times, and revived here."""
+    root = shutil.copytree(golden("pop-5.5.0"), tmp_path / "s")
+    topic = "%RETRY%CG_pop_PopWork"
+    before = messages_of(root)
+    by_broker = {m.properties["UNIQ_KEY"]: m for m in before if m.topic == topic}
+    originals = [m for m in before if m.topic == "PopWork" and m.properties["UNIQ_KEY"] in by_broker]
+    store, now_ms = MessageStore.open(str(root)), max(m.store_timestamp for m in before) + 1
+    share = Share.open(store, "CG_pop", "PopWork", ShareOptions(clock_ms=lambda: now_ms))
+
+    def hand_out(state: PopState) -> None:
+        for queue_id in range(4):
+            state.set_offset(0, queue_id, 0)  # forgets what was taken over
+        for each in sorted(originals, key=lambda m: m.queue_offset):
+            popped = int(by_broker[each.properties["UNIQ_KEY"]].properties["1ST_POP_TIME"])
+            offset = each.queue_offset
+            state.hand_out(0, each.queue_id, [offset], offset + 1, popped, 1)
+
+    share.run(hand_out)
+    assert share.revive() == Revived(copies=24)
+    ours = [m for m in messages_of(root)[len(before) :] if m.topic == topic]
+    assert [m.queue_offset for m in ours] == list(range(24, 48))
+    assert {m.properties["UNIQ_KEY"]: _without_places(oracle.encode_message(m)) for m in ours} == {
+        key: _without_places(oracle.encode_message(m)) for key, m in by_broker.items()
+    }
+    share.close()
