@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rmq_spark.pop import MessageView, SimpleConsumer
+from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
+from store_format.metadata.group_offsets import read_group_offsets
 from tests.support.popped import GROUP, TOPIC, popped_store
 
 
@@ -138,3 +143,42 @@ def test_messages_in_flight_come_again_in_the_other_way(tmp_path: Path, fifo: bo
     del consumer  # as if it were killed: it hands over nothing
     with _consumer(root, clock, fifo=fifo) as other:
         assert _offsets(other.receive(32)) == [1, 2, 3, 4, 5]
+
+
+def test_a_message_that_fails_too_often_lets_the_queue_go_on(tmp_path: Path) -> None:
+    """It is stored as a dead letter when it would be delivered again, and the queue continues behind it."""
+    root, clock = popped_store(tmp_path / "s", 4), Clock()
+    with SimpleConsumer(
+        str(root), GROUP, {TOPIC: "*"}, await_duration=0, clock_ms=clock, fifo=True, max_attempts=2
+    ) as consumer:
+        for _ in range(2):
+            batch = consumer.receive(2, 30)
+            assert _offsets(batch) == [0, 1]
+            consumer.ack(batch[1])
+            clock.ms += 30_000
+        # 1 was acknowledged behind 0, which was not: both came again
+        assert _offsets(consumer.receive(3, 30)) == [2]
+        assert consumer.metrics().dead_letters == 2
+        (queue,) = MessageStore.open(str(root)).queues(f"%DLQ%{GROUP}".__eq__)
+        assert queue.max_offset == 2
+    assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 2
+
+
+def test_a_waiting_consumer_is_woken_by_an_acknowledgement_and_by_time(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 3)
+    options: dict[str, Any] = {"fifo": True, "min_invisible_duration": 0}
+    with (
+        SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=20, **options) as one,
+        SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=20, **options) as other,
+        ThreadPoolExecutor(1) as threads,
+    ):
+        (first,) = one.receive(1, 60)
+        waiting = threads.submit(other.receive, 1, 0.3)
+        time.sleep(0.2)
+        assert not waiting.done()
+        begin = time.monotonic()
+        one.ack(first)
+        assert _offsets(waiting.result()) == [1]
+        assert time.monotonic() - begin < 0.5  # milliseconds on an idle machine
+        assert _offsets(one.receive(1, 60)) == [1]  # 0.3 s later: it was not acknowledged
+        assert time.monotonic() - begin < 1.5
