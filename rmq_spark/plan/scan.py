@@ -103,17 +103,24 @@ class Scan:
 
         Damaged messages count as `mode` says: an error, or no match.
         """
-        options = self.options
-        if options.tag_filter.subscribe_all and options.sql_filter is None:
+        if self.options.tag_filter.subscribe_all and self.options.sql_filter is None:
             return range(piece.start, piece.stop)
+        return [row[0] for row in self._rows(store, piece, ("queueOffset",))]
+
+    def reconsume_times(self, store: Store, piece: QueueSlice) -> dict[int, int]:
+        """How often each message of a slice that meets `subExpression` was delivered again, by its offset."""
+        return {row[0]: row[1] for row in self._rows(store, piece, ("queueOffset", "reconsumeTimes"))}
+
+    def _rows(self, store: Store, piece: QueueSlice, columns: tuple[str, ...]) -> list[tuple[int, ...]]:
+        options = self.options
         tolerance = Tolerance(options.mode, options.fail_on_data_loss)
         where = None if options.sql_filter is None else CountingFilter(options.sql_filter)
-        reader = self._reader(store, ("queueOffset",), options.tag_filter, where, tolerance)
+        reader = self._reader(store, columns, options.tag_filter, where, tolerance)
         return sorted(
-            offset
+            row
             for batch in reader.read([piece])
-            for offset in batch.column(0).to_pylist()
-            if offset is not None
+            for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)
+            if row[0] is not None
         )
 
 

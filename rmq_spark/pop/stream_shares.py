@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.pop_offset import PoppedRange
 from rmq_spark.options.pop_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.unknown_names import refuse_unknown_names
+from rmq_spark.pop.order_mirror import is_ordered
 from rmq_spark.pop.share import InitMode, Share, ShareOptions
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits
 from rmq_spark.stream.stores import StreamStores
+from store_format.errors import OptionError, StoreError
+from store_format.metadata.read import read_subscription_groups
+from store_format.metadata.values import SubscriptionGroup
+from store_format.pop.check_point import CheckPoint
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -41,6 +49,17 @@ class Ready:
         return sum(stop - self.begins[key] for key, stop in self.stops.items())
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """The matching `offsets` in [start, stop) of a queue; `dead` ones were delivered too often."""
+
+    queue: MessageQueue
+    start: int
+    stop: int
+    offsets: Sequence[int]
+    dead: frozenset[int] = frozenset()
+
+
 class StreamShares:
     """The group's shares of the subscribed topics in all stores. Its methods may be called by two threads."""
 
@@ -60,6 +79,7 @@ class StreamShares:
         self._owner = owner
         self._losses = Losses(stores.options.fail_on_data_loss)
         self._shares: dict[_ShareKey, Share] = {}
+        self._groups: dict[_ShareKey, SubscriptionGroup] = {}
         topics = stores.options.topics.names
         # name of the topic, or of a retry topic -> the topic, and the flag of receipt handles
         self._flags = {topic: (topic, TOPIC) for topic in topics} | options.retry_topics(topics)
@@ -86,6 +106,7 @@ class StreamShares:
             (store,) = (store for store in self._stores.stores if store.broker_name == broker)
             mode: InitMode = "MIN" if self._options.from_first else "MAX"
             options = ShareOptions(init_mode=mode, clock_ms=self.now_ms)
+            self._groups[key] = _group_of(store, self._options.group)
             share = self._shares[key] = Share.open(store, self._options.group, topic, options)
         return share
 
@@ -158,25 +179,44 @@ class StreamShares:
 
     def take(self, ready: Ready, limits: Limits) -> list[PoppedRange]:
         """Takes messages within the limits. May return nothing: if none matches, or others were faster."""
-        share = max(_UNDIVIDED, math.ceil(ready.total / ready.members))
-        limit = share if limits.max_offsets is None else min(limits.max_offsets, share)
+        part = max(_UNDIVIDED, math.ceil(ready.total / ready.members))
+        limit = part if limits.max_offsets is None else min(limits.max_offsets, part)
         counts = admit(self._stores, ready.begins, ready.stops, replace(limits, max_offsets=limit))
-        wanted: dict[_ShareKey, list[tuple[MessageQueue, int, int, Sequence[int]]]] = {}
+        wanted: dict[_ShareKey, list[_Wanted]] = {}
         for key, count in counts.items():
             if count:
-                start, stop = ready.begins[key], ready.begins[key] + count
-                matching = self._matching(key, start, stop)
-                wanted.setdefault(self._share_key(key), []).append((key, start, stop, matching))
-        found = []
+                wanted.setdefault(self._share_key(key), []).append(
+                    self._wanted(key, ready.begins[key], count)
+                )
+        found: list[PoppedRange] = []
         for share_key, parts in wanted.items():
+            share = self._opened(share_key)
 
             def change(
-                state: PopState, parts: Sequence[tuple[MessageQueue, int, int, Sequence[int]]] = parts
-            ) -> list[PoppedRange]:
-                return [each for part in parts for each in self._hand_out(state, *part)]
+                state: PopState, parts: Sequence[_Wanted] = parts
+            ) -> list[tuple[_Wanted, CheckPoint, bool]]:
+                return [(part, *each) for part in parts for each in self._hand_out(state, part)]
 
-            found += self._opened(share_key).run(change)
+            taken = share.run(change)
+            found += [
+                PoppedRange(part.queue, point.start, point.offsets[-1] + 1, point.pop_time)
+                for part, point, is_dead in taken
+                if not is_dead
+            ]
+            self._bury(share, self._groups[share_key], [point for _, point, is_dead in taken if is_dead])
         return found
+
+    def _bury(self, share: Share, group: SubscriptionGroup, points: Sequence[CheckPoint]) -> None:
+        """Stores messages as dead letters; if that fails they are tried again after their invisible time."""
+        messages = [(point, position) for point in points for position in range(len(point.offsets))]
+        if not messages:
+            return
+        try:
+            count = share.bury(group, messages)
+        except StoreError as error:
+            _log.warning("%d messages cannot be stored as dead letters: %s", len(messages), error)
+        else:
+            _log.warning("group %s: %d messages became dead letters", share.group, count)
 
     # ---- while a micro-batch runs --------------------------------------------------------------------------
 
@@ -255,31 +295,56 @@ class StreamShares:
             ]
         return found
 
-    def _matching(self, key: MessageQueue, start: int, stop: int) -> Sequence[int]:
+    def _wanted(self, key: MessageQueue, start: int, count: int) -> _Wanted:
         queue = self._stores.queues[key]
-        return self._scan.matching_offsets(queue.store, queue.piece(start, stop))
+        piece = queue.piece(start, start + count)
+        if self._pop_queue(key)[0] == TOPIC:
+            return _Wanted(key, start, start + count, self._scan.matching_offsets(queue.store, piece))
+        times = self._scan.reconsume_times(queue.store, piece)
+        times_max = self._groups[self._share_key(key)].retry_max_times
+        dead = frozenset(offset for offset, count in times.items() if count > times_max)
+        return _Wanted(key, start, start + count, sorted(times), dead)
 
-    def _hand_out(
-        self, state: PopState, key: MessageQueue, start: int, stop: int, matching: Sequence[int]
-    ) -> list[PoppedRange]:
-        """Takes what other members have left of [start, stop) since `ready`. One range, or none."""
-        queue = self._pop_queue(key)
-        known = state.queues[queue]
-        if not known.next_offset < stop:
-            return []
-        if known.next_offset > start:
-            matching = matching[
-                next((i for i, at in enumerate(matching) if at >= known.next_offset), len(matching)) :
-            ]
-        if not matching:
-            state.skip(*queue, stop)
-            return []
-        point = state.hand_out(
-            *queue,
-            matching,
-            stop,
-            self.now_ms(),
-            self._options.invisible_ms,
-            self._owner,
+    def _hand_out(self, state: PopState, wanted: _Wanted) -> Iterator[tuple[CheckPoint, bool]]:
+        """Takes what other members have left of the messages since `ready`.
+
+        Yields check points, and whether the messages have been delivered too often. Those get check points of
+        their own, without an owner: this query never reads them.
+        """
+        queue = self._pop_queue(wanted.queue)
+        next_offset = state.queues[queue].next_offset
+        left = wanted.offsets[bisect_left(wanted.offsets, next_offset) :]
+        for is_dead, run in groupby(left, wanted.dead.__contains__) if wanted.dead else ((False, left),):
+            offsets = run if isinstance(run, Sequence) else list(run)
+            if offsets:
+                yield (
+                    state.hand_out(
+                        *queue,
+                        offsets,
+                        offsets[-1] + 1,
+                        self.now_ms(),
+                        self._options.invisible_ms,
+                        "" if is_dead else self._owner,
+                    ),
+                    is_dead,
+                )
+        if state.queues[queue].next_offset < wanted.stop:
+            state.skip(*queue, wanted.stop)
+
+
+def _group_of(store: Store, name: str) -> SubscriptionGroup:
+    """The group as its broker has it configured. Raises OptionError for one that must not pop this way."""
+    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(store.path) or {}
+    group = groups.get(name, SubscriptionGroup(name))
+    where = f"{store.path}: group {name}: expected a group"
+    if not group.consume_enable:
+        raise OptionError(
+            f"{where} that may consume, found consumeEnable=false in subscriptionGroup.json; change it with "
+            "mqadmin updateSubGroup -s true"
         )
-        return [PoppedRange(key, point.start, matching[-1] + 1, point.pop_time)]
+    if is_ordered(group, None):
+        raise OptionError(
+            f"{where} without order, found consumeMessageOrderly=true in subscriptionGroup.json; a "
+            "micro-batch has no order. Leave consumeMode out, or use rmq_spark.pop.SimpleConsumer"
+        )
+    return group

@@ -21,6 +21,7 @@ from rmq_spark.plan.splits import Split
 from rmq_spark.pop.stream import PopPositions
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.log import in_flight_directory, read_in_flight
@@ -331,6 +332,52 @@ def test_what_retention_deleted_is_a_loss(store: Path, clock: Clock, queries: li
     one.restart(failOnDataLoss="false")
     assert one.step()
     assert min(offset for _, offset in one.rows[1]) > 2
+
+
+def test_what_was_delivered_too_often_becomes_a_dead_letter(
+    store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(store, retryMaxTimes=1)
+    for _ in range(2):  # two queries take everything, and die
+        queries.append(Query(store, clock))
+        assert queries[-1].take()
+        queries[-1].stop()
+        clock.now += INVISIBLE_MS
+        queries[-1].positions._opened[0].revive()  # type: ignore[index]
+    append(store, numbered("T", 40, 1, queues=2))
+    last = Query(store, clock)
+    queries.append(last)
+    assert last.step()
+    assert last.bodies == [numbered("T", 40, 1, queues=2)[0].body]
+    assert "group g: 40 messages became dead letters" in caplog.text
+    dead = list(MessageStore.open(str(store)).queue("%DLQ%g", 0).read(columns=["body"]))
+    assert sorted(body for batch in dead for body in batch["body"].to_pylist()) == sorted(
+        message.body for message in numbered("T", 0, 40, queues=2)
+    )
+    assert not last.step()
+    assert state(store).in_flight == 0
+
+
+def configure(store: Path, **group: object) -> None:
+    """As mqadmin updateSubGroup does for the group `g`."""
+    table = {"g": {"groupName": "g", **group}}
+    (store / "config" / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ({"consumeEnable": False}, "expected a group that may consume, found consumeEnable=false"),
+        ({"consumeMessageOrderly": True}, "expected a group without order, found consumeMessageOrderly=true"),
+    ],
+)
+def test_a_group_that_must_not_pop(
+    store: Path, clock: Clock, queries: list[Query], group: dict[str, object], said: str
+) -> None:
+    configure(store, **group)
+    queries.append(Query(store, clock))
+    with pytest.raises(OptionError, match=said):
+        queries[0].take()
 
 
 # ---- offsets and options -----------------------------------------------------------------------------------
