@@ -38,6 +38,7 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.timer import TimerCheck, read_timer_check
+from store_format.metadata.timer_precision import with_wheel_precision
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
@@ -73,12 +74,14 @@ def hand_over(
     acknowledged, and a broker delivers from there on.
     """
     mirror.compare(mirror.read())  # what somebody has moved is not in flight any more
-    conf = broker_conf_of(name.root, session.options.conf)
+    conf = with_wheel_precision(name.root, broker_conf_of(name.root, session.options.conf))
     store = session.store()
     points = log.run(lambda state: [*state.check_points(), *state.settled.values()])
     was_taken = any(each.origin is not None for each in points)
     found = _broker_points(name, store, conf) if was_taken else {}
-    own = list(_own_records(name, points, conf, conf.broker_name or store.broker_name))
+    revive_topic = revive_topic_of(name.root, conf)
+    queue_nums = _revive_queue_nums(name.root, revive_topic, conf)
+    own = list(_own_records(name, points, queue_nums, conf.broker_name or store.broker_name))
     acks = list(_acks(name, points, found))
     if own or was_taken:
         try:
@@ -91,7 +94,16 @@ def hand_over(
             return None
         add_subscription_group(name.root, name.group, timestamp=now_ms, files=session.files)
     if own or acks:
-        _append(name, session, store, [*own, *acks], conf, now_ms)
+        messages = pop_record_messages(
+            [*own, *acks],
+            revive_topic,
+            now_ms=now_ms,
+            precision_ms=conf.timer_precision_ms,
+            broker_host=_broker_host(store, [*own, *acks]),
+        )
+        session.append(
+            messages, turn=_turn(name, session), new_topics={revive_topic: queue_nums, TIMER_TOPIC: 1}
+        )
     if was_taken and not conf.timer_stop_enqueue:  # also for acks of a hand-over that was broken off
         put_in_wheel(session, conf, _timer_read_ms(session), now_ms)
     mirror.compare(mirror.read(), is_next=True)
@@ -116,6 +128,14 @@ def revive_topic_of(root: str, conf: BrokerConf) -> str:
     return REVIVE_PREFIX + conf.broker_cluster_name
 
 
+def _revive_queue_nums(root: str, revive_topic: str, conf: BrokerConf) -> int:
+    """How many queues the broker reads: reviveQueueNum, else those that it has given the topic."""
+    topics = read_topics(root)
+    if "reviveQueueNum" in conf.given or topics is None or revive_topic not in topics:
+        return max(conf.revive_queue_num, 1)
+    return max(topics[revive_topic].write_queue_nums, 1)
+
+
 # ---- records -----------------------------------------------------------------------------------------------
 
 
@@ -129,12 +149,12 @@ def _broker_points(name: PopName, store: Store, conf: BrokerConf) -> dict[PointK
 
 
 def _own_records(
-    name: PopName, points: list[CheckPoint], conf: BrokerConf, broker_name: str
+    name: PopName, points: list[CheckPoint], queue_nums: int, broker_name: str
 ) -> Iterator[PopRecord]:
     """Check points for what was handed out here; the revive queues take turns, as in a broker."""
     own = [each for point in points if point.origin is None for each in _split(name, point, broker_name)]
     for number, record in enumerate(own):
-        yield PopRecord.of(record, number % max(conf.revive_queue_num, 1))
+        yield PopRecord.of(record, number % queue_nums)
 
 
 def _acks(
@@ -187,33 +207,14 @@ def _refuse(root: str, conf: BrokerConf) -> None:
     refuse_timeline(root, conf)
 
 
-def _append(
-    name: PopName,
-    session: WriteSession,
-    store: Store,
-    records: list[PopRecord],
-    conf: BrokerConf,
-    now_ms: int,
-) -> None:
-    revive_topic = revive_topic_of(name.root, conf)
+def _turn(name: PopName, session: WriteSession) -> ServiceTurn:
     part = f"{name.part}/hand-over"
     entry = session.ledger().keys.get(ServiceTurn(part, 0, 0).key_id)
     began = 0 if entry is None else entry.number
-    messages = pop_record_messages(
-        records,
-        revive_topic,
-        now_ms=now_ms,
-        precision_ms=conf.timer_precision_ms,
-        broker_host=_broker_host(store, name, records),
-    )
-    session.append(
-        messages,
-        turn=ServiceTurn(part, began + 1, began),
-        new_topics={revive_topic: max(conf.revive_queue_num, 1), TIMER_TOPIC: 1},
-    )
+    return ServiceTurn(part, began + 1, began)
 
 
-def _broker_host(store: Store, name: PopName, records: list[PopRecord]) -> Host:
+def _broker_host(store: Store, records: list[PopRecord]) -> Host:
     """The broker's address: the store host of a message that the records name."""
     topic, queue_id = records[0].record.topic, records[0].record.queue_id
     start = records[0].record.start

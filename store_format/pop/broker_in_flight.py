@@ -27,6 +27,7 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import read_timer_check
+from store_format.metadata.timer_precision import with_wheel_precision
 from store_format.metadata.timer_state import recover_timer
 from store_format.names import (
     REAL_QID,
@@ -113,7 +114,7 @@ def read_broker_in_flight(store: Store, conf: BrokerConf | None = None) -> list[
 
     Raises UnsupportedFormatError if RocksDB has the state of pop, of the timer or of the offsets.
     """
-    conf = conf or broker_conf_of(store.path)
+    conf = with_wheel_precision(store.path, conf or broker_conf_of(store.path))
     refuse_kv_service(store.path, conf)
     refuse_foreign_offsets(store.path)
     queues = store.queues(lambda topic: topic.startswith(REVIVE_PREFIX))

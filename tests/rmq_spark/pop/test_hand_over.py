@@ -14,7 +14,9 @@ from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.take_over import take_over
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
+from store_format.commit.steps import write_topics
 from store_format.diagnose import diagnose
+from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
@@ -154,6 +156,19 @@ def test_hand_over_writes_what_a_broker_expects(own: PopName) -> None:
     offsets = read_group_offsets(own.root, "billing")
     assert offsets == {("Orders", 0): 70, ("Orders", 1): 9, ("Orders", 2): 0, ("Orders", 3): 0}
     assert not diagnose(own.root).of("damage", "warning")
+
+
+@pytest.mark.parametrize(("conf", "queues"), [({}, 2), ({"reviveQueueNum": "3"}, 3)])
+def test_only_queues_that_the_broker_reads_get_check_points(
+    own: PopName, conf: dict[str, str], queues: int
+) -> None:
+    revive = f"{REVIVE_PREFIX}DefaultCluster"
+    write_topics(own.root, {revive: 2}, NOW_MS, FileWrites(sync=False))
+    log = _opened(own, {(0, 0): 0})
+    log.run(lambda state: [state.hand_out(0, 0, [n], n + 1, NOW_MS, 60_000) for n in range(5)])
+    _closed(own, log, NOW_MS, BrokerConf.of(conf, "broker.conf"))
+    found = [each.revive_queue_id for each in read_broker_in_flight(Store.open(own.root))]
+    assert found == sorted(n % queues for n in range(5))
 
 
 def test_nothing_in_flight_leaves_only_offsets(own: PopName) -> None:
