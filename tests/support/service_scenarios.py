@@ -15,6 +15,7 @@ from typing import Any
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
 from tests.support.halves import BORN_MS, half_store, states
+from tests.support.order_scenario import make_ordered_pop, ordered_pop_seen, run_ordered_pop
 from tests.support.recover_scenarios import files_seen, make_crashed, make_lost, run_recover
 from tests.support.staged import make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, delayed, recall_of, timed
@@ -401,6 +402,7 @@ def _handed_over(root: str) -> object:
 SCENARIOS: dict[str, Scenario] = {
     "hand over": Scenario(_make_broker_popped, _run_hand_over, _handed_over, every=13),
     "pop": Scenario(_make_popped, _run_pop, _popped, every=37),
+    "pop in order": Scenario(make_ordered_pop, run_ordered_pop, ordered_pop_seen, every=67),
     "orderly": Scenario(_make_ordered, _run_ordered, _stops, every=23),
     "recover a clean store": Scenario(make_lost, run_recover, files_seen, every=29),
     "recover after a crash": Scenario(make_crashed, run_recover, files_seen, every=19),
