@@ -124,14 +124,19 @@ def _write(root: str, messages: int, pause: float, *, sync: bool) -> Iterable[st
 def _idle(root: str, consumers: int, seconds: float) -> Iterable[str]:
     """Waits with so many consumers at once; the CPU time of the process as a share of a core."""
     wait = _SETTLE_SECONDS + seconds + 10
+    threads = []
     with ExitStack() as stack:
         for _ in range(consumers):
             consumer = stack.enter_context(SimpleConsumer(root, "bench", {_TOPIC: "*"}, await_duration=wait))
-            threading.Thread(target=consumer.receive, daemon=True).start()
+            threads.append(threading.Thread(target=consumer.receive, daemon=True))
+            threads[-1].start()
         time.sleep(min(_SETTLE_SECONDS, seconds))
         before, began = time.process_time(), time.monotonic()
         time.sleep(seconds)
-        yield str((time.process_time() - before) / (time.monotonic() - began))
+        share = (time.process_time() - before) / (time.monotonic() - began)
+        if not all(thread.is_alive() for thread in threads):
+            raise ValueError("a consumer has not waited for the whole time")
+    yield str(share)
 
 
 def _main(what: str, root: str, count: str, rest: str, *more: str) -> None:

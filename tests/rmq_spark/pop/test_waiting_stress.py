@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Look, Waiter
 from store_format.commit.prepare_store import CommitOptions
@@ -133,3 +134,50 @@ def test_every_append_wakes(tmp_path: Path, whole: bool, monkeypatch: pytest.Mon
             look = found
             counts[:8] = _seen(look).to_bytes(8, "little")
     assert os.waitpid(child, 0)[1] == 0
+
+
+class _Receiving(threading.Thread):
+    """A group of its own that receives all messages, and compares each empty answer with what was there."""
+
+    def __init__(self, root: Path, counts: mmap.mmap, messages: int, await_duration: float) -> None:
+        super().__init__()
+        self.root, self.counts, self.messages, self.await_duration = root, counts, messages, await_duration
+        self.received: list[bytes] = []
+        self.empty = 0
+        self.wrong: list[str] = []
+
+    def run(self) -> None:
+        group = f"g{self.await_duration:g}".replace(".", "-")
+        with SimpleConsumer(str(self.root), group, {"T": "*"}, self.await_duration) as consumer:
+            while len(self.received) < self.messages:
+                before = _committed(self.counts)
+                found = consumer.receive(4)
+                consumer.ack(found)
+                self.received += [message.body for message in found]
+                self.empty += not found
+                if not found and before > len(self.received):
+                    self.wrong.append(f"nothing, with {before} committed, {len(self.received)} received")
+                consumer.receive(4) if not self.await_duration else []
+            )
+
+
+@pytest.mark.slow
+def test_a_consumer_is_never_told_nothing_while_a_message_is_there(tmp_path: Path, whole: bool) -> None:
+    appends = 1000 if whole else 30
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 9000, 4), options=_OPTIONS)  # the topic
+    counts = mmap.mmap(-1, _END)
+    children = [_fork(partial(_write, root, counts, writer, appends, 0.02)) for writer in range(_WRITERS)]
+    messages = 4 + _WRITERS * appends
+    threads = [_Receiving(root, counts, messages, seconds) for seconds in (0.0, 0.01, 30.0)]
+    for thread in threads:
+        thread.start()
+    for child in children:
+        assert os.waitpid(child, 0)[1] == 0
+    for thread in threads:
+        thread.join(20.0)
+    assert [thread.is_alive() for thread in threads] == [False] * len(threads)
+    assert [thread.wrong for thread in threads] == [[], [], []]
+    assert [len(set(thread.received)) for thread in threads] == [messages] * len(threads)
+    assert threads[0].empty > appends
+    assert threads[2].empty == 0
