@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.prepare_store import CommitOptions
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
@@ -24,9 +25,14 @@ Place = tuple[str, int, int]  # topic, queue id, queue offset
 GROUP, TOPIC = "billing", "Orders"
 
 
-def popped_store(root: Path, messages: int = 0, *, queues: int = 1, group: str = GROUP) -> Path:
-    """A store with `messages` in a topic, and a group that has consumed none of them."""
-    make_store(root)
+def popped_store(
+    root: Path, messages: int = 0, *, queues: int = 1, group: str = GROUP, file_size: int | None = None
+) -> Path:
+    """A store with `messages` in a topic, and a group that has consumed none of them.
+
+    Files are small, unless `file_size` says how long a commitlog file is.
+    """
+    make_store(root, None if file_size is None else StoreSettings("broker-a", file_size, 20 * 20_000))
     if messages:
         append_numbered(root, messages, queues=queues)
         offsets = {(TOPIC, queue): 0 for queue in range(queues)}
