@@ -12,7 +12,7 @@ from rmq_spark.pop.store_pop import PopSettings, StorePop, topics_of
 from rmq_spark.pop.topic_pop import PopRequest, TopicPop
 from rmq_spark.pop.waiting import Look, Waiter
 from rmq_spark.pop.watcher import notify
-from store_format.errors import OptionError
+from store_format.errors import OptionError, StoreError
 from store_format.metadata.read import read_topics
 from store_format.names import did_you_mean
 from store_format.pop.log import in_flight_directory
@@ -147,8 +147,14 @@ class OpenedStores:
     # ---- once a second, and the end ------------------------------------------------------------------------
 
     def keep(self) -> None:
+        errors: list[Exception] = []
         for store in list(self._stores.values()):
-            store.keep()
+            try:
+                store.keep()
+            except (StoreError, OSError) as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     def interrupt(self) -> None:
         """Ends the waits of other threads."""

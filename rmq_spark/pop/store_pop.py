@@ -6,6 +6,7 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from random import Random
 
 from rmq_spark.pop.choose import ShareRules
@@ -121,20 +122,32 @@ class StorePop:
         return give_up
 
     def keep(self) -> None:
-        """About once a second: mirrors offsets, looks for a broker, and stores due messages again."""
+        """About once a second: mirrors offsets, looks for a broker, and stores due messages again.
+
+        Raises the first error after all topics had their turn.
+        """
+        errors: list[Exception] = []
         for topic, share in list(self._shares.items()):
-            share.keep()
-            share.revive()
-            queues = self.topics[topic].queues
-            beyond = share.run(
-                lambda state, queues=queues: [  # type: ignore[misc] # mypy does not infer it
-                    key
-                    for key, each in state.queues.items()
-                    if key in queues and each.next_offset > queues[key].max_offset
-                ]
-            )
-            if beyond:
-                share.begin(beyond)
+            for step in (share.keep, share.revive, partial(self._correct, topic, share)):
+                try:
+                    step()
+                except (StoreError, OSError) as error:
+                    errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _correct(self, topic: str, share: Share) -> None:
+        """Lowers offsets behind the end of their queues."""
+        queues = self.topics[topic].queues
+        beyond = share.run(
+            lambda state: [
+                key
+                for key, each in state.queues.items()
+                if key in queues and each.next_offset > queues[key].max_offset
+            ]
+        )
+        if beyond:
+            share.begin(beyond)
 
     def abandon(self) -> None:
         """In a forked child: closes the files that it shares with its parent."""

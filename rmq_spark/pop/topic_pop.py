@@ -183,6 +183,7 @@ class TopicPop:
             if start < queue.min_offset:
                 self._note_lost(queue, start)
                 start = queue.min_offset
+                state.skip(*key, start)  # so that nobody counts the same messages again
             if start >= queue.max_offset:
                 continue
             window = self._windows.get(key)

@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,16 @@ from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets, make_path
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_earliest
+from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop.mirror import compared
 from rmq_spark.pop.share import Share, ShareOptions
 from store_format import MessageStore
-from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
+from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
 from tests.support.staged import append, make_store, numbered
+from tests.support.waiting import bodies
 
 NOW_MS = 1_700_000_200_000
 RETRY = "%RETRY%g_T"
@@ -136,6 +139,40 @@ def test_messages_that_retention_deleted_are_counted(
         f"retention deleted {queue.min_offset - 1} messages; pop goes on at {queue.min_offset}" in caplog.text
     )
     share.close()
+
+
+def test_a_consumer_counts_messages_that_retention_deleted_once(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
+    queues = [each for each in MessageStore.open(str(root)).queues() if each.min_offset > 1]
+    topic = queues[0].topic
+    behind = [each for each in queues if each.topic == topic]
+    with SimpleConsumer(str(root), "g", {topic: "*"}, await_duration=0.0) as consumer:
+        consumer.receive(1)
+        share = next(iter(consumer._stores._stores[str(root)]._shares.values()))
+        for each in behind:
+            share.run(partial(PopState.set_offset, flag=0, queue_id=each.queue_id, offset=1))
+        for _ in range(5):
+            consumer.receive(32)
+        assert consumer.metrics().lost == sum(each.min_offset - 1 for each in behind)
+
+
+def test_a_torn_offset_file_keeps_no_message_from_coming_again(root: Path) -> None:
+    clock = Clock()
+    group = {("T", queue_id): 0 for queue_id in range(4)}
+    write_group_offsets(str(root), "g", group, timestamp=1)
+    with SimpleConsumer(str(root), "g", {"T": "*"}, await_duration=0.0, clock_ms=clock) as consumer:
+        assert len(consumer.receive(32, 10)) > 0
+        store = consumer._stores._stores[str(root)]
+        text = (root / "config" / "consumerOffset.json").read_bytes()
+        (root / "config" / "consumerOffset.json").write_bytes(text[:20])
+        (root / "config" / "consumerOffset.json.bak").unlink(missing_ok=True)
+        clock.ms += 10_000
+        with pytest.raises(CorruptStoreError):
+            store.keep()
+        assert bodies(root, RETRY).total() > 0
+        (root / "config" / "consumerOffset.json").write_bytes(text)
 
 
 def test_a_retry_topic_starts_at_its_first_message(root: Path) -> None:
