@@ -78,14 +78,14 @@ def source(name: str, log: Path, *, bounded: bool, swapped: bool = False) -> typ
     return Numbers
 
 
-def run(spark: SparkSession, name: str, checkpoint: Path) -> None:
+def run(spark: SparkSession, name: str, checkpoint: Path, *, once: bool = False) -> None:
     writing = (
         spark.readStream.format(name)
         .load()
         .writeStream.format("noop")
         .option("checkpointLocation", str(checkpoint))
     )
-    query = writing.trigger(availableNow=True).start()
+    query = (writing.trigger(once=True) if once else writing.trigger(availableNow=True)).start()
     assert query.awaitTermination(_TIMEOUT_S)
 
 
@@ -133,3 +133,13 @@ def test_without_the_mixin_available_now_ends_early_4_3(spark: SparkSession, tmp
     run(spark, "facts_unbounded", tmp_path / "checkpoint")
     ends = [end for name, _, end in (call for call in calls(log) if len(call) == 3) if name == "partitions"]
     assert ends == [{"a": 1, "b": 1}]  # of two, and no error
+
+
+def test_trigger_once_never_asks_after_its_batch_4_3(spark: SparkSession, tmp_path: Path) -> None:
+    """So what a stream does once Spark has committed a batch, it does at the next start."""
+    log = tmp_path / "log"
+    spark.dataSource.register(source("facts_once", log, bounded=True))
+    for _ in range(2):
+        run(spark, "facts_once", tmp_path / "checkpoint", once=True)
+    starts = [call[1] for call in calls(log) if call[0] == "latestOffset"]
+    assert starts == [{"a": 0, "b": 0}, {"a": 1, "b": 1}]

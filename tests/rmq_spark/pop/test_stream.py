@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +19,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
+from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop.stream import PopPositions
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
@@ -34,8 +36,8 @@ INVISIBLE_MS = 60_000
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 1_700_000_200_000
+    def __init__(self, now: int = 1_700_000_200_000) -> None:
+        self.now = now
 
     def __call__(self) -> int:
         return self.now
@@ -332,6 +334,24 @@ def test_what_retention_deleted_is_a_loss(store: Path, clock: Clock, queries: li
     one.restart(failOnDataLoss="false")
     assert one.step()
     assert min(offset for _, offset in one.rows[1]) > 2
+
+
+def test_a_simple_consumer_shares_the_queues(store: Path, queries: list[Query]) -> None:
+    one = Query(store, Clock(time.time_ns() // 1_000_000), maxOffsetsPerTrigger="8")
+    queries.append(one)
+    assert one.take()
+    bodies = []
+    with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0.01) as consumer:
+        for message in consumer.receive(16, invisible_duration=30):
+            bodies.append(message.body)
+            consumer.ack(message)
+        one.run()
+        while one.step():
+            pass
+        bodies += [message.body for message in consumer.receive(16, invisible_duration=30)]
+    everything = sorted(message.body for message in numbered("T", 0, 40, queues=2))
+    assert len(bodies) == 16
+    assert sorted([*bodies, *one.bodies]) == everything
 
 
 def test_what_was_delivered_too_often_becomes_a_dead_letter(
