@@ -289,11 +289,14 @@ def _make_popped(root: Path) -> None:
 def _run_pop(root: str) -> None:
     """Pops everything. Every third message is not acknowledged in time; every ninth not the second time.
 
+    Of those, the messages at odd offsets become dead letters.
+
     A run after a kill acknowledges what the run before has popped, as if the handles had survived.
     """
     from rmq_spark.pop.share import Share, ShareOptions
     from rmq_spark.services import run_once
     from store_format import MessageStore
+    from store_format.metadata.values import SubscriptionGroup
     from store_format.pop import log
 
     vars(log).update(_COMPACT_SIZE=400, _COMPACT_FACTOR=1)
@@ -308,8 +311,18 @@ def _run_pop(root: str) -> None:
     _pop_all(share, 1, acknowledged=lambda offset: offset % 3 != 0, stop=8)
     run_once(root, ["revive"], BEGIN_MS + 122 * _SECOND)
     seconds[0] = 122
-    _pop_all(share, 1, acknowledged=lambda offset: True)
+    _pop_all(share, 1, acknowledged=lambda offset: offset % 2 == 0)
+    share.bury(SubscriptionGroup("g"), share.run(_not_acknowledged))
     share.close()
+
+
+def _not_acknowledged(state: Any) -> list[tuple[Any, int]]:
+    return [
+        (point, position)
+        for point in state.check_points()
+        for position, offset in enumerate(point.offsets)
+        if offset in set(point.unacked())
+    ]
 
 
 def _pop_all(share: Any, flag: int, acknowledged: Callable[[int], bool], stop: int = 1 << 30) -> None:
