@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from rmq_spark.pop.choose import ShareRules, visits
 from rmq_spark.pop.message import ReceiptHandle
 from rmq_spark.pop.topic_pop import HandedOut, PopRequest, TopicPop, unknown_handle
 from rmq_spark.pop.window import Window
@@ -28,7 +29,9 @@ class OrderPop(TopicPop):
     _revive_queue_id = ORDER_REVIVE_QUEUE
 
     def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
-        return [key for key in super()._order(queues) if key[0] == TOPIC]
+        # neither retry topics nor priorities (PopMessageProcessor.processRequest)
+        topics = [queue_id for flag, queue_id in queues if flag == TOPIC]
+        return list(visits(topics, [], ShareRules(), self._random))
 
     def next_visible(self, request: PopRequest) -> int | None:
         return self.share.run(

@@ -46,15 +46,30 @@ class OrderState:
 
     def in_flight_of(self, queue_id: int) -> int:
         """How many messages of the queue's batch are not acknowledged."""
+        return len(self._indexes(queue_id))
+
+    def _indexes(self, queue_id: int) -> list[int]:
+        """The places in the queue's batch of the messages that are not acknowledged.
+
+        Messages before the committed offset count as acknowledged (AckMessageProcessor.ackOrderly): a broker
+        that was killed may leave a batch that is older than the offset.
+        """
         info = self.batches.get(queue_id)
-        return 0 if info is None else order_info.unacknowledged_count(info)
+        if info is None:
+            return []
+        committed = self._queues[0, queue_id].next_offset
+        return [
+            index
+            for index, offset in enumerate(info.offsets)
+            if offset >= committed and not order_info.is_acknowledged(info, index)
+        ]
 
     def is_in_flight(self, queue_id: int, offset: int, pop_time: int) -> bool:
         """Whether the queue's batch is of that pop time and has the message, not acknowledged."""
         info = self.batches.get(queue_id)
-        if info is None or info.pop_time != pop_time or offset not in info.offsets:
+        if info is None or info.pop_time != pop_time:
             return False
-        return not order_info.is_acknowledged(info, info.offsets.index(offset))
+        return any(info.offsets[index] == offset for index in self._indexes(queue_id))
 
     def check_point(self, key: PointKey) -> CheckPoint | None:
         """The queue's batch as a check point, if it is of that pop time. A change of it changes nothing."""
@@ -125,11 +140,7 @@ class OrderState:
         if info is None or info.pop_time != pop_time:
             return set()
         wanted = set(offsets)
-        indexes = [
-            index
-            for index, offset in enumerate(info.offsets)
-            if offset in wanted and not order_info.is_acknowledged(info, index)
-        ]
+        indexes = [index for index in self._indexes(queue_id) if info.offsets[index] in wanted]
         if indexes:
             self._note("order", act="ack", queue=queue_id, at=indexes)
         return {info.offsets[index] for index in indexes}
@@ -190,15 +201,18 @@ class OrderState:
         if act in ("pop", "set"):
             self.batches.pop(queue_id, None)
             if values["batch"] is not None:
-                self.batches[queue_id] = _from_json(values["batch"])
-                self._queues.setdefault((0, queue_id), QueueState(0))
+                info = self.batches[queue_id] = _from_json(values["batch"])
+                self._queues.setdefault((0, queue_id), QueueState(max(order_info.next_offset(info), 0)))
             if act == "pop":
                 self._totals["popped"] += len(self.batches[queue_id].offsets)
             return
         info = self.batches[queue_id]
         if act == "ack":
-            info = order_info.with_acknowledged(info, values["at"])
-            self._queues[0, queue_id].next_offset = order_info.next_offset(info)
+            info = self.batches[queue_id] = order_info.with_acknowledged(info, values["at"])
+            left, queue = self._indexes(queue_id), self._queues[0, queue_id]
+            queue.next_offset = (
+                info.offsets[left[0]] if left else max(queue.next_offset, info.offsets[-1] + 1)
+            )
             self._totals["acked"] += len(values["at"])
         elif act == "visible":
             info = order_info.with_next_visible(info, values["offset"], info.pop_time, values["at"])
@@ -219,6 +233,11 @@ class OrderState:
     def drop(self, queue_id: int) -> None:
         """The queue's offset was set: its batch does not count (clearBlock). Part of another change."""
         self.batches.pop(queue_id, None)
+
+    def skip(self, queue_id: int) -> None:
+        """Messages were passed over: no subscription matches them, or they are deleted. Part of a change."""
+        if queue_id in self.batches and order_info.unacknowledged_count(self.batches[queue_id]):
+            self.drop(queue_id)
 
     def close(self) -> None:
         """consumerOrderInfo.json has the batches now. Part of another change."""

@@ -264,6 +264,8 @@ class PopState:
         elif kind == records.SKIP:
             flag, queue_id, next_offset = values
             self.queues.setdefault((flag, queue_id), QueueState(0)).next_offset = next_offset
+            if flag == TOPIC:
+                self.order.skip(queue_id)
         else:
             _NOTES[values["do"]](self, values)
 

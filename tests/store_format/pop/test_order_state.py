@@ -103,6 +103,32 @@ def test_a_reset_drops_the_batch(directory: str) -> None:
         log.run(lambda state: _pop(state, 0, [89]))
 
 
+def test_messages_that_are_passed_over_hold_nothing(directory: str) -> None:
+    """The batch that is in flight when its messages are deleted; an old handle moves no offset back."""
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0, 1))
+    batch, done = log.run(lambda state: (_pop(state, 0, [100, 101]), _pop(state, 1, [100])))
+    log.run(lambda state: state.order.acknowledge(1, 100, done.pop_time))
+    for queue_id in (0, 1):
+        log.run(partial(PopState.skip, flag=0, queue_id=queue_id, next_offset=120))
+    assert not log.run(lambda state: state.order.acknowledge(0, 101, batch.pop_time))
+    assert log.run(lambda state: list(state.order.batches)) == [1]
+    assert log.run(lambda state: state.queues[0, 0].next_offset) == 120
+
+
+def test_a_batch_that_is_older_than_the_committed_offset(directory: str) -> None:
+    """A broker writes the two files at different times; who is killed leaves them apart."""
+    log = InFlightLog(directory)
+    log.run(lambda state: _open(state, 0, offset=102))
+    stale, alone = OrderInfo((100, 101, 102, 103), NOW, 1000, NOW), OrderInfo((7, 8), NOW, 1000, NOW, 1)
+    log.run(lambda state: state.order.take_over({0: stale, 1: alone}))
+    assert log.run(lambda state: state.queues[0, 1].next_offset) == 8
+    assert log.run(lambda state: (state.order.in_flight_of(0), state.order.in_flight_of(1))) == (2, 1)
+    assert log.run(lambda state: state.order.is_blocked(0, NOW + 999, 1000))
+    assert log.run(lambda state: state.order.acknowledge_all(0, range(100, 104), NOW)) == {102, 103}
+    assert log.run(lambda state: state.queues[0, 0].next_offset) == 104
+
+
 def test_dead_letters_are_acknowledged_when_they_are_stored(directory: str) -> None:
     log = InFlightLog(directory)
     log.run(lambda state: _open(state, 0))
