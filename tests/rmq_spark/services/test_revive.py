@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.service_counters import read_counters
 from store_format.errors import CorruptStoreError
-from store_format.pop.log import InFlightLog, in_flight_directory
-from store_format.pop.reader import InFlightReader
-from store_format.pop.state import PopState
+from store_format.pop.log import in_flight_directory
 from tests.rmq_spark.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
@@ -99,29 +96,3 @@ def test_a_store_without_pop_gets_no_file(tmp_path: Path, unchanged: _Unchanged)
     turn(root, NOW_MS)
     with unchanged(root):
         assert turn(root, NOW_MS)["due"] == 0
-
-
-def test_a_reader_follows_the_log_over_compactions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    directory = in_flight_directory(str(tmp_path), "g", "T")
-    log, reader = InFlightLog(directory), InFlightReader(directory)
-    assert reader.look() is None
-    monkeypatch.setattr("store_format.pop.log._COMPACT_SIZE", 2_000)
-    log.run(PopState.open)
-    log.run(partial(PopState.set_offset, flag=0, queue_id=0, offset=0))
-
-    def hand_out(state: PopState) -> Any:
-        start = state.queues[0, 0].next_offset
-        return state.hand_out(0, 0, range(start, start + 32), start + 32, NOW_MS, 1000).key
-
-    sizes = []
-    for number in range(600):
-        key = log.run(hand_out)
-        if number % 60 == 5:
-            found = reader.look()
-            assert found is not None
-            assert found.in_flight == log.run(lambda state: state.in_flight) == 64
-            sizes.append(Path(reader.path).stat().st_size)
-        if number:  # the first stays in flight
-            log.run(partial(PopState.ack, key=key))
-    assert sizes != sorted(sizes), "no compaction"
-    reader.close()
