@@ -7,7 +7,7 @@ import signal
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,25 +37,31 @@ class _Extent:
     queue_messages: int
     queues: tuple[int, ...]  # of the stores that are planned; the first is also read
     small_commits: int
+    stream_batches: int
     stream_batch_rows: int
     stream_queues: int
     pending: int
     due: int
     waited_messages: int
     idle_seconds: float
+    spark_sizes: int | None = None  # how many of the body sizes Spark reads and writes; None: all
 
 
-_STREAM_BATCHES = 10
-_FULL = _Extent(_BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 400_000, 10_000, 1_000_000, 10_000, 500, 20)
-_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 40_000, 1_000, 100_000, 10_000, 100, 5)
-_SMALLEST = _Extent(2_000_000, 1, 2_000, (16,), 3, 100, 16, 100, 10, 5, 0.2)
+_FULL = _Extent(
+    _BYTES, 5, 1_000_000, (10_000, 128_000), 1_000, 10, 400_000, 10_000, 1_000_000, 10_000, 500, 20
+)
+_QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 10, 40_000, 1_000, 100_000, 10_000, 100, 5)
+_SMALLEST = _Extent(200_000, 1, 200, (16,), 3, 2, 100, 16, 100, 10, 5, 0.2, 1)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     given = _parser().parse_args(arguments)
     extent = _SMALLEST if given.smallest else _QUICK if given.quick else _FULL
     report = Report()
-    with tempfile.TemporaryDirectory(prefix="rmqlog-bench-", dir=given.directory) as directory:
+    with (
+        tempfile.TemporaryDirectory(prefix="rmqlog-bench-", dir=given.directory) as directory,
+        session(Path(directory)) if given.smallest and given.only is None else nullcontext(),
+    ):
         if given.only in (None, "decode", "spark"):
             _measure_sizes(Path(directory), given.sizes, extent, given.only, report)
         if given.only in (None, "planning"):
@@ -133,7 +139,7 @@ def _measure_sizes(
             if only != "spark":
                 _say("decoding …")
                 report.decode[size] = measure_decode(root, extent.rounds)
-            if only != "decode":
+            if only != "decode" and size in sizes[: extent.spark_sizes]:
                 _say("reading with Spark …")
                 with session(directory) as spark:
                     report.spark[size] = measure_spark(spark, root, extent.rounds)
@@ -168,18 +174,20 @@ def _measure_writing(directory: Path, sizes: Sequence[int], extent: _Extent, rep
         _say(f"encoding and committing {filling.messages:,} messages of {size} bytes …")
         report.encode[size] = measure_encode(filling, extent.rounds)
         report.commit[size] = measure_commit(directory, filling, extent.rounds)
-        with _filled(directory, filling) as root, session(directory) as spark:
-            _say("writing with Spark …")
-            report.spark_write[size] = measure_spark_write(spark, root, directory, extent.rounds)
+        if size in sizes[: extent.spark_sizes]:
+            with _filled(directory, filling) as root, session(directory) as spark:
+                _say("writing with Spark …")
+                report.spark_write[size] = measure_spark_write(spark, root, directory, extent.rounds)
     _say(f"{extent.small_commits} small commits …")
     report.small_commits = measure_small_commits(directory, extent.small_commits)
 
 
 def _measure_streaming(directory: Path, extent: _Extent, report: Report) -> None:
-    backlog = Filling(messages=_STREAM_BATCHES * extent.stream_batch_rows, body_size=100)
+    backlog = Filling(messages=extent.stream_batches * extent.stream_batch_rows, body_size=100)
     with _filled(directory, backlog) as root, session(directory) as spark:
         _say("streams that catch up …")
-        report.catching_up = measure_catching_up(spark, root, extent.stream_batch_rows, extent.rounds)
+        comparisons = measure_catching_up(spark, root, extent.stream_batch_rows, extent.rounds)
+        report.catching_up = (extent.stream_batches, comparisons)
     few, many = _many_queues(16, 1_000), _many_queues(extent.stream_queues, 2 * extent.stream_queues)
     with _filled(directory, few) as root:
         report.looks.append(measure_looks(root, few))

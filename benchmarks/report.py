@@ -36,7 +36,7 @@ class Report:
     commit: dict[int, dict[str, Rates]] = field(default_factory=dict)
     spark_write: dict[int, tuple[list[Comparison], Memory]] = field(default_factory=dict)
     small_commits: list[SmallCommits] = field(default_factory=list)
-    catching_up: list[Comparison] = field(default_factory=list)
+    catching_up: tuple[int, list[Comparison]] | None = None  # (batches, what was compared)
     looks: list[Looks] = field(default_factory=list)
     micro_batches: tuple[int, Figure] | None = None  # (queues, seconds)
     turns: list[Turns] = field(default_factory=list)
@@ -148,13 +148,14 @@ class Report:
             yield _table(["", "commits", "a commit", "of it fsync", "files left behind"], rows)
 
     def _streaming(self) -> Iterable[str]:
-        if self.catching_up:
+        if self.catching_up is not None:
+            batches, comparisons = self.catching_up
             yield (
-                "A stream with `AvailableNow` that catches up in ten batches, from its start to its end, "
-                "100 B bodies: millions of rows a "
+                f"A stream with `AvailableNow` that catches up in {batches} batches, from its start to its "
+                "end, 100 B bodies: millions of rows a "
                 "second beside the same stream of ready Arrow batches in two partitions:"
             )
-            yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, self.catching_up))
+            yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
         if self.looks:
             yield "What `latestOffset` takes, in milliseconds (median, minimum):"
             figures = [

@@ -21,7 +21,13 @@ _ROOT = Path(__file__).resolve().parent.parent
 
 @contextmanager
 def session(directory: Path) -> Iterator[SparkSession]:
-    """local[2] with the settings of conf/; workers find this checkout through PYTHONPATH."""
+    """local[2] with the settings of conf/; workers find this checkout through PYTHONPATH.
+
+    Within another `session` it is the same one: what was read before has then warmed it up.
+    """
+    if (running := SparkSession.getActiveSession()) is not None:
+        yield running
+        return
     os.environ.setdefault("SPARK_CONF_DIR", str(_ROOT / "conf"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])

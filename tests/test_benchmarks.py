@@ -135,7 +135,7 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
         "Writing without Spark",
         "a cached DataFrame",
         "Commits of ten",
-        "catches up in ten batches",
+        "catches up in 2 batches",
         "ten messages appended",
         "A micro-batch in which each of",
         "A turn of the services without a due message",
