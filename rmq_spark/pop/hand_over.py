@@ -102,7 +102,9 @@ def hand_over(
             broker_host=_broker_host(store, [*own, *acks]),
         )
         session.append(
-            messages, turn=_turn(name, session), new_topics={revive_topic: queue_nums, TIMER_TOPIC: 1}
+            messages,
+            turn=_turn(name, session),
+            new_topics={revive_topic: max(conf.revive_queue_num, 1), TIMER_TOPIC: 1},
         )
     if was_taken and not conf.timer_stop_enqueue:  # also for acks of a hand-over that was broken off
         put_in_wheel(session, conf, _timer_read_ms(session), now_ms)
@@ -129,10 +131,15 @@ def revive_topic_of(root: str, conf: BrokerConf) -> str:
 
 
 def _revive_queue_nums(root: str, revive_topic: str, conf: BrokerConf) -> int:
-    """How many queues the broker reads: reviveQueueNum, else those that it has given the topic."""
+    """How many queues the broker reads: reviveQueueNum, else those that it has given the topic.
+
+    1 if neither is known: every broker reads queue 0, and messages in a queue that it does not read are lost.
+    """
     topics = read_topics(root)
-    if "reviveQueueNum" in conf.given or topics is None or revive_topic not in topics:
+    if "reviveQueueNum" in conf.given:
         return max(conf.revive_queue_num, 1)
+    if topics is None or revive_topic not in topics:
+        return 1
     return max(topics[revive_topic].write_queue_nums, 1)
 
 

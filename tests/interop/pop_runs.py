@@ -16,7 +16,7 @@ from pathlib import Path
 from tests.interop.harness import Client, RocketMQ
 from tests.interop.pop import SETTINGS, Handle, PopClient, place
 from tests.interop.programs import Line
-from tests.interop.workload import slowness
+from tests.interop.workload import now_ms, slowness
 
 Place = tuple[str, int, int]  # topic, queue, offset
 
@@ -25,7 +25,7 @@ TAGGED, TAGS = "Tagged", "tags"
 STEPS, IN_ORDER = "Steps", "in_order"
 COUNT = 40  # of ORDERS, over four queues
 # Longer than a broker needs to stop: it revives until then.
-SHORT_MS, LATER_MS = 9_000, 3_000
+SHORT_MS, LATER_MS = 11_000, 3_000
 
 
 @dataclass
@@ -54,13 +54,17 @@ class Left:
             self.acked.add(place(each))
             del self.handles[place(each)]
 
+    @property
+    def first_pop_time(self) -> int:
+        return min(each.pop_time for each in self.handles.values())
+
     def in_flight(self, topic: str) -> dict[Place, int]:
         """Place -> when it becomes visible."""
         return {where: each.visible_at for where, each in self.handles.items() if where[0] == topic}
 
-    @property
-    def last_visible_at(self) -> int:
-        return max(each.visible_at for each in self.handles.values())
+    def uniq_keys(self, topic: str) -> list[str]:
+        """Of what is in flight."""
+        return sorted(self.keys[where] for where in self.in_flight(topic))
 
 
 @dataclass(frozen=True)
@@ -145,6 +149,16 @@ def _pop_in_order(left: Left, client: PopClient, short: int) -> None:
     one, two = ([each for each in left.order if each["queueId"] == queue_id] for queue_id in queues[:2])
     client.ack(STEPS, [one[0]])
     client.ack(STEPS, [two[1]])
+
+
+class ShiftedClock:
+    """A clock that was at `start_ms` when it was made, and goes on from there."""
+
+    def __init__(self, start_ms: int) -> None:
+        self.behind_ms = now_ms() - start_ms
+
+    def __call__(self) -> int:
+        return now_ms() - self.behind_ms
 
 
 def until_seen(

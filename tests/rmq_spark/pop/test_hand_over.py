@@ -136,8 +136,8 @@ def test_hand_over_writes_what_a_broker_expects(own: PopName) -> None:
     assert _closed(own, log, NOW_MS) == HandedOver(72, 4, 0)
     found = read_broker_in_flight(Store.open(own.root))
     assert _places(found) == wanted
-    assert [len(each.unacked) for each in found] == [32, 32, 5, 3]
-    assert [each.revive_queue_id for each in found] == [0, 1, 2, 3]  # in turn
+    assert sorted(len(each.unacked) for each in found) == [3, 5, 32, 32]
+    assert {each.revive_queue_id for each in found} == {0}  # nobody knows how many a broker reads
     assert {each.record.broker_name for each in found} == {"broker-a"}
     topics = read_topics(own.root)
     assert topics is not None
@@ -149,7 +149,7 @@ def test_hand_over_writes_what_a_broker_expects(own: PopName) -> None:
     counts = {
         queue.key: queue.max_offset for queue in store.queues(lambda topic: topic.startswith("rmq_sys"))
     }
-    assert counts == {(revive, 3): 1, (TIMER_TOPIC, 0): 3}
+    assert counts == {(revive, 0): 1, (TIMER_TOPIC, 0): 3}
     groups = read_subscription_groups(own.root)
     assert groups is not None
     assert groups["billing"].retry_max_times == 16

@@ -1,0 +1,220 @@
+"""From our consumers to a real 5.5.0 broker: what was in flight here is revived there, and nothing else.
+
+One broker goes on with a store that several groups of ours have popped: a group that was closed with ten
+messages in flight, some of them taken over from the broker before; one whose process was killed; one that is
+open while the broker starts; and one in order.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.pop import MessageView, SimpleConsumer
+from store_format.errors import StoreInUseError
+from store_format.metadata.group_offsets import read_group_offsets
+from tests.interop.harness import Broker, RocketMQ
+from tests.interop.pop import SETTINGS, PopClient, place
+from tests.interop.pop_runs import BILLING, COUNT, IN_ORDER, ORDERS, STEPS, Left, Place, PopRuns, ShiftedClock
+from tests.interop.programs import Line
+from tests.interop.workload import now_ms
+
+_KILLED, _OPEN = "killed", "open"
+_LATER_MS = 9_000  # from the closing on; a broker needs some seconds to start
+_KILLED_PROGRAM = """
+import sys, time
+from rmq_spark.pop import SimpleConsumer
+consumer = SimpleConsumer(sys.argv[1], sys.argv[2], {sys.argv[3]: "*"}, init_mode="MIN")
+found = [consumer.receive(6) for _ in range(4)]
+for messages in found:
+    consumer.ack(messages[:1] + messages[2:4])
+print("ready", flush=True)
+time.sleep(600)
+"""
+
+
+@dataclass(frozen=True)
+class _Handed:
+    """What ours has left: places in flight -> UNIQ_KEY, the messages never popped, and the first moment."""
+
+    in_flight: dict[Place, str]
+    unpopped: set[str]
+    visible_at: dict[str, int]  # of those that were handed out here
+
+
+def test_a_broker_revives_what_ours_had_in_flight(
+    rocketmq: Callable[[str], RocketMQ], pop_runs: PopRuns
+) -> None:
+    java, left, store = rocketmq("5.5.0"), pop_runs.left, pop_runs.copy("handed")
+    lowest = _kill_a_consumer(store)
+    with SimpleConsumer(str(store), _OPEN, {ORDERS: "*"}, await_duration=0, init_mode="MIN") as consumer:
+        held = [*consumer.receive(32), *consumer.receive(2)]
+        order = _leave_in_order(store, left)
+        handed = _close_with_ten_in_flight(store, left)
+        with java.broker(store, SETTINGS) as broker:
+            _refused(store, consumer)
+            _revived(java, broker, handed)
+            _all_from(java, broker, _KILLED, lowest)
+            _all_from(java, broker, _OPEN, dict.fromkeys(range(4), 0))
+            assert len(held) == 34
+            _goes_on_in_order(java, broker, order)
+            broker.kill()
+
+
+# ---- closed with messages in flight ------------------------------------------------------------------------
+
+
+def _close_with_ten_in_flight(store: Path, left: Left) -> _Handed:
+    """Receives 12 of the 20 messages that the broker's client left, and acknowledges half of them, and nine
+    of the 13 that the broker had handed out, by its handles.
+    """
+    clock = ShiftedClock(left.first_pop_time + 1000)
+    with SimpleConsumer(str(store), BILLING, {ORDERS: "*"}, await_duration=0, clock_ms=clock) as consumer:
+        mine = _received(consumer, 12, clock)
+        acked, kept = mine[::2], mine[1::2]
+        consumer.ack(acked)
+        theirs = sorted(left.in_flight(ORDERS))
+        consumer.ack([left.handles[where].text for where in theirs[:9]])
+        visible_at = now_ms() + _LATER_MS
+        for message in kept:
+            consumer.change_invisible_duration(message, (visible_at - clock()) / 1000)
+    in_flight = {_place(each): each.message_id for each in kept}
+    in_flight |= {where: left.keys[where] for where in theirs[9:]}
+    assert len(in_flight) == 10
+    seen = {each.message_id for each in mine} | set(left.keys.values())
+    return _Handed(in_flight, seen, {each.message_id: visible_at for each in kept})
+
+
+def _received(consumer: SimpleConsumer, count: int, clock: ShiftedClock) -> list[MessageView]:
+    found: list[MessageView] = []
+    while len(found) < count:
+        found += consumer.receive(count - len(found), 3600)
+    return found
+
+
+def _place(message: MessageView) -> Place:
+    return message.topic, message.queue_id, message.offset
+
+
+def _revived(java: RocketMQ, broker: Broker, handed: _Handed) -> None:
+    """A Java client pops the rest at once, then exactly what was in flight, none before its time."""
+    with PopClient(java, broker, BILLING) as client:
+        rest: list[Line] = []
+        again: list[Line] = []
+        end, quiet = time.monotonic() + 60, 0.0
+        while len(again) < 10 or time.monotonic() < quiet:
+            assert time.monotonic() < end, [place(each) for each in again]
+            for line in client.pop(ORDERS, 32, 600_000):
+                key = line["properties"]["UNIQ_KEY"]
+                if place(line)[2] >= 0 and line["handle"].split(" ")[4] == "0":
+                    rest.append(line)
+                    continue
+                assert now_ms() >= handed.visible_at.get(key, 0)
+                again.append(line)
+                quiet = time.monotonic() + 3
+            time.sleep(0.1)
+    assert Counter(each["properties"]["UNIQ_KEY"] for each in again) == Counter(handed.in_flight.values())
+    assert len(rest) == COUNT - 20 - 12
+    assert not handed.unpopped & {each["properties"]["UNIQ_KEY"] for each in rest}
+
+
+# ---- killed, and open --------------------------------------------------------------------------------------
+
+
+def _kill_a_consumer(store: Path) -> dict[int, int]:
+    """SIGKILL for a process that has 24 messages and has acknowledged half of them: the lowest offset of
+    each queue that was not acknowledged, as consumerOffset.json has it.
+    """
+    command = [sys.executable, "-c", _KILLED_PROGRAM, str(store), _KILLED, ORDERS]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        end = time.monotonic() + 10
+        while True:
+            found = {
+                q: at for (topic, q), at in read_group_offsets(str(store), _KILLED).items() if topic == ORDERS
+            }
+            if any(found.values()):
+                break
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        os.kill(process.pid, signal.SIGKILL)
+    return found
+
+
+def _all_from(java: RocketMQ, broker: Broker, group: str, lowest: dict[int, int]) -> None:
+    """Nothing is lost: the broker delivers everything from these offsets on, for the first time it knows."""
+    with PopClient(java, broker, group) as client:
+        found = client.pop_all(ORDERS, 600_000)
+    expected = {
+        (ORDERS, queue_id, at) for queue_id, start in lowest.items() for at in range(start, COUNT // 4)
+    }
+    assert Counter(place(each) for each in found) == Counter(expected)
+    assert {each["reconsumeTimes"] for each in found} == {0}
+
+
+def _refused(store: Path, consumer: SimpleConsumer) -> None:
+    """While the broker has the store, a consumer cannot be opened, and one that is open stops."""
+    with pytest.raises(StoreInUseError, match="broker"):
+        SimpleConsumer(str(store), "late", {ORDERS: "*"}).open()
+    end = time.monotonic() + 5
+    with pytest.raises(StoreInUseError, match="broker"):
+        while time.monotonic() < end:
+            consumer.receive(1)
+            time.sleep(0.1)
+
+
+# ---- in order ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _InOrder:
+    visible_at: int
+    left: dict[tuple[int, int], int]  # queue, offset -> reconsumeTimes at the next delivery
+
+
+def _leave_in_order(store: Path, left: Left) -> _InOrder:
+    """Blocked while the broker's batches are invisible; then delivered again. One queue is acknowledged, one
+    to the half.
+    """
+    blocked = ShiftedClock(left.first_pop_time + 1000)
+    options: dict[str, Any] = {"await_duration": 0, "fifo": True, "min_invisible_duration": 1}
+    with SimpleConsumer(str(store), IN_ORDER, {STEPS: "*"}, clock_ms=blocked, **options) as consumer:
+        assert consumer.receive(32, 3600) == []
+    later = ShiftedClock(max(each.visible_at for each in left.handles.values()))
+    with SimpleConsumer(str(store), IN_ORDER, {STEPS: "*"}, clock_ms=later, **options) as consumer:
+        visible_at = max(now_ms(), later()) + _LATER_MS
+        found: list[MessageView] = []
+        while more := consumer.receive(32, (visible_at - later()) / 1000):
+            found += more
+        assert {each.delivery_attempt for each in found} == {2}
+        by_queue: dict[int, list[MessageView]] = {}
+        for each in found:
+            by_queue.setdefault(each.queue_id, []).append(each)
+        done, half, rest = sorted(by_queue.values(), key=len)
+        consumer.ack([*done, *half[:2]])
+    return _InOrder(visible_at, {(each.queue_id, each.offset): 2 for each in [*half[2:], *rest]})
+
+
+def _goes_on_in_order(java: RocketMQ, broker: Broker, order: _InOrder) -> None:
+    with PopClient(java, broker, IN_ORDER) as client:
+        found: list[Line] = []
+        end = time.monotonic() + 60
+        while len(found) < len(order.left):
+            assert time.monotonic() < end
+            more = client.pop(STEPS, 32, 600_000, order=True)
+            assert not more or now_ms() >= order.visible_at
+            found += more
+            time.sleep(0.1)
+    got = {(each["queueId"], each["queueOffset"]): each["reconsumeTimes"] for each in found}
+    assert got == order.left
