@@ -26,7 +26,7 @@ from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
 from rmq_spark.pop.take_over import take_over
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.prepare_store import CommitOptions, is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files.lock import described, foreign_holder
@@ -56,7 +56,8 @@ class ShareOptions:
       at the last one (MAX). With `young_from_zero` a queue from which nothing was deleted yet is read from
       its first message. A broker does so while that message is in its page cache, which no file shows.
     - `fifo`: the group pops in order; None: if its consumeMessageOrderly in subscriptionGroup.json says so.
-    - `sync`: acknowledgements and offsets survive a power loss.
+    - `sync`: acknowledgements and offsets survive a power loss. Messages that are stored again do so as the
+      store's other commits do (flushDiskType).
     - `lock_timeout`: seconds to wait for another writer of the store.
     """
 
@@ -313,8 +314,9 @@ class Share:
         return CheckedLock(self.name.root, timeout=timeout)
 
     def _commit_options(self, lock_timeout: float | None = None) -> CommitOptions:
+        root = self.name.root
         return CommitOptions(
-            sync=self.options.sync,
+            sync=self.options.sync or is_sync(root, broker_conf_of(root)),
             lock_timeout=self.options.lock_timeout if lock_timeout is None else lock_timeout,
             log_directories=self.store.commit_log_paths,
             clock=self.options.clock_ms,

@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Now, Service, ServicePlan
-from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
 from store_format.bookkeeping.settings import broker_conf_of, read_settings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.prepare_store import CommitOptions, is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import StoreError
@@ -127,7 +126,7 @@ def take_turn(
         return [_planned(service, store, now)[0] for service in services]
     clock = clock_ms or (lambda: now.ms)
     options = CommitOptions(
-        sync=_is_sync(path, now.conf),
+        sync=is_sync(path, now.conf),
         lock_timeout=lock_timeout,
         conf=now.conf,
         clock=clock,
@@ -138,16 +137,6 @@ def take_turn(
         reports = [_done(service, session, now) for service in services]
         _count(path, reports, now.ms, session.files)
     return reports
-
-
-def _is_sync(path: str, conf: BrokerConf) -> bool:
-    """Whether a turn waits for the disk: as the settings say, else as the last commit did.
-
-    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals.
-    """
-    if "flushDiskType" in conf.given:
-        return conf.flush_disk_type == "SYNC_FLUSH"
-    return not abort_mark(path)
 
 
 def _planned(service: Service, store: Store, now: Now) -> tuple[TurnReport, ServicePlan | None]:

@@ -80,6 +80,16 @@ class Opened:
     conf: BrokerConf
 
 
+def is_sync(root: str, conf: BrokerConf) -> bool:
+    """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
+
+    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals.
+    """
+    if "flushDiskType" in conf.given:
+        return conf.flush_disk_type == "SYNC_FLUSH"
+    return not abort_mark(root)
+
+
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     """Completes what a crash left, of a broker or of a commit.
 

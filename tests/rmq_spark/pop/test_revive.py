@@ -123,6 +123,15 @@ def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: Share, root: Pa
     assert read_group_offsets(str(root), "g")[RETRY, 0] == 2
 
 
+@pytest.mark.parametrize("conf", ["", "flushDiskType=ASYNC_FLUSH\n"])
+def test_copies_are_flushed_as_the_other_commits_of_the_store(share: Share, root: Path, conf: str) -> None:
+    (root / ".rmqlog" / "broker.conf").write_text(conf)
+    pop(share, (0, 0), 1)
+    wait_until(share, LATER_MS)
+    assert share.revive() == Revived(copies=1)
+    assert (root / "abort").exists() is bool(conf)
+
+
 def test_many_messages_need_several_revives(
     share: Share, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
