@@ -94,10 +94,11 @@ class MessageView:
     message is not lost: it comes again until somebody acknowledges it.
     """
 
-    __slots__ = ("_acked", "_attempt", "_properties", "_unit", "error", "handle", "place", "topic")
+    __slots__ = ("_attempt", "_properties", "_unit", "error", "handle", "place", "root", "topic")
 
     def __init__(
         self,
+        root: str,
         topic: str,
         handle: ReceiptHandle,
         place: UnitPlace,
@@ -106,6 +107,7 @@ class MessageView:
         *,
         attempt: int | None = None,
     ) -> None:
+        self.root = root
         self.topic = topic
         self.place = place
         self.error = error
@@ -113,7 +115,6 @@ class MessageView:
         self._unit = unit
         self._attempt = attempt
         self._properties: dict[str, str] | None = None
-        self._acked = False
 
     # ---- where it is ---------------------------------------------------------------------------------------
 

@@ -132,12 +132,13 @@ class OpenedStores:
         times = [pop.next_visible(request) for pop in self._pops]
         return min((each for each in times if each is not None), default=None)
 
-    def pop_of(self, topic: str, broker_name: str) -> TopicPop | None:
-        """The topic of the store with this broker's name."""
-        for pop in self._pops:
-            if pop.broker_name == broker_name and pop.topic == topic:
-                return pop
-        return None
+    def pops_with(self, topic: str, broker_name: str, root: str | None) -> list[TopicPop]:
+        """The topic of the stores with this broker's name, or of the one store at `root`."""
+        return [
+            pop
+            for pop in self._pops
+            if pop.topic == topic and (pop.broker_name == broker_name if root is None else pop.root == root)
+        ]
 
     def notify(self, pop: TopicPop) -> None:
         """Wakes consumers of this process after a change that is no commit."""

@@ -287,12 +287,18 @@ class SimpleConsumer:
                 f"receipt handle {handle.text!r}: expected the message, because this consumer reads "
                 f"{len(topics)} topics and a handle does not name its topic"
             )
-        pop = self._stores.pop_of(topics[0], handle.broker_name)
-        if pop is None:
+        root = None if isinstance(message, str) else message.root
+        pops = self._stores.pops_with(topics[0], handle.broker_name, root)
+        if not pops:
             raise InvalidReceiptHandleError(
-                handle.text, f"names a broker whose store is not in {self.path}, or topic {topics[0]} is not"
+                handle.text, f"names a broker of which {self.path} has no store with topic {topics[0]}"
             )
-        return pop
+        if len(pops) > 1:
+            raise OptionError(
+                f"receipt handle {handle.text!r}: expected the message, because {len(pops)} stores of "
+                f"{self.path} have the broker name {handle.broker_name}"
+            )
+        return pops[0]
 
     def metrics(self) -> ConsumerMetrics:
         """What this consumer has done so far."""

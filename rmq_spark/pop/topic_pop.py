@@ -123,7 +123,7 @@ class TopicPop:
             self._read_ahead(queues, order, request.count)
             out, unread = self.share.run(partial(self._hand_out, queues, order, request))
             if out:
-                found = self._messages(out)
+                found = self._received(out)
                 if found:
                     return found
             elif not unread:
@@ -232,6 +232,18 @@ class TopicPop:
 
     # ---- what was handed out -------------------------------------------------------------------------------
 
+    def _received(self, out: Sequence[HandedOut]) -> list[MessageView]:
+        """The messages. If reading them is interrupted, they are visible again at once."""
+        try:
+            return self._messages(out)
+        except BaseException:
+            self._give_back(out)
+            raise
+
+    def _give_back(self, out: Iterable[HandedOut]) -> None:
+        keys = [each.point.key for each in out]
+        self.share.run(lambda state: [state.renew(key, 0) for key in keys])
+
     def _messages(self, out: Iterable[HandedOut]) -> list[MessageView]:
         """The messages of these check points; the others are acknowledged or become dead letters."""
         found: list[MessageView] = []
@@ -278,10 +290,12 @@ class TopicPop:
         before = each.attempts.get(place.queue_offset)
         attempt = None if before is None else before + 1
         try:
-            return MessageView(self.topic, handle, place, decode_unit(data, place, topic), attempt=attempt)
+            return MessageView(
+                self.root, self.topic, handle, place, decode_unit(data, place, topic), attempt=attempt
+            )
         except CorruptStoreError as error:
             _log.warning("a damaged message was delivered with its error: %s", error)
-            return MessageView(self.topic, handle, place, None, error)
+            return MessageView(self.root, self.topic, handle, place, None, error)
 
     def _note_gone(self, queue: Queue, offset: int, physical: int) -> None:
         self._counters.add(lost=1)

@@ -28,7 +28,7 @@ class _Workers:
         self._root, self._directory = root, directory
         self._seconds = invisible, work
         self._go, self._stop = directory / "go", directory / "stop"
-        self._running: list[subprocess.Popen[bytes]] = []
+        self._running: dict[Path, subprocess.Popen[bytes]] = {}
         self._begun = 0
 
     def start(self) -> None:
@@ -36,7 +36,7 @@ class _Workers:
         record = self._directory / f"record-{self._begun}"
         arguments = [self._root, record, *self._seconds, self._go, self._stop]
         command = [sys.executable, "-m", "tests.support.pop_worker", *map(str, arguments)]
-        self._running.append(subprocess.Popen(command))
+        self._running[record] = subprocess.Popen(command)
 
     def go(self) -> None:
         """Lets all begin at once."""
@@ -46,15 +46,19 @@ class _Workers:
             time.sleep(0.01)
         self._go.touch()
 
-    def kill(self, which: int) -> None:
-        victim = self._running.pop(which % len(self._running))
-        victim.send_signal(signal.SIGKILL)
-        victim.wait()
+    def kill(self, random: Random) -> None:
+        """Kills one that has received messages."""
+        at_work = [path for path in sorted(self._running) if path.exists() and path.stat().st_size]
+        if at_work:
+            victim = self._running.pop(random.choice(at_work))
+            victim.send_signal(signal.SIGKILL)
+            victim.wait()
+            self.start()
 
     def end(self) -> None:
         """Lets all end by themselves."""
         self._stop.touch()
-        for each in self._running:
+        for each in self._running.values():
             assert each.wait(_DEADLINE_SECONDS) == 0
 
     def seen(self) -> dict[int, list[Delivery]]:
@@ -108,8 +112,8 @@ def test_each_message_goes_to_one_process(tmp_path: Path, whole: bool) -> None:
 @pytest.mark.process
 def test_killed_consumers_lose_nothing(tmp_path: Path, whole: bool) -> None:
     """A message comes again only when its invisible time is over, and never after its acknowledgement."""
-    messages, processes, kills = (100_000, 8, 60) if whole else (3_000, 2, 3)
-    invisible = 2.0 if whole else 1.0
+    messages, processes, kills = (100_000, 8, 60) if whole else (2_000, 2, 2)
+    invisible = 2.0 if whole else 0.5
     root = popped_store(tmp_path / "s", messages, file_size=1 << 26)
     workers, random = _Workers(root, tmp_path, invisible, 0.03), Random(13)
     for _ in range(processes):
@@ -120,8 +124,7 @@ def test_killed_consumers_lose_nothing(tmp_path: Path, whole: bool) -> None:
         while _state(root).totals["popped"] == before < messages:
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.05))
-        workers.kill(random.randrange(processes))
-        workers.start()
+        workers.kill(random)
     _wait_until_empty(root, messages)
     workers.end()
     seen = workers.seen()
