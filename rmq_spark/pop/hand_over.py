@@ -197,7 +197,7 @@ def _split(name: PopName, point: CheckPoint, broker_name: str) -> Iterator[Broke
             invisible_ms=point.invisible_ms,
             broker_name=broker_name,
             diffs=tuple(each - offsets[0] for each in offsets),
-            suspend=False,
+            suspend=point.suspend,
         )
 
 

@@ -9,7 +9,7 @@ those that still wait in the timer.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -118,10 +118,14 @@ def read_broker_in_flight(store: Store, conf: BrokerConf | None = None) -> list[
     refuse_kv_service(store.path, conf)
     refuse_foreign_offsets(store.path)
     queues = store.queues(lambda topic: topic.startswith(REVIVE_PREFIX))
+    topics = {queue.topic for queue in queues}
+    topics |= {topic for topic in store.configured_topics() if topic.startswith(REVIVE_PREFIX)}
+    if not topics:  # no broker has had pop here
+        return []
     found = _Merge(store.broker_name)
     for batch in _delivered(store, queues):
         found.add_all(batch)
-    for batch in _waiting(store, conf):
+    for batch in _waiting(store, conf, topics):
         found.add_all(batch)
     return found.in_flight()
 
@@ -192,7 +196,7 @@ def _delivered(store: Store, queues: Sequence[Queue]) -> Iterator[_Batch]:
             ]
 
 
-def _waiting(store: Store, conf: BrokerConf) -> Iterator[_Batch]:
+def _waiting(store: Store, conf: BrokerConf, topics: Collection[str]) -> Iterator[_Batch]:
     """The records that the timer has not delivered: in the wheel, and not yet put into the wheel."""
     queue = next(iter(store.queues(TIMER_TOPIC.__eq__)), None)
     if queue is None:
@@ -207,7 +211,7 @@ def _waiting(store: Store, conf: BrokerConf) -> Iterator[_Batch]:
     enqueued = check.last_timer_queue_offset if check is not None else queue.min_offset
     start = enqueued
     try:
-        yield from _in_wheel(store, conf, read_ms, queue)
+        yield from _in_wheel(store, conf, read_ms, queue, topics)
     except CorruptStoreError as error:
         _log.warning("%s: the timer's files are not read, the whole timer topic is: %s", store.path, error)
         start = queue.min_offset
@@ -245,7 +249,9 @@ def _place(topic: str, queue_id: int, queue: Queue, offset: int) -> _Place:
 # ---- the timer wheel ---------------------------------------------------------------------------------------
 
 
-def _in_wheel(store: Store, conf: BrokerConf, read_ms: int, queue: Queue) -> Iterator[_Batch]:
+def _in_wheel(
+    store: Store, conf: BrokerConf, read_ms: int, queue: Queue, topics: Collection[str]
+) -> Iterator[_Batch]:
     """The records whose slots of the wheel have not fired.
 
     Reads the stretches of the timerlog in which these slots have units, and of the messages only those for
@@ -254,8 +260,6 @@ def _in_wheel(store: Store, conf: BrokerConf, read_ms: int, queue: Queue) -> Ite
     state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
     slots = state.slots_between(read_ms, _TIME_MAX)
     times = np.array([slot.time for slot in slots], np.int64)
-    topics = {name for name in store.topics() if name.startswith(REVIVE_PREFIX)}
-    topics |= {name for name in store.configured_topics() if name.startswith(REVIVE_PREFIX)}
     hashes = np.array([java_hash(name) for name in sorted(topics)], np.int64)
     stretches = _stretches([(slot.first, slot.last) for slot in slots if slot.last >= 0])
     for start, stop in stretches:

@@ -171,6 +171,28 @@ def test_only_queues_that_the_broker_reads_get_check_points(
     assert found == sorted(n % queues for n in range(5))
 
 
+def test_retry_topics_of_both_versions_go_there_and_back(own: PopName) -> None:
+    log = _opened(own, {(1, 0): 0, (2, 0): 5})
+
+    def work(state: PopState) -> None:
+        state.hand_out(1, 0, [0, 1], 2, NOW_MS, 60_000)
+        state.hand_out(2, 0, [5, 7], 8, NOW_MS, 60_000)
+
+    log.run(work)
+    wanted = log.run(_in_state)
+    _closed(own, log, NOW_MS)
+    found = read_broker_in_flight(Store.open(own.root))
+    names = {each.flag: (each.record.topic, each.topic, each.unacked) for each in found}
+    assert names == {
+        1: ("%RETRY%billing_Orders", "Orders", (0, 1)),
+        2: ("%RETRY%billing+Orders", "Orders", (5, 7)),
+    }
+    log = _opened(own, {(1, 0): 2})  # the offset of the other queue is taken from the file
+    take_over(own, log, Store.open(own.root))
+    assert log.run(_in_state) == wanted
+    assert log.run(lambda state: state.queues[2, 0].next_offset) == 8
+
+
 def test_nothing_in_flight_leaves_only_offsets(own: PopName) -> None:
     log = _opened(own, {(0, 0): 0})
 
@@ -306,3 +328,15 @@ def test_acks_of_waiting_check_points_come_after_them(golden: PopName) -> None:
         assert tags_in_order[0] == "ck"
         assert set(tags_in_order[1:]) <= {"ack", "bAck"}
     assert _broker_has(golden.root, golden) == {}
+
+
+def test_a_broker_without_pop_gets_the_lowest_offsets(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    name = PopName(str(goldens.unpack("basic-4.9.7", tmp_path)), "billing", "Orders")
+    log = _opened(name, {(0, 0): 2})
+    log.run(lambda state: state.hand_out(0, 0, [2, 3], 4, NOW_MS, 60_000))
+    with caplog.at_level(logging.WARNING):
+        assert _closed(name, log, NOW_MS) is None
+    assert "brokers up to 4.9 have no pop" in caplog.text
+    assert read_group_offsets(name.root, "billing") == {("Orders", 0): 2}
