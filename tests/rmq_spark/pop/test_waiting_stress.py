@@ -22,6 +22,7 @@ from tests.support.staged import append, make_store, numbered
 
 _OPTIONS = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=60.0)
 _WRITERS = 2
+_BEFORE = 4  # messages that are there before the consumers
 _END = 8 * _WRITERS  # where the number of appends is final
 
 
@@ -150,7 +151,7 @@ class _Receiving(threading.Thread):
         group = f"g{self.await_duration:g}".replace(".", "-")
         with SimpleConsumer(str(self.root), group, {"T": "*"}, self.await_duration) as consumer:
             while len(self.received) < self.messages:
-                before = _committed(self.counts)
+                before = _BEFORE + _committed(self.counts)
                 found = consumer.receive(4)
                 consumer.ack(found)
                 self.received += [message.body for message in found]
@@ -163,10 +164,10 @@ class _Receiving(threading.Thread):
 def test_a_consumer_is_never_told_nothing_while_a_message_is_there(tmp_path: Path, whole: bool) -> None:
     appends = 1000 if whole else 30
     root = make_store(tmp_path / "store")
-    append(root, numbered("T", 9000, 4), options=_OPTIONS)  # the topic
+    append(root, numbered("T", 9000, _BEFORE), options=_OPTIONS)  # the topic
     counts = mmap.mmap(-1, _END)
     children = [_fork(partial(_write, root, counts, writer, appends, 0.02)) for writer in range(_WRITERS)]
-    messages = 4 + _WRITERS * appends
+    messages = _BEFORE + _WRITERS * appends
     threads = [_Receiving(root, counts, messages, seconds) for seconds in (0.0, 0.01, 30.0)]
     for thread in threads:
         thread.start()
