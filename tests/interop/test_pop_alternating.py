@@ -67,7 +67,7 @@ def test_a_broker_and_ours_take_turns(rocketmq: Callable[[str], RocketMQ], tmp_p
 
 
 def _turn_of_a_client(client: PopClient, book: _Book, random: Random) -> None:
-    """Some pops; a bit more than half is acknowledged. The others become visible soon, or in the next turn."""
+    """Some pops; a bit more than half is acknowledged. The others become visible soon, or later."""
     end = time.monotonic() + 5
     while time.monotonic() < end:
         _take(client, book, client.pop(_TOPIC, _TAKEN, _INVISIBLE_S * 1000), 0.6, random)

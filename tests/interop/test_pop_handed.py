@@ -167,11 +167,15 @@ def _refused(store: Path, consumer: SimpleConsumer) -> None:
     """While the broker has the store, a consumer cannot be opened, and one that is open stops."""
     with pytest.raises(StoreInUseError, match="broker"):
         SimpleConsumer(str(store), "late", {ORDERS: "*"}).open()
-    end = time.monotonic() + 5
     with pytest.raises(StoreInUseError, match="broker"):
-        while time.monotonic() < end:
-            consumer.receive(1)
-            time.sleep(0.1)
+        _receive_for(consumer, 5.0)
+
+
+def _receive_for(consumer: SimpleConsumer, seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        consumer.receive(1)
+        time.sleep(0.1)
 
 
 # ---- in order ----------------------------------------------------------------------------------------------

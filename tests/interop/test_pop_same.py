@@ -77,7 +77,7 @@ def _copies(copy: Copy) -> list[Written]:
 
 def _retry_topics(copy: Copy) -> Mapping[str, Any]:
     """What topics.json has of them, and the queues."""
-    topics = read_topics(str(copy.root)) or {}
+    topics: Mapping[str, Any] = read_topics(str(copy.root)) or {}
     sizes = {queue: size for queue, size in copy.queue_sizes.items() if queue[0] in _RETRY}
     return {topic: topics[topic] for topic in _RETRY} | {"sizes": sizes}
 
