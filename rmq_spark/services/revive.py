@@ -20,6 +20,7 @@ from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batc
 from store_format.errors import StoreError
 from store_format.pop.log import InFlightLog, in_flight_logs
 from store_format.pop.reader import InFlightReader
+from store_format.pop.state import PopState
 from store_format.read.store import Store
 
 _COLUMNS = (
@@ -54,20 +55,30 @@ class Revive:
                 errors.append(error)
                 continue
             if state is not None:
-                logs.append(
-                    _Log(name, first_due(state, now.ms), state.next_visible, state.reviving is not None)
-                )
-        logs.sort(key=lambda each: each.next_visible or 0)
+                due = first_due(state, now.ms)
+                logs.append(_Log(name, due, _next_after(state, due), state.reviving is not None))
+        logs.sort(key=lambda each: each.due[0].visible_at if each.due else now.ms)
         return RevivePlan(now, logs, errors)
+
+
+def _next_after(state: PopState, due: list[Due]) -> int | None:
+    """When the next check point is visible that is not revived as a whole by then."""
+    if not due:
+        return state.next_visible
+    revived = {each.key: each.count for each in due}
+    return min(
+        (each.visible_at for each in state.check_points() if revived.get(each.key) != each.left),
+        default=None,
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class _Log:
-    """One in-flight log: what is due of it. `is_broken`: a revive was broken off."""
+    """One in-flight log: what is due of it, and when more is. `is_broken`: a revive was broken off."""
 
     name: PopName
     due: list[Due]
-    next_visible: int | None
+    next_due: int | None
     is_broken: bool
 
     @property
@@ -93,7 +104,7 @@ class RevivePlan:
 
     @property
     def next_due(self) -> int | None:
-        return min((each.next_visible for each in self.logs if each.next_visible is not None), default=None)
+        return min((each.next_due for each in self.logs if each.next_due is not None), default=None)
 
     @property
     def late_ms(self) -> int | None:

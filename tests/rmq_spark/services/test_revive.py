@@ -17,7 +17,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.service_counters import read_counters
 from store_format.errors import CorruptStoreError
-from store_format.pop.log import in_flight_directory
+from store_format.pop.log import InFlightLog, in_flight_directory
 from tests.rmq_spark.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
@@ -61,13 +61,21 @@ def test_the_plan_names_each_message_and_changes_nothing(root: Path, unchanged: 
     store, now = MessageStore.open(str(root)), Now(NOW_MS + 60_000)
     with unchanged(root):
         plan = Revive().plan(store, read_ledger(str(root)), now)
-    assert (plan.due, plan.changes, plan.next_due, plan.late_ms) == (5, True, now.ms, 0)
+    assert (plan.due, plan.changes, plan.next_due, plan.late_ms) == (5, True, None, 0)
     rows = plan.table().to_pylist()
     assert [(row["group"], row["topic"], row["queueId"], row["queueOffset"]) for row in rows] == [
         ("g", "T", 0, offset) for offset in range(5)
     ]
     early = Revive().plan(store, read_ledger(str(root)), Now(NOW_MS))
     assert (early.due, early.changes, early.next_due, early.late_ms) == (0, False, now.ms, None)
+
+
+def test_the_next_turn_is_due_when_more_becomes_visible(root: Path) -> None:
+    log = InFlightLog(in_flight_directory(str(root), "g", "T"))
+    log.run(lambda state: state.hand_out(0, 1, range(3), 3, NOW_MS + 5_000, 60_000))
+    log.close()
+    store, ledger = MessageStore.open(str(root)), read_ledger(str(root))
+    assert Revive().plan(store, ledger, Now(NOW_MS + 60_000)).next_due == NOW_MS + 65_000
 
 
 def test_a_damaged_log_keeps_no_other_from_its_turn(root: Path) -> None:
