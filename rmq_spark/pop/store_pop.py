@@ -49,6 +49,7 @@ class StorePop:
         self._shares: dict[str, Share] = {}
         self._version = 0
         self._lock = threading.Lock()
+        self._keeping = threading.Lock()
 
     def update(self, look: StoreLook) -> None:
         """Takes in the queues of a look. Opens a topic that the store has, and sets offsets of new queues.
@@ -127,18 +128,20 @@ class StorePop:
         Raises the first error after all topics had their turn.
         """
         errors: list[Exception] = []
-        for topic, share in list(self._shares.items()):
-            for step in (share.keep, share.revive, partial(self._correct, topic, share)):
-                try:
-                    step()
-                except (StoreError, OSError) as error:
-                    errors.append(error)
+        with self._keeping:  # `close` waits for it
+            for topic, pop in list(self.topics.items()):
+                share = self._shares[topic]
+                for step in (share.keep, share.revive, partial(self._correct, pop, share)):
+                    try:
+                        step()
+                    except (StoreError, OSError) as error:
+                        errors.append(error)
         if errors:
             raise errors[0]
 
-    def _correct(self, topic: str, share: Share) -> None:
+    def _correct(self, pop: TopicPop, share: Share) -> None:
         """Lowers offsets behind the end of their queues."""
-        queues = self.topics[topic].queues
+        queues = pop.queues
         beyond = share.run(
             lambda state: [
                 key
@@ -156,7 +159,7 @@ class StorePop:
 
     def close(self) -> None:
         """Leaves the group; the last consumer hands over what is in flight."""
-        with self._lock:
+        with self._keeping, self._lock:
             shares, self._shares, self.topics, self._version = self._shares, {}, {}, 0
             errors: list[Exception] = []
             for share in shares.values():
