@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 InitMode = Literal["MIN", "MAX"]
+_LATE_MS, _LATE_WAIT_SECONDS = 3_000, 1.0  # a broker revives 2 to 3 s after the invisible time
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -239,12 +240,18 @@ class Share:
 
     # ---- revive --------------------------------------------------------------------------------------------
 
-    def revive(self, *, lock_timeout: float = 0.0) -> Revived:
-        """Stores due messages again in the retry topic; nothing if another writer has the store now."""
+    def revive(self, *, lock_timeout: float | None = None) -> Revived:
+        """Stores due messages again in the retry topic; nothing if another writer has the store now.
+
+        Waits `lock_timeout` seconds for the other writer; by default only if messages are late.
+        """
         now_ms = self.options.clock_ms()
         first, reviving = self.run(lambda state: (state.next_visible, state.reviving))
         if reviving is None and (first is None or first > now_ms):
             return Revived()
+        if lock_timeout is None:
+            is_late = first is not None and now_ms - first > _LATE_MS
+            lock_timeout = _LATE_WAIT_SECONDS if is_late else 0.0
         try:
             with write_session(self.name.root, self._commit_options(lock_timeout)) as session:
                 return revive_due(self.name, self.log, session, now_ms)

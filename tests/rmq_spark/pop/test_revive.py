@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -276,8 +278,14 @@ def test_another_writer_of_the_store_makes_it_wait(share: Share, root: Path) -> 
     with write_session(str(root), CommitOptions()) as session:
         assert share.revive() == Revived()
         assert revive_due(share.name, share.log, session, LATER_MS) == Revived(copies=1)
-    assert bodies(root, RETRY).total() == 1
-    assert MessageStore.open(str(root)).queue(RETRY, 0).max_offset == 1
+    pop(share, (0, 0), 1)
+    wait_until(share, LATER_MS + 70_000)  # late: it waits a moment for the other writer
+    with ThreadPoolExecutor(1) as pool, write_session(str(root), CommitOptions()):
+        late = pool.submit(share.revive)
+        time.sleep(0.05)
+    assert late.result() == Revived(copies=1)
+    assert bodies(root, RETRY).total() == 2
+    assert MessageStore.open(str(root)).queue(RETRY, 0).max_offset == 2
 
 
 _PLACES = ((20, 36), (56, 64), (64, 72))  # queue offset, physical offset; store time; store host
