@@ -50,11 +50,12 @@ class OpenedStores:
 
     def _opened(self) -> Waiter:
         settings = self._settings
-        self._refuse_unknown_topics()
         topics = topics_of(settings.subscriptions, settings.group)
         waiter = Waiter(self._path, topics, group=settings.group)
         try:
-            self._take(waiter.look())
+            look = waiter.look()
+            self._refuse_unknown_topics(look)
+            self._take(look)
             if any(isinstance(pop, OrderPop) for pop in self._pops):
                 # A queue in order is free when its batch is acknowledged, which is no commit.
                 waiter.close()
@@ -70,14 +71,15 @@ class OpenedStores:
         begin_keeping(self)
         return waiter
 
-    def _refuse_unknown_topics(self) -> None:
+    def _refuse_unknown_topics(self, look: Look) -> None:
         known: set[str] = set()
         for root in store_roots(self._path):
             known |= (read_topics(root) or {}).keys()
-        for topic in self._settings.subscriptions if known else ():
-            if topic not in known:
+        there = {topic for store in look.stores for topic, _ in store.queues}
+        for topic in self._settings.subscriptions:
+            if topic not in known | there:
                 raise OptionError(
-                    f"topic {topic} is not in topics.json of {self._path}; "
+                    f"topic {topic} is not in topics.json of {self._path}, and has no queue; "
                     f"{did_you_mean(topic, sorted(known), 'topics')}"
                 )
 

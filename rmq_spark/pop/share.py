@@ -28,7 +28,7 @@ from rmq_spark.pop.take_over import take_over
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.prepare_store import CommitOptions, is_sync
 from store_format.commit.session import WriteSession, write_session
-from store_format.errors import OptionError, StoreInUseError
+from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import refuse_foreign_offsets
@@ -334,7 +334,13 @@ class Share:
     def _refuse(self) -> None:
         root = self.name.root
         self._refuse_broker()
-        refuse_foreign_offsets(root)
+        try:
+            refuse_foreign_offsets(root)
+        except UnsupportedFormatError as error:
+            raise UnsupportedFormatError(
+                f"{root} keeps consumer offsets in RocksDB (storeType=defaultRocksDB); pop needs "
+                "consumerOffset.json: pop from the broker"
+            ) from error
         refuse_kv_service(root, broker_conf_of(root))
         found = live_clients(self.group, (root, root.rpartition("/")[0]), Clocks())
         if found is not None:

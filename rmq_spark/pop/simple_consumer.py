@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import threading
 import time
 import weakref
@@ -97,6 +98,8 @@ class SimpleConsumer:
         _consumers.add(self)
 
     def _begin(self) -> None:
+        # the name of this consumer in views: of one process
+        self.client_id = f"{socket.gethostname()}@{os.getpid()}"
         self._stores = OpenedStores(self.path, self._settings)
         self._condition = threading.Condition()
         self._active = 0
@@ -187,7 +190,7 @@ class SimpleConsumer:
         invisible_ms = round(seconds * 1000)
 
         def request() -> PopRequest:
-            return PopRequest(count, invisible_ms, self._clock_ms(), attempt_id=attempt_id)
+            return PopRequest(count, invisible_ms, self._clock_ms(), self.client_id, attempt_id)
 
         with self._working():
             found, waits, notified = self._receive(request)

@@ -14,7 +14,7 @@ import pytest
 
 from rmq_spark.pop import MessageView, SimpleConsumer
 from rmq_spark.pop.topic_pop import TopicPop
-from store_format.errors import ChecksumError, OptionError
+from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.store import MessageStore
 from tests.support import goldens
@@ -278,10 +278,27 @@ def _until_empty(consumer: SimpleConsumer) -> Iterator[MessageView]:
 def test_unknown_topics_are_named(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 1)
     with pytest.raises(
-        OptionError, match=r"^topic Oders is not in topics.json of .*; did you mean Orders\?$"
+        OptionError,
+        match=r"^topic Oders is not in topics.json of .*, and has no queue; did you mean Orders\?$",
     ):
         SimpleConsumer(str(root), GROUP, {"Oders": "*"}).open()
     with pytest.raises(OptionError, match=r"^subscriptions: expected at least one topic"):
         SimpleConsumer(str(root), GROUP, {})
     with pytest.raises(OptionError, match=r"^topic: expected letters"):
         SimpleConsumer(str(root), GROUP, {"../x": "*"})
+
+
+@pytest.mark.parametrize(
+    ("golden", "topic", "text"),
+    [
+        ("rocksdb-5.5.0", "Orders", r"keeps consumer offsets in RocksDB .*: pop from the broker$"),
+        ("batchcq-5.5.0", "Inner", r"queue Inner-\d: expected a simple consume queue, found a BatchCQ"),
+    ],
+)
+def test_stores_that_cannot_be_popped(tmp_path: Path, golden: str, topic: str, text: str) -> None:
+    root = goldens.unpack(golden, tmp_path / "s")
+    with (
+        pytest.raises(UnsupportedFormatError, match=text),
+        SimpleConsumer(str(root), "g", {topic: "*"}) as it,
+    ):
+        it.receive()
