@@ -35,11 +35,11 @@ from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.group_offsets import is_broker_49
+from store_format.metadata.group_offsets import is_broker_49, read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.timer import TimerCheck, read_timer_check
 from store_format.metadata.timer_precision import with_wheel_precision
-from store_format.names import REVIVE_PREFIX, TIMER_TOPIC
+from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
 from store_format.pop.check_point import CheckPoint
@@ -80,8 +80,8 @@ def hand_over(
     was_taken = any(each.origin is not None for each in points)
     found = _broker_points(name, store, conf) if was_taken else {}
     revive_topic = revive_topic_of(name.root, conf)
-    queue_nums = _revive_queue_nums(name.root, revive_topic, conf)
-    own = list(_own_records(name, points, queue_nums, conf.broker_name or store.broker_name))
+    revive_queues = _revive_queues(name.root, revive_topic, conf)
+    own = list(_own_records(name, points, revive_queues, conf.broker_name or store.broker_name))
     acks = list(_acks(name, points, found))
     if own or was_taken:
         try:
@@ -130,17 +130,15 @@ def revive_topic_of(root: str, conf: BrokerConf) -> str:
     return REVIVE_PREFIX + conf.broker_cluster_name
 
 
-def _revive_queue_nums(root: str, revive_topic: str, conf: BrokerConf) -> int:
-    """How many queues the broker reads: reviveQueueNum, else those that it has given the topic.
+def _revive_queues(root: str, revive_topic: str, conf: BrokerConf) -> list[int]:
+    """The queues of the revive topic that the broker reads; what is in another queue is lost.
 
-    1 if neither is known: every broker reads queue 0, and messages in a queue that it does not read are lost.
+    They follow from reviveQueueNum in broker.conf, else from the offsets that the revive group has committed.
+    If neither is known, it is queue 0, which every broker reads.
     """
-    topics = read_topics(root)
     if "reviveQueueNum" in conf.given:
-        return max(conf.revive_queue_num, 1)
-    if topics is None or revive_topic not in topics:
-        return 1
-    return max(topics[revive_topic].write_queue_nums, 1)
+        return list(range(max(conf.revive_queue_num, 1)))
+    return sorted(read_committed(root).offsets.get((REVIVE_GROUP, revive_topic), {})) or [0]
 
 
 # ---- records -----------------------------------------------------------------------------------------------
@@ -156,12 +154,12 @@ def _broker_points(name: PopName, store: Store, conf: BrokerConf) -> dict[PointK
 
 
 def _own_records(
-    name: PopName, points: list[CheckPoint], queue_nums: int, broker_name: str
+    name: PopName, points: list[CheckPoint], revive_queues: list[int], broker_name: str
 ) -> Iterator[PopRecord]:
     """Check points for what was handed out here; the revive queues take turns, as in a broker."""
     own = [each for point in points if point.origin is None for each in _split(name, point, broker_name)]
     for number, record in enumerate(own):
-        yield PopRecord.of(record, number % queue_nums)
+        yield PopRecord.of(record, revive_queues[number % len(revive_queues)])
 
 
 def _acks(

@@ -18,9 +18,9 @@ from store_format.commit.steps import write_topics
 from store_format.diagnose import diagnose
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.group_offsets import read_group_offsets
+from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
-from store_format.names import REVIVE_PREFIX, TIMER_TOPIC
+from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
 from store_format.pop.broker_records import parse_record
 from store_format.pop.log import InFlightLog
@@ -158,17 +158,22 @@ def test_hand_over_writes_what_a_broker_expects(own: PopName) -> None:
     assert not diagnose(own.root).of("damage", "warning")
 
 
-@pytest.mark.parametrize(("conf", "queues"), [({}, 2), ({"reviveQueueNum": "3"}, 3)])
+@pytest.mark.parametrize(
+    ("conf", "offsets", "queues"),
+    [({}, {}, [0]), ({}, {0: 4, 2: 9}, [0, 2]), ({"reviveQueueNum": "3"}, {0: 4}, [0, 1, 2])],
+)
 def test_only_queues_that_the_broker_reads_get_check_points(
-    own: PopName, conf: dict[str, str], queues: int
+    own: PopName, conf: dict[str, str], offsets: dict[int, int], queues: list[int]
 ) -> None:
     revive = f"{REVIVE_PREFIX}DefaultCluster"
-    write_topics(own.root, {revive: 2}, NOW_MS, FileWrites(sync=False))
+    write_topics(own.root, {revive: 8}, NOW_MS, FileWrites(sync=False))  # also by an earlier hand-over
+    read = {(revive, queue_id): offset for queue_id, offset in offsets.items()}
+    write_group_offsets(own.root, REVIVE_GROUP, read, timestamp=NOW_MS)
     log = _opened(own, {(0, 0): 0})
     log.run(lambda state: [state.hand_out(0, 0, [n], n + 1, NOW_MS, 60_000) for n in range(5)])
     _closed(own, log, NOW_MS, BrokerConf.of(conf, "broker.conf"))
     found = [each.revive_queue_id for each in read_broker_in_flight(Store.open(own.root))]
-    assert found == sorted(n % queues for n in range(5))
+    assert found == sorted(queues[n % len(queues)] for n in range(5))
 
 
 def test_retry_topics_of_both_versions_go_there_and_back(own: PopName) -> None:
@@ -229,8 +234,6 @@ def test_a_broker_that_would_not_revive_gets_the_lowest_offsets(
 
 
 def test_an_offset_that_somebody_has_set_stays(own: PopName, caplog: pytest.LogCaptureFixture) -> None:
-    from store_format.metadata.group_offsets import write_group_offsets
-
     log = _opened(own, {(0, 0): 0, (0, 1): 0})
     log.run(lambda state: state.skip(0, 0, 10))
     log.run(lambda state: state.skip(0, 1, 10))
