@@ -13,7 +13,7 @@ from rmq_spark.pop.pop_name import PopName
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.add_group import add_subscription_group
-from store_format.metadata.group_offsets import rewrite_config
+from store_format.metadata.group_offsets import is_broker_49, rewrite_config
 from store_format.metadata.read import config_path
 from store_format.metadata.read_state import read_order_infos
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
@@ -64,8 +64,9 @@ class OrderMirror:
         stored = (read_order_infos(self._root) or {}).get(self._key, {})
         batches = self._in_flight.run(lambda state: _compared(state, stored, self._clock_ms()))
         if batches is not None:
-            # a broker drops the batches of a group that it does not know (autoClean)
-            add_subscription_group(self._root, self._group, timestamp=self._clock_ms(), files=self._files)
+            if not is_broker_49(self._root):
+                # a broker drops the batches of a group that it does not know (autoClean)
+                add_subscription_group(self._root, self._group, timestamp=self._clock_ms(), files=self._files)
             rewrite_config(
                 self._path, lambda data, file: merge_order_infos(data, self._key, batches, file), self._files
             )

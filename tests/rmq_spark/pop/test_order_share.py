@@ -12,6 +12,7 @@ from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import read_group_offsets, rewrite_config, write_group_offsets
+from store_format.metadata.read import read_subscription_groups
 from store_format.metadata.read_state import read_order_infos
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
@@ -176,6 +177,19 @@ def test_a_day_later_the_batch_is_forgotten(root: Path) -> None:
     share = _open(root, now=NOW + order_info.FORGET_MS + 1)
     assert _batches(share) == _stored(root) == {}
     share.close()
+
+
+@pytest.mark.parametrize("is_old", [True, False])
+def test_a_broker_that_has_pop_knows_the_group(root: Path, is_old: bool) -> None:
+    """A broker drops the batches of groups that subscriptionGroup.json lacks (autoClean)."""
+    topics = root / "config" / "topics.json"
+    if is_old:
+        topics.write_text(topics.read_text().replace('"stateVersion":0,', ""))
+    share = _open(root)
+    _pop(share, 0)
+    share.close()
+    assert _stored(root)
+    assert (GROUP in (read_subscription_groups(str(root)) or {})) is not is_old
 
 
 def test_other_groups_keep_their_batches(root: Path) -> None:
