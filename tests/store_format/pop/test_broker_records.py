@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -137,3 +138,11 @@ def test_the_topic_of_a_retry_topic_depends_on_the_group() -> None:
     assert normal_topic("%RETRY%a+T", "a") == ("T", 2)
     assert normal_topic("%RETRY%other_T", "a") == ("%RETRY%other_T", 0)
     assert normal_topic("T", "a") == ("T", 0)
+
+
+def test_the_examples_of_the_format_s_description_are_records() -> None:
+    page = (Path(__file__).parents[3] / "store_format" / "FORMAT.md").read_text(encoding="utf-8")
+    lines = [line.split() for line in page.splitlines() if line.split()[:1] in (["ck"], ["ack"], ["bAck"])]
+    assert [tag for tag, _ in lines] == ["ck", "ack", "bAck"]
+    for tag, body in lines:
+        assert parse_record(tag, body.encode(), "").to_json() == body.encode()
