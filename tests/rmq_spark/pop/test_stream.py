@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -24,8 +25,10 @@ from rmq_spark.pop.stream import PopPositions
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
@@ -64,6 +67,7 @@ class Query:
         self.commits = 0
         self.rows: dict[int, list[Place]] = {}
         self.bodies: list[bytes] = []
+        self.kept: dict[int, list[bytes]] = {}  # the bodies by batch
         self.restart()
 
     def restart(self, *, bounded: bool = False, **options: str) -> None:
@@ -100,8 +104,11 @@ class Query:
         before = self.offsets[-2] if len(self.offsets) > 1 else self.positions.initial()
         planned = self.positions.plan(before, self.offsets[-1])
         batches = [batch for split in planned.splits for batch in _read(self.scan, split)]
-        self.bodies += [body for batch in batches for body in batch["body"].to_pylist()]
-        self.rows[len(self.offsets) - 1] = [
+        bodies = [body for batch in batches for body in batch["body"].to_pylist()]
+        number = len(self.offsets) - 1
+        assert self.kept.setdefault(number, bodies) == bodies  # a repeated batch has the same messages
+        self.bodies += bodies
+        self.rows[number] = [
             place
             for batch in batches
             for place in zip(batch["queueId"].to_pylist(), batch["queueOffset"].to_pylist(), strict=True)
@@ -293,14 +300,14 @@ def test_without_a_match_the_next_messages_are_looked_at(
 
 
 def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Query]) -> None:
-    store = make_store(tmp_path / "store")
-    append(store, numbered("T", 0, 6_000, queues=1))
-    one, two = Query(store, clock, maxOffsetsPerTrigger="2000"), Query(store, clock)
+    store = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 20 * 4_000, 50, 200))
+    append(store, numbered("T", 0, 4_000, queues=1))
+    one, two = Query(store, clock, maxOffsetsPerTrigger="1000"), Query(store, clock)
     queries += [one, two]
     assert one.take()
     assert two.take()
     ((_, start, stop, _),) = PopOffset.from_json(two.offsets[0]).ranges
-    assert (start, stop) == (2_000, 4_000)  # half of the rest: the first member is alive
+    assert (start, stop) == (1_000, 2_500)  # half of the rest: the first member is alive
     assert two.scan.options.max_offsets_per_trigger == 10_000
 
 
@@ -514,3 +521,85 @@ def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
     assert one.read() + two.read() == Counter(
         {(queue, offset) for queue in range(2) for offset in range(100)}
     )
+
+
+# ---- random lives ------------------------------------------------------------------------------------------
+
+
+class Lives:
+    """Three queries, each alive or killed, and a clock that the living ones keep up with."""
+
+    def __init__(self, store: Path, clock: Clock, choose: random.Random) -> None:
+        self.store, self.clock, self.choose = store, clock, choose
+        self.queries = [Query(store, clock, maxOffsetsPerTrigger="7") for _ in range(3)]
+        self.dead: set[Query] = set()
+        self.total = 40
+        self.late: set[bytes] = set()  # what was in flight for too long
+
+    def turn(self) -> None:
+        query = self.choose.choice(self.queries)
+        if self.choose.random() < 0.1:
+            self.pass_time(INVISIBLE_MS * self.choose.choice([0.3, 0.3, 1.1]))
+        elif self.choose.random() < 0.1:
+            append(self.store, numbered("T", self.total, 10, queues=2))
+            self.total += 10
+        elif query in self.dead:
+            self.dead.discard(query)
+            query.restart()
+        else:
+            self.live(query)
+
+    def live(self, query: Query) -> None:
+        """One batch, with a chance to be killed behind each step that Spark or the query writes."""
+        kills = self.choose.choice(["", "", "", "asked", "stored", "written", "committed"])
+        start = query.start()
+        if kills == "asked":
+            query.positions.latest(start)
+        elif query.take() and kills != "stored":
+            query.run()
+            query.commits -= kills == "written"
+        if kills:
+            query.stop()
+            self.dead.add(query)
+
+    def pass_time(self, ms: float) -> None:
+        for _ in range(10):
+            now = self.clock.now + int(ms / 10)
+            self.late |= self.expired(now)
+            self.clock.now = now
+            for query in self.queries:
+                if query not in self.dead and query.positions._opened is not None:
+                    query.positions._opened[1]._turn()
+
+    def expired(self, now: int) -> set[bytes]:
+        """The bodies of what nobody has acknowledged or renewed until `now`."""
+        known = read_in_flight(in_flight_directory(str(self.store), "g", "T")) or PopState()
+        points = [each for each in known.check_points() if each.visible_at <= now]
+        found: set[bytes] = set()
+        for point in points:
+            topic = pop_retry_topic("g", "T") if point.flag else "T"
+            queue = MessageStore.open(str(self.store)).queue(topic, point.queue_id)
+            for batch in queue.read(point.start, point.offsets[-1] + 1, columns=["body"]):
+                found.update(batch["body"].to_pylist())
+        return found
+
+
+def test_random_lives_lose_nothing(store: Path, clock: Clock, whole: bool, queries: list[Query]) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    lives = Lives(store, clock, random.Random(seed))
+    queries += lives.queries
+    for _ in range(1_000 if whole else 60):
+        lives.turn()
+    for query in sorted(lives.dead, key=lives.queries.index):
+        query.restart()
+    lives.dead.clear()
+    while any(query.step() for query in lives.queries):
+        pass
+    lives.pass_time(1.1 * INVISIBLE_MS)  # what was killed before its first offset was stored has no owner
+    while any(query.step() for query in lives.queries):
+        pass
+    counts = Counter(body for query in lives.queries for rows in query.kept.values() for body in rows)
+    assert counts.keys() == {message.body for message in numbered("T", 0, lives.total, queues=2)}
+    assert {body for body, count in counts.items() if count > 1} <= lives.late
+    assert state(store).in_flight == 0
