@@ -61,6 +61,7 @@ class FollowedStore:
         self._looked_topics: frozenset[str] = frozenset()
         self._follower: StoreFollower | None = None
         self._version = next(_versions)
+        self._ends: dict[QueueKey, int] = {}
         self._looks: dict[frozenset[str], StoreLook] = {}  # of this version, by topics
         self._lock = threading.Lock()
 
@@ -77,8 +78,9 @@ class FollowedStore:
             self._looked_topics &= self._choice.topics.keys()
             self._looks.pop(topics, None)
 
-    def look(self, topics: frozenset[str]) -> tuple[StoreLook, frozenset[str]]:
-        """Looks now. Returns the queues of these topics, and which topics have changed since the last look.
+    def look(self, topics: frozenset[str]) -> tuple[StoreLook, Mapping[str, int]]:
+        """Looks now. Returns the queues of these topics, and the topics that have changed since the last look
+        with their number of new messages, at least 1.
 
         Raises StoreNotFoundError for a store that is gone, and the errors of reading a damaged store. After
         an error the next look opens the store again.
@@ -103,16 +105,20 @@ class FollowedStore:
                     self._looks[topics] = look
             return look, changed
 
-    def _changed_topics(self) -> frozenset[str]:
+    def _changed_topics(self) -> Counter[str]:
         anew = not self._choice.topics.keys() <= self._looked_topics
-        before: frozenset[str] = frozenset()
+        found: Counter[str] = Counter()
         if self._follower is None:
             store = Store.open(self.root, commit_log_paths=self._commit_log_paths)
             self._follower = StoreFollower(store, self._choice)
-            before = frozenset(self.changed_at)  # after an error: what changed meanwhile is unknown
+            found.update(self.changed_at.keys())  # after an error: what changed meanwhile is unknown
         changed = self._follower.look(anew=anew)
         self._looked_topics = frozenset(self._choice.topics)
-        return before | (frozenset(topic for topic, _ in self._follower.changed) if changed else frozenset())
+        for key, queue in self._follower.changed.items() if changed else ():
+            end = 0 if queue is None else queue.max_offset
+            found[key[0]] += max(end - self._ends.get(key, 0), 1)
+            self._ends[key] = end
+        return found
 
     def check_holder(self) -> bool:
         """Asks whether a broker holds the store's lock now; True if the answer differs from the last one."""

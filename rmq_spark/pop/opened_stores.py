@@ -150,7 +150,18 @@ class OpenedStores:
     # ---- once a second, and the end ------------------------------------------------------------------------
 
     def keep(self) -> None:
+        """Serves the stores once a second, with their queues as they are now.
+
+        A consumer that waits is not woken for the messages of others. With the queues of its last wake it
+        would take the group's offsets for offsets behind the end.
+        """
         errors: list[Exception] = []
+        waiter = self._waiter
+        try:
+            if waiter is not None and not waiter.is_closed:
+                self._taken(waiter.look())
+        except (StoreError, OSError) as error:
+            errors.append(error)
         for store in list(self._stores.values()):
             try:
                 store.keep()

@@ -68,11 +68,14 @@ class Waiter:
         self.path = os.path.abspath(path)
         self.commit_log_paths = tuple(commit_log_paths)
         self.blocked = 0  # threads that wait
+        self.waits_since = 0.0
+        self.is_passed_over = False  # others of the group were woken for the last news
+        self._claimed = 0  # threads that were woken and have not left their wait
         self._notified = 0
         self._news: dict[str, float] = {}  # root -> when a look found news
         self._condition = threading.Condition()
         self._joined: tuple[Watcher, Place] | None = None
-        self._is_closed = False
+        self.is_closed = False
 
     # ---- what a consumer calls -----------------------------------------------------------------------------
 
@@ -109,19 +112,21 @@ class Waiter:
         deadline = time.monotonic() + timeout
         with self._condition:
             self.blocked += 1
+            self.waits_since = time.monotonic()
         try:
             _, place = self._join()
             if any(store.is_rung for store in place.stores):
                 self.look()  # the thread looks only at stores that somebody waits for
             with self._condition:
                 self._condition.wait_for(lambda: self._has_news(look), max(0.0, deadline - time.monotonic()))
-            if self._is_closed:
+            if self.is_closed:
                 return None
             found = self.look()
             return found if self._has_news(look) else None
         finally:
             with self._condition:
                 self.blocked -= 1
+                self._claimed = max(self._claimed - 1, 0)
 
     def check(self) -> None:
         """Raises StoreInUseError if a broker has taken a store. Looks at no file."""
@@ -130,7 +135,7 @@ class Waiter:
 
     def close(self) -> None:
         """Ends all waits, which return None. The thread ends with the last waiter of the process."""
-        self._is_closed = True
+        self.is_closed = True
         joined, self._joined = self._joined, None
         if joined is not None:
             leave(self, joined[0])
@@ -151,6 +156,7 @@ class Waiter:
         """Lets the waiting threads compare their looks with what is known now."""
         with self._condition:
             self._notified += notified
+            self.is_passed_over = False
             self._condition.notify_all()
 
     def note_news(self, root: str) -> None:
@@ -158,10 +164,19 @@ class Waiter:
         self._news.setdefault(root, time.monotonic())
         self.wake()
 
+    def claim(self, root: str) -> int:
+        """Wakes the threads that wait, for as many new messages; returns how many were not woken before."""
+        with self._condition:
+            claimed = self.blocked - self._claimed
+            self._claimed = self.blocked
+        if claimed:
+            self.note_news(root)
+        return claimed
+
     def forget(self) -> None:
         """In a forked child: the threads that waited, and the watcher, exist only in the parent."""
         self._condition = threading.Condition()
-        self.blocked = 0
+        self.blocked = self._claimed = 0
         self._joined = None
 
     # ---- inner ---------------------------------------------------------------------------------------------
@@ -169,14 +184,14 @@ class Waiter:
     def _join(self) -> tuple[Watcher, Place]:
         joined = self._joined
         if joined is None:
-            if self._is_closed:
+            if self.is_closed:
                 raise ValueError(f"{self.path}: this waiter is closed")
             joined = self._joined = join(self)
         return joined
 
     def _has_news(self, look: Look) -> bool:
         joined = self._joined
-        if self._is_closed or joined is None or self._notified != look.notified:
+        if self.is_closed or joined is None or self._notified != look.notified:
             return True
         place = joined[1]
         if look.place != (place, place.version):

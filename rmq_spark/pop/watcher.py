@@ -7,7 +7,7 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -33,9 +33,12 @@ class Waits(Protocol):
     also: tuple[str, ...]
     commit_log_paths: tuple[str, ...]
     blocked: int
+    waits_since: float
+    is_passed_over: bool
 
     def wake(self, *, notified: bool = False) -> None: ...
     def note_news(self, root: str) -> None: ...
+    def claim(self, root: str) -> int: ...
     def forget(self) -> None: ...
 
 
@@ -138,12 +141,19 @@ class Watcher:
     # ---- looks ---------------------------------------------------------------------------------------------
 
     def look_at(self, store: FollowedStore, topics: frozenset[str]) -> StoreLook:
-        """Looks, and wakes every waiter whose topics have changed."""
+        """Looks, and wakes those who wait for the topics that have changed."""
         look, changed = store.look(topics)
         if changed:
+            groups: dict[str, list[Waits]] = {}
             for waiter in self._of_store.get(store, frozenset()):
-                if not changed.isdisjoint(waiter.topics):
+                if waiter.topics.isdisjoint(changed):
+                    continue
+                if waiter.group:
+                    groups.setdefault(waiter.group, []).append(waiter)
+                else:
                     waiter.note_news(store.root)
+            for waiters in groups.values():
+                _wake_some(store.root, waiters, changed)
         return look
 
     def _run(self) -> None:
@@ -183,6 +193,7 @@ class Watcher:
             if store.check_holder():
                 for waiter in waiters:
                     waiter.wake(notified=True)
+            _wake_passed_over(waiters)
             self._rang(store)
 
     def _rang(self, store: FollowedStore) -> None:
@@ -251,6 +262,35 @@ class Watcher:
         self._files = {path: frozenset(concerned) for path, concerned in files.items()}
         self._watch.watch(files)
         self._watch.wake()
+
+
+def _wake_some(root: str, waiters: list[Waits], changed: Mapping[str, int]) -> None:
+    """Wakes as many waiters of a group as there are new messages, those first that wait for longest.
+
+    Each message goes to one of them, and a consumer that wakes in vain costs 1 ms. PopLongPollingService
+    wakes one request for a message, too.
+    """
+    waiters.sort(key=lambda waiter: waiter.waits_since)
+    left = sum(
+        changed[topic] for topic in {topic for waiter in waiters for topic in waiter.topics & changed.keys()}
+    )
+    for waiter in waiters:
+        if left > 0:
+            left -= waiter.claim(root)
+        else:
+            waiter.is_passed_over = True
+
+
+def _wake_passed_over(waiters: Iterable[Waits]) -> None:
+    """Wakes one waiter of each group, in case those that were woken have ended and taken nothing."""
+    longest: dict[str, Waits] = {}
+    for waiter in waiters:
+        if waiter.is_passed_over and (
+            waiter.group not in longest or waiter.waits_since < longest[waiter.group].waits_since
+        ):
+            longest[waiter.group] = waiter
+    for waiter in longest.values():
+        waiter.wake()
 
 
 # The watcher of this process: there is one, because a look costs the same for one waiter as for many.

@@ -143,6 +143,33 @@ def test_one_look_serves_all_waiters(tmp_path: Path) -> None:
     assert [each is not None and _all_of(each) for each in found] == [4] * 30
 
 
+def test_of_a_group_one_waiter_wakes_for_a_message(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    woken: list[float] = []
+    waiters = [Waiter(str(root), ["T"], group="g") for _ in range(4)]
+
+    def wait(waiter: Waiter, look: Look) -> None:
+        if waiter.wait(look, _LONG) is not None:
+            woken.append(time.monotonic())
+
+    try:
+        threads = [threading.Thread(target=wait, args=(each, each.look())) for each in waiters]
+        for thread in threads:
+            thread.start()
+        while sum(waiter.blocked for waiter in waiters) < 4:
+            time.sleep(0.001)
+        _send(root, count=3)
+        for thread in threads:
+            thread.join()
+    finally:
+        for waiter in waiters:
+            waiter.close()
+    woken.sort()
+    assert len(woken) == 4
+    # three for three messages; the next round wakes another one, in case one of the three takes nothing
+    assert woken[3] - woken[2] > woken[2] - woken[0]
+
+
 def test_threads_share_a_waiter(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     found: list[Look | None] = []
