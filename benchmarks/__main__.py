@@ -14,6 +14,7 @@ from pathlib import Path
 from benchmarks.decode import measure_decode
 from benchmarks.fill import Filling, fill
 from benchmarks.planning import measure_planning
+from benchmarks.pop_throughput import measure_throughput
 from benchmarks.pop_waiting import measure_idle, measure_latency
 from benchmarks.report import Report, write_block
 from benchmarks.services import measure_lateness, measure_turns
@@ -52,6 +53,10 @@ _FULL = _Extent(
 )
 _QUICK = _Extent(_BYTES // 10, 3, 100_000, (1_000,), 100, 10, 40_000, 1_000, 100_000, 10_000, 100, 5)
 _SMALLEST = _Extent(200_000, 1, 200, (16,), 3, 2, 100, 16, 100, 10, 5, 0.2, 1)
+
+
+# processes, queues, messages of a receive
+_POPS = ((1, 8, 32), (2, 8, 32), (4, 8, 32), (8, 8, 32), (1, 1, 32), (8, 1, 32), (1, 8, 1))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -203,6 +208,13 @@ def _measure_pop(directory: Path, extent: _Extent, report: Report) -> None:
     report.latency = [measure_latency(directory, extent.waited_messages, sync=sync) for sync in (True, False)]
     groups = ((1, 1), (1, 100), (20, 1)) if extent.idle_seconds > 1 else ((1, 2), (2, 1))
     report.idle = [measure_idle(directory, *group, extent.idle_seconds) for group in groups]
+    _say("pop: receiving and acknowledging …")
+    report.popped = [
+        measure_throughput(
+            directory, extent.queue_messages // 5, processes=processes, queues=queues, batch=batch
+        )
+        for processes, queues, batch in _POPS[: 1 if extent is _SMALLEST else None]
+    ]
 
 
 def _many_queues(queues: int, messages: int) -> Filling:

@@ -12,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from benchmarks.planning import Planning
+from benchmarks.pop_throughput import Throughput
 from benchmarks.pop_waiting import Idle, Latency
 from benchmarks.rounds import Figure, Rates
 from benchmarks.services import Lateness, Turns
@@ -43,6 +44,7 @@ class Report:
     lateness: list[Lateness] = field(default_factory=list)
     latency: list[Latency] = field(default_factory=list)
     idle: list[Idle] = field(default_factory=list)
+    popped: list[Throughput] = field(default_factory=list)
 
     def only(self, size: int) -> Report:
         """What was measured for one body size."""
@@ -212,6 +214,14 @@ class Report:
                 [str(each.processes), str(each.consumers), f"{100 * each.core:.1f} %"] for each in self.idle
             ]
             yield _table(["processes", "consumers in each", "CPU time, of one core"], rows)
+        if self.popped:
+            yield "Messages that consumers receive and acknowledge:"
+            rows = [
+                [str(each.processes), str(each.queues), str(each.batch),
+                 f"{each.messages / each.seconds:,.0f}", f"{1e6 * each.cpu_seconds / each.messages:.1f}"]
+                for each in self.popped
+            ]  # fmt: skip
+            yield _table(["processes", "queues", "batch", "messages a second", "CPU µs a message"], rows)
 
 
 def write_block(path: Path, text: str) -> None:
