@@ -21,8 +21,9 @@ from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
-from store_format.metadata.read import read_subscription_groups
-from store_format.metadata.values import SubscriptionGroup
+from store_format.files.status import stat_identity
+from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
@@ -80,6 +81,9 @@ class StreamShares:
         self._losses = Losses(stores.options.fail_on_data_loss)
         self._shares: dict[_ShareKey, Share] = {}
         self._groups: dict[_ShareKey, SubscriptionGroup] = {}
+        self._begun: dict[_ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
+        self._readable: dict[_ShareKey, range] = {}  # the queue ids of each topic, by topics.json
+        self._readable_seen: object = None
         topics = stores.options.topics.names
         # name of the topic, or of a retry topic -> the topic, and the flag of receipt handles
         self._flags = {topic: (topic, TOPIC) for topic in topics} | options.retry_topics(topics)
@@ -87,11 +91,8 @@ class StreamShares:
     def open(self) -> None:
         """Joins the group. Raises OptionError for a topic that no store has, and what `Share.open` raises."""
         refuse_unknown_names(self._stores.stores, self._stores.options, list(self._stores.queues))
-        for store in self._stores.stores:
-            known = store.configured_topics()
-            for topic in self._stores.options.topics.names:
-                if topic in known:
-                    self._opened((topic, store.broker_name))
+        for share_key, keys in self._queues().items():
+            self._begin_new(share_key, keys)
 
     def close(self) -> None:
         """Leaves the group. The last member hands what is in flight over to a broker."""
@@ -153,7 +154,7 @@ class StreamShares:
         begins: dict[MessageQueue, int] = {}
         members = {self._owner}
         for share_key, keys in self._queues().items():
-            share = self._opened(share_key)
+            share = self._begin_new(share_key, keys)
 
             def change(
                 state: PopState, keys: Sequence[MessageQueue] = keys
@@ -163,7 +164,7 @@ class StreamShares:
                 return {key: each.next_offset for key, each in known.items() if each is not None}, owners
 
             found, owners = share.run(change)
-            wrong = [key for key in keys if not self._is_begun(key, found.get(key))]
+            wrong = [key for key, offset in found.items() if not self._is_there(key, offset)]
             self._losses.report()
             if wrong:
                 share.begin([self._pop_queue(key) for key in wrong])
@@ -173,9 +174,9 @@ class StreamShares:
         stops = {key: max(self._stores.queues[key].max_offset, begin) for key, begin in begins.items()}
         return Ready(begins, stops, len(members))
 
-    def _is_begun(self, key: MessageQueue, offset: int | None) -> bool:
-        """Whether the queue has a next offset that exists. Another one than the first is a loss."""
-        return offset is not None and self._losses.begin(key, offset, self._stores.queues[key]) == offset
+    def _is_there(self, key: MessageQueue, offset: int) -> bool:
+        """Whether the next offset is in the queue; if not, that is noted as a loss."""
+        return self._losses.begin(key, offset, self._stores.queues[key]) == offset
 
     def take(self, ready: Ready, limits: Limits) -> list[PoppedRange]:
         """Takes messages within the limits. May return nothing: if none matches, or others were faster."""
@@ -263,11 +264,55 @@ class StreamShares:
         return self._flags[key.topic][1], key.queue_id
 
     def _queues(self) -> dict[_ShareKey, list[MessageQueue]]:
-        found: dict[_ShareKey, list[MessageQueue]] = {}
+        """The queues with messages of each topic and its retry topics, as far as topics.json allows."""
+        self._read_topics()
+        found: dict[_ShareKey, list[MessageQueue]] = {share_key: [] for share_key in self._readable}
         for key in self._stores.queues:
             if key.topic in self._flags:
-                found.setdefault(self._share_key(key), []).append(key)
+                share_key = self._share_key(key)
+                allowed = self._readable.get(share_key)
+                if allowed is None or self._pop_queue(key)[0] != TOPIC or key.queue_id in allowed:
+                    found.setdefault(share_key, []).append(key)
         return found
+
+    def _read_topics(self) -> None:
+        """Reads topics.json of each store again if the file was replaced."""
+        stores = self._stores.stores
+        seen = [stat_identity(f"{store.path}/config/topics.json") for store in stores]
+        if seen == self._readable_seen:
+            return
+        self._readable, self._readable_seen = {}, seen
+        for store in stores:
+            configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+            for topic in self._stores.options.topics.names:
+                config = configs.get(topic)
+                if config is not None:
+                    ids = config.read_queue_ids if config.readable else range(0)
+                    self._readable[topic, store.broker_name] = ids
+
+    def _begin_new(self, share_key: _ShareKey, keys: Sequence[MessageQueue]) -> Share:
+        """Sets the next offset of queues that the group has not popped, also of those without a message.
+
+        A group that is new to the topic begins as `consumeFromWhere` says. Queues that are created later are
+        read from their first message.
+        """
+        share, begun = self._opened(share_key), self._begun.setdefault(share_key, set())
+        firsts = {(TOPIC, queue_id): 0 for queue_id in self._readable.get(share_key, ())}
+        firsts |= {self._pop_queue(key): self._stores.queues[key].min_offset for key in keys}
+        if firsts.keys() <= begun:
+            return share
+
+        def change(state: PopState) -> list[PopQueue]:
+            unknown = sorted(firsts.keys() - state.queues.keys())
+            if all(flag != TOPIC for flag, _ in state.queues):
+                return unknown
+            for queue in unknown:
+                state.set_offset(*queue, firsts[queue])
+            return []
+
+        share.begin(share.run(change))
+        begun |= firsts.keys()
+        return share
 
     def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[Share, list[PoppedRange]]]:
         """The ranges of each share. Ranges of topics that are subscribed no longer are left out."""

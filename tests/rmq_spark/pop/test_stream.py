@@ -32,7 +32,7 @@ from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, make_store, numbered, update_topic
 
 Place = tuple[int, int]
 INVISIBLE_MS = 60_000
@@ -286,7 +286,7 @@ def test_filters_take_only_what_matches(store: Path, clock: Clock, queries: list
     assert tags.read() == Counter(place for i, place in of_tag.items() if i % 3 != 1)
     assert price.read() == Counter(place for i, place in of_tag.items() if i % 3 == 1)
     # passed over, not in flight: nothing of it ever comes back
-    assert {each.next_offset for each in state(store).queues.values()} == {20}
+    assert [each.next_offset for each in state(store).queues.values()] == [20, 20, 0, 0]
 
 
 def test_without_a_match_the_next_messages_are_looked_at(
@@ -296,7 +296,8 @@ def test_without_a_match_the_next_messages_are_looked_at(
     queries.append(one)
     one.positions.bound_now()
     assert not one.step()
-    assert read_group_offsets(str(store), "g") == {("T", 0): 20, ("T", 1): 20}
+    # as from a broker, queues without a message have an offset too
+    assert read_group_offsets(str(store), "g") == {("T", 0): 20, ("T", 1): 20, ("T", 2): 0, ("T", 3): 0}
 
 
 def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Query]) -> None:
@@ -521,6 +522,36 @@ def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
     assert one.read() + two.read() == Counter(
         {(queue, offset) for queue in range(2) for offset in range(100)}
     )
+
+
+# ---- queues ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_group_begins_at_the_last_message_and_new_queues_at_the_first(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock, consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
+    queries.append(one)
+    assert one.step()
+    assert one.read() == Counter([(0, 19), (1, 19)])  # unlike a pull: RocketMQ's pop begins at the last one
+    one.stop()  # queues 2 and 3 are empty, and 4 and 5 do not exist yet
+    update_topic(store, "T", 6)
+    append(store, numbered("T", 60, 12, queues=6))
+    one.restart()
+    while one.step():
+        pass
+    assert one.read() == Counter(
+        [(0, 19), (1, 19), *((queue, 20 + n) for queue in (0, 1) for n in range(2))]
+        + [(queue, n) for queue in range(2, 6) for n in range(2)]
+    )
+
+
+def test_only_readable_queues_are_shared(store: Path, clock: Clock, queries: list[Query]) -> None:
+    update_topic(store, "T", 1)
+    one = Query(store, clock)
+    queries.append(one)
+    assert one.step()
+    assert {queue for queue, _ in one.read()} == {0}
 
 
 # ---- random lives ------------------------------------------------------------------------------------------
