@@ -30,6 +30,7 @@ from tests.support.staged import append, make_store, numbered
 pytestmark = pytest.mark.slow
 
 QUEUES, RATE, LEASE_S = 16, 64, 5
+PORTION = 4 * RATE // QUEUES  # messages of each queue that four batches read
 BROKER = "broker-a"
 _TIMEOUT_S = 180
 _TRIGGER_S = 20.0  # a batch of this test on a machine full of tests
@@ -144,6 +145,21 @@ class Shared:
         append(self.store, numbered("T", self.total * QUEUES, count * QUEUES, queues=QUEUES))
         self.total += count
 
+    def busy(self, condition: Callable[[], object]) -> Callable[[], object]:
+        """The condition, which also sees to it that no query runs out of messages before it holds."""
+
+        def check() -> object:
+            if self.left() < 2 * PORTION * QUEUES:
+                self.append(PORTION)
+            return condition()
+
+        return check
+
+    def left(self) -> int:
+        """How many messages the group has not read."""
+        found = StoreOffsets("g", {BROKER: str(self.store)}).read()
+        return sum(self.total - found.get(MessageQueue("T", BROKER, queue), 0) for queue in range(QUEUES))
+
     def owners(self) -> Counter[str]:
         state = read_state(self.directory)
         return Counter(
@@ -184,16 +200,16 @@ def shared(tmp_path: Path, strategy: str) -> Iterator[Shared]:
 @pytest.mark.timeout(900)
 def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     one, two = shared.one, shared.two
-    shared.append(480)
+    shared.append(PORTION)
     one.start()
-    _until(lambda: one.committed() >= 2, one)
+    _until(shared.busy(lambda: one.committed() >= 2), one)
     assert shared.owners() == {"one": QUEUES}
     two.start()
-    _until(shared.is_shared, one, two)
-    _until(lambda: two.committed() >= 2, one, two)
+    _until(shared.busy(shared.is_shared), one, two)
+    _until(shared.busy(lambda: two.committed() >= 2), one, two)
     # Nothing was read twice until now: queues went over at a boundary, with what had been read of them.
     begun = one.begun()
-    _until(lambda: one.begun() > begun, one, two)
+    _until(shared.busy(lambda: one.begun() > begun), one, two)
     killed_at = time.time()
     one.kill()
     in_flight = one.last_batch()
@@ -231,13 +247,13 @@ def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_tha
     shared: Shared,
 ) -> None:
     one, two = shared.one, shared.two
-    shared.append(480)
+    shared.append(PORTION)
     one.start()
     two.start()
-    _until(shared.is_shared, one, two)
-    _until(lambda: one.committed() >= 2 and two.committed() >= 2, one, two)
+    _until(shared.busy(shared.is_shared), one, two)
+    _until(shared.busy(lambda: one.committed() >= 2 and two.committed() >= 2), one, two)
     begun = one.begun()
-    _until(lambda: one.begun() > begun, one, two)
+    _until(shared.busy(lambda: one.begun() > begun), one, two)
     one.signal(signal.SIGSTOP)
     stopped_at = time.time()
     in_flight = one.last_batch()
@@ -247,7 +263,7 @@ def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_tha
     assert {event.member for event in expired} == {expired[0].member}
     assert max(event.at for event in expired) / 1000 - stopped_at < LEASE_S + _TRIGGER_S
     done = two.committed()
-    _until(lambda: two.committed() > done + 1, two)
+    _until(shared.busy(lambda: two.committed() > done + 1), two)
     one.signal(signal.SIGCONT)
     _until(shared.is_shared, one, two)
     _until(shared.is_read, one, two)
@@ -267,19 +283,23 @@ def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_tha
 @pytest.mark.parametrize("strategy", ["AVG"])
 def test_two_then_three_then_two(shared: Shared) -> None:
     one, two, three = shared.queries
-    shared.append(600)
+    shared.append(PORTION)
     one.start()
     two.start()
-    _until(shared.is_shared, one, two)
+    _until(shared.busy(shared.is_shared), one, two)
     three.start()
-    _until(lambda: shared.is_shared(3), *shared.queries)
+    _until(shared.busy(lambda: shared.is_shared(3)), *shared.queries)
     done = [query.committed() for query in shared.queries]
     _until(
-        lambda: all(query.committed() > before for query, before in zip(shared.queries, done, strict=True)),
+        shared.busy(
+            lambda: all(
+                query.committed() > before for query, before in zip(shared.queries, done, strict=True)
+            )
+        ),
         *shared.queries,
     )
     begun = one.begun()
-    _until(lambda: one.begun() > begun, *shared.queries)
+    _until(shared.busy(lambda: one.begun() > begun), *shared.queries)
     killed_at = time.time()
     one.kill()
     in_flight = one.last_batch()

@@ -30,8 +30,8 @@ from tests.support.writes import bodies, numbered_rows, target_of
 pytestmark = pytest.mark.slow
 
 _COMMIT_MS_MAX = 30
-_COMMITS = 1000
-_MICRO_BATCHES = 100  # Spark itself takes half a second for each
+_COMMITS, _COMMITS_QUICK = 1000, 400
+_MICRO_BATCHES, _MICRO_BATCHES_QUICK = 100, 30  # Spark itself takes half a second for each
 _LEDGER_GROWTH_MAX = 64  # bytes: numbers get more digits
 _SCRIPT = (
     "import sys; from pathlib import Path; from tests.support.spark.tiny_batches import main; "
@@ -68,8 +68,8 @@ def _clocked(lines: Sequence[str]) -> tuple[list[float], list[float]]:
 
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("flush", ["SYNC_FLUSH", "ASYNC_FLUSH"])
-def test_a_thousand_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, flush: str) -> None:
-    root, count, spent = tmp_path / "store", _COMMITS, []
+def test_many_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, flush: str, whole: bool) -> None:
+    root, count, spent = tmp_path / "store", _COMMITS if whole else _COMMITS_QUICK, []
     for number in range(count):
         target = target_of(root, flushDiskType=flush)
         staged = stage_rows(target, [numbered_rows(number * ROWS, number * ROWS + ROWS)])
@@ -97,8 +97,8 @@ def test_a_thousand_commits(tmp_path: Path, caplog: pytest.LogCaptureFixture, fl
 
 @pytest.mark.spark
 @pytest.mark.timeout(2700)
-def test_a_stream_of_tiny_micro_batches(tmp_path: Path) -> None:
-    count = _MICRO_BATCHES
+def test_a_stream_of_tiny_micro_batches(tmp_path: Path, whole: bool) -> None:
+    count = _MICRO_BATCHES if whole else _MICRO_BATCHES_QUICK
     append(make_store(tmp_path / "source"), numbered("T", 0, count * ROWS))
     python = {
         "PYSPARK_PYTHON": sys.executable,

@@ -1,8 +1,8 @@
 """A continuous query of a consumer group in a process of its own, to be killed: a batch goes to a directory
 named after its id.
 
-python -m tests.support.spark.group_process STORE CHECKPOINT OUTPUT [OPTION=VALUE …]. Each batch takes a
-little longer than it needs, so that one is in flight when the process is killed.
+python -m tests.support.spark.group_process STORE CHECKPOINT OUTPUT [OPTION=VALUE …]. A batch begins each
+second, and takes a little longer than it needs, so that one is in flight when the process is killed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 COLUMNS = "topic string, brokerName string, queueId int, queueOffset long"
-_PAUSE_S = 0.3
+_PAUSE_S, _TRIGGER = 0.3, "1 second"
 
 
 def main(store: str, checkpoint: str, output: str, *options: str) -> None:
@@ -41,7 +41,8 @@ def main(store: str, checkpoint: str, output: str, *options: str) -> None:
         .schema(COLUMNS)
         .options(**dict(option.split("=", 1) for option in options))
     )
-    query = reader.load(store).writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).start()
+    writer = reader.load(store).writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint)
+    query = writer.trigger(processingTime=_TRIGGER).start()
     print("running", flush=True)
     query.awaitTermination()
 
