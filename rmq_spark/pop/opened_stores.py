@@ -178,6 +178,13 @@ class OpenedStores:
 
     def close(self) -> None:
         end_keeping(self)
+        for topic, subscription in self._settings.subscriptions.items():
+            if subscription.where is not None and subscription.where.errors:
+                _log.warning(
+                    "topic %s: %d evaluations of the SQL92 expression failed; these messages were passed "
+                    "over, as by a broker",
+                    topic, subscription.where.errors,
+                )  # fmt: skip
         self._close_stores()
 
     def _close_stores(self) -> None:

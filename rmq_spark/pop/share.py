@@ -46,6 +46,7 @@ _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 InitMode = Literal["MIN", "MAX"]
+_BURY_SECONDS = 1.0  # that a receive waits for the store's lock
 _LATE_MS, _LATE_WAIT_SECONDS = 3_000, 1.0  # a broker revives 2 to 3 s after the invisible time
 
 
@@ -262,10 +263,10 @@ class Share:
     def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
         """Stores messages in flight, by check point and position, as dead letters. Returns how many.
 
-        0 if another writer has the store now: the messages come again after their invisible time.
+        0 if another writer has the store for longer: the messages come again after their invisible time.
         """
         try:
-            with write_session(self.name.root, self._commit_options(0.0)) as session:
+            with write_session(self.name.root, self._commit_options(_BURY_SECONDS)) as session:
                 return bury(self.name, self.log, session, group, messages)
         except StoreInUseError as error:
             _log.debug("%s: dead letters are stored later: %s", self.name.root, error)

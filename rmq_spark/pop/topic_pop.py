@@ -28,7 +28,8 @@ from store_format.read.unit_bytes import read_units
 
 _log = logging.getLogger(__name__)
 
-_ROUNDS_MAX = 64  # of one pop: other processes may hand out what this one has read ahead
+# Rounds of a pop without progress: retention has deleted queue files that the last look has seen.
+_REPEATS_MAX = 3
 
 # a message that has reached the group's maximum of deliveries: its check point and its position
 DeadLetters = list[tuple[CheckPoint, int]]
@@ -64,8 +65,7 @@ class HandedOut:
 class TopicPop:
     """The messages of one topic of one store for one group, with its pop retry topics.
 
-    Threads may share it. `queues` has the queues that are read, by (flag, queue id); the owner of this object
-    replaces the mapping when the store has new messages.
+    Threads may share it. `queues` has the queues that are read, by (flag, queue id), as of a look.
     """
 
     is_ordered = False
@@ -95,6 +95,7 @@ class TopicPop:
         self._counters = counters
         self._give_up = give_up
         self._windows: dict[PopQueue, Window] = {}
+        self._last_read: dict[PopQueue, tuple[int, int]] = {}  # entries of the last window, and its stop
         self._next: dict[PopQueue, int] = {}  # the next offsets when this process last had the log
 
     @property
@@ -117,7 +118,9 @@ class TopicPop:
         The messages are handed out when this returns; if it raises, those handed out come again after their
         invisible time.
         """
-        for _ in range(_ROUNDS_MAX):
+        before: list[tuple[PopQueue, int]] = []
+        repeats = 0
+        while repeats < _REPEATS_MAX:
             queues = self.queues
             order = self._order(queues)
             self._read_ahead(queues, order, request.count)
@@ -130,6 +133,9 @@ class TopicPop:
                 return []
             for key, start in unread:
                 self._read(queues[key], key, start)
+            unread.sort()
+            repeats = repeats + 1 if unread == before and not out else 0
+            before = unread
         return []
 
     def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
@@ -152,9 +158,18 @@ class TopicPop:
 
     def _read(self, queue: Queue, key: PopQueue, start: int) -> Window:
         subscription = self._subscription if key[0] == TOPIC else None
-        window = read_window(queue, start, self._windows.get(key), subscription)
+        length, stop = self._last_read.get(key, (0, 0))
+        window = read_window(queue, start, 2 * length if start == stop else 0, subscription)
         self._windows[key] = window
+        self._last_read[key] = window.stop - window.start, window.stop
         return window
+
+    def take_queues(self, queues: Mapping[PopQueue, Queue]) -> None:
+        """The queues as of a new look. A queue that was cut has other entries at the offsets read ahead."""
+        for key, window in list(self._windows.items()):
+            if key not in queues or window.stop > queues[key].max_offset:
+                self._windows.pop(key, None)
+        self.queues = queues
 
     def _hand_out(
         self,
@@ -192,6 +207,8 @@ class TopicPop:
                 continue
             offsets, next_offset = window.take(start, left)
             self._next[key] = next_offset
+            if next_offset >= window.stop:
+                self._windows.pop(key, None)  # a group may read any number of queues
             if not offsets:
                 state.skip(*key, next_offset)
                 if next_offset < queue.max_offset:

@@ -67,8 +67,8 @@ class Subscription:
     where: CountingFilter | None = None
 
 
-def read_window(queue: Queue, start: int, before: Window | None, subscription: Subscription | None) -> Window:
-    """The entries of a queue from `start` on. `before` is the last window of the queue.
+def read_window(queue: Queue, start: int, count: int, subscription: Subscription | None) -> Window:
+    """About `count` entries of a queue from `start` on, within limits.
 
     `subscription` is None for a queue of a retry topic, whose messages the broker does not filter again. The
     window is empty (`stop` == `start`) at the end of the queue. Raises UnsupportedFormatError for a queue
@@ -76,13 +76,9 @@ def read_window(queue: Queue, start: int, before: Window | None, subscription: S
     """
     _refuse(queue)
     where = None if subscription is None else subscription.where
-    count = _ENTRIES_MIN
-    if before is not None and start == before.stop:
-        count = min(2 * (before.stop - before.start), _ENTRIES_MAX)
-    if where is not None:
-        count = min(count, _EVALUATED_MAX)
+    count = min(max(count, _ENTRIES_MIN), _ENTRIES_MAX if where is None else _EVALUATED_MAX)
     start = max(start, queue.min_offset)
-    stop = max(min(start + max(count, _ENTRIES_MIN), queue.max_offset), start)
+    stop = max(min(start + count, queue.max_offset), start)
     try:
         offsets, units = read_slice(queue.piece(start, stop))
     except (OffsetOutOfRangeError, StoreNotFoundError):

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.pop import MessageView, SimpleConsumer
+from rmq_spark.pop.keeper import end_keeping
 from rmq_spark.pop.topic_pop import TopicPop
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
@@ -37,9 +38,13 @@ def clock() -> Clock:
 
 
 def _consumer(root: Path, clock: Clock, *, max_attempts: int | None = None) -> SimpleConsumer:
-    return SimpleConsumer(
+    """A consumer without the thread that keeps it: the test calls `keep` itself."""
+    consumer = SimpleConsumer(
         str(root), GROUP, {TOPIC: "*"}, 0, max_attempts=max_attempts, clock_ms=clock, random=Random(1)
     )
+    consumer.open()
+    end_keeping(consumer._stores)
+    return consumer
 
 
 def _bodies(messages: list[MessageView]) -> list[int]:

@@ -10,7 +10,7 @@ import pytest
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from tests.support import goldens
-from tests.support.popped import GROUP, TOPIC, popped_store
+from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
 
 
 def _drain(consumer: SimpleConsumer) -> list[MessageView]:
@@ -107,3 +107,57 @@ def test_a_handle_is_good_once_and_for_its_invisible_time(tmp_path: Path) -> Non
 def test_limits_of_a_receive(tmp_path: Path, count: int, invisible: float, text: str) -> None:
     with pytest.raises(OptionError, match=text):
         SimpleConsumer(str(tmp_path), GROUP, {TOPIC: "*"}).receive(count, invisible)
+
+
+def test_a_tag_with_the_same_hash_is_passed_over(tmp_path: Path) -> None:
+    """`Aa` and `BB` have one Java hash: the consume queue entry does not tell them apart."""
+    root = goldens.unpack("basic-5.5.0", tmp_path / "s")
+    tags = [
+        row["properties"].get("TAGS")
+        for row in goldens.expected_rows("basic-5.5.0")
+        if row["topic"] == "Orders"
+    ]
+    with SimpleConsumer(str(root), "new", {"Orders": "Aa"}, await_duration=0) as consumer:
+        found = _drain(consumer)
+        assert {message.tag for message in found} == {"Aa"}
+        metrics = consumer.metrics()
+    assert (len(found), metrics.filtered) == (tags.count("Aa"), tags.count("BB")) == (160, 181)
+
+
+def test_a_match_behind_many_messages_is_found_at_once(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 3_000, file_size=1 << 22)
+    where = FilterExpression("UNIQ_KEY = '2999'", "SQL92")
+    with SimpleConsumer(str(root), GROUP, {TOPIC: where}, await_duration=0) as consumer:
+        assert [message.body for message in consumer.receive(1)] == [b"2999"]
+
+
+def test_failed_evaluations_are_counted(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    root = popped_store(tmp_path / "s", 4)
+    where = FilterExpression("TAGS > 3", "SQL92")
+    with SimpleConsumer(str(root), GROUP, {TOPIC: where}, await_duration=0) as consumer:
+        assert consumer.receive() == []
+    assert "topic Orders: 4 evaluations of the SQL92 expression failed" in caplog.text
+
+
+def test_retry_topics_of_version_2_are_read(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 2)
+    append_numbered(root, 3, first=10, topic="%RETRY%billing+Orders")
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        found = _drain(consumer)
+    flags = {int(message.body): int(message.receipt_handle.split(" ")[4]) for message in found}
+    assert flags == {0: 0, 1: 0, 10: 2, 11: 2, 12: 2}
+    assert {message.topic for message in found} == {TOPIC}
+
+
+def test_iteration_ends_with_the_consumer_and_acknowledges_nothing(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 5)
+    consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0)
+    found = []
+    for message in consumer:
+        found.append(int(message.body))
+        if len(found) == 3:
+            consumer.close()
+    assert found == [0, 1, 2]
+    assert consumer.metrics().acked == 0
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as other:
+        assert [int(message.body) for message in other.receive()] == [3, 4]
