@@ -40,7 +40,8 @@ class Left:
     first_popped: dict[str, str] = field(default_factory=dict)  # UNIQ_KEY -> 1ST_POP_TIME
     keys: dict[Place, str] = field(default_factory=dict)  # UNIQ_KEY
     suspended: Place = ("", 0, 0)  # comes again with the same reconsumeTimes
-    order: list[Line] = field(default_factory=list)  # of IN_ORDER, with the last handle
+    order: list[Line] = field(default_factory=list)  # of IN_ORDER, as popped
+    blocked_until: dict[int, int] = field(default_factory=dict)  # the queues of STEPS
 
     def note(self, messages: Iterable[Line]) -> None:
         for each in messages:
@@ -107,16 +108,13 @@ def leave_pops(java: RocketMQ, store: Path) -> Left:
         sender = broker.client()
         left = Left(sent(sender, ORDERS, COUNT) | sent(sender, TAGGED, 12))
         sent(sender, STEPS, 12, shards=3)
-        tagged = PopClient(java, broker, TAGS)
-        billing = PopClient(java, broker, BILLING)
-        steps = PopClient(java, broker, IN_ORDER)
-        _pop(left, billing, short)
-        found = tagged.pop_all(TAGGED, short, tags="TagA || TagC")
+        client = PopClient.start(java, broker, BILLING)
+        _pop(left, client, short)
+        found = client.of(TAGS).pop_all(TAGGED, short, tags="TagA || TagC")
         left.note(found)
         left.filtered = {where for where in left.all if where[0] == TAGGED} - left.popped
-        _pop_in_order(left, steps, short)
-        for client in (billing, tagged, steps):
-            client.die()
+        _pop_in_order(left, client.of(IN_ORDER), short)
+        client.die()
         sender.program.kill()
     return left
 
@@ -143,12 +141,18 @@ def _pop(left: Left, client: PopClient, short: int) -> None:
 
 
 def _pop_in_order(left: Left, client: PopClient, short: int) -> None:
-    """Of each queue the first three: one acknowledged in the middle, one changed, all else un-acked."""
+    """Of three queues: the first message is acknowledged, the second one, and the time of one is changed."""
+    by_queue: dict[int, list[Line]] = {}
     left.order = client.pop_all(STEPS, short, order=True)
-    queues = sorted({Handle.of(each["handle"]).queue_id for each in left.order})
-    one, two = ([each for each in left.order if each["queueId"] == queue_id] for queue_id in queues[:2])
+    for each in left.order:
+        by_queue.setdefault(Handle.of(each["handle"]).queue_id, []).append(each)
+    one, two, three = by_queue.values()
     client.ack(STEPS, [one[0]])
     client.ack(STEPS, [two[1]])
+    last = client.change(STEPS, three[2], short + LATER_MS)
+    for each in (one[0], two[0], last):
+        handle = Handle.of(each["handle"])
+        left.blocked_until[handle.queue_id] = handle.visible_at
 
 
 class ShiftedClock:

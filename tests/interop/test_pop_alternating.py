@@ -14,7 +14,7 @@ import pytest
 
 from rmq_spark.pop import SimpleConsumer
 from tests.interop.harness import RocketMQ
-from tests.interop.pop import SETTINGS, PopClient
+from tests.interop.pop import AFTER_A_PAUSE, PopClient
 from tests.interop.programs import Line
 
 _TOPIC, _GROUP, _COUNT = "Turns", "turns", 120
@@ -43,18 +43,18 @@ def test_a_broker_and_ours_take_turns(rocketmq: Callable[[str], RocketMQ], tmp_p
     store.mkdir()
     book: _Book | None = None
     for _ in range(_TURNS):
-        with java.broker(store, SETTINGS) as broker:
+        with java.broker(store, AFTER_A_PAUSE) as broker:
             if book is None:
                 sender = broker.client()
                 book = _Book([line["uniqKey"] for line in sender.send(_TOPIC, _COUNT)])
                 sender.program.kill()
-            with PopClient(java, broker, _GROUP) as client:
+            with PopClient.start(java, broker, _GROUP) as client:
                 _turn_of_a_client(client, book, random)
                 client.die()
         _turn_of_ours(store, book, random)
     assert book is not None
-    with java.broker(store, SETTINGS) as broker:
-        with PopClient(java, broker, _GROUP) as client:
+    with java.broker(store, AFTER_A_PAUSE) as broker:
+        with PopClient.start(java, broker, _GROUP) as client:
             end = time.monotonic() + 60
             while book.acked < book.keys:
                 assert time.monotonic() < end, f"lost: {book.keys - book.acked}"

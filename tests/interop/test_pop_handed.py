@@ -7,6 +7,7 @@ open while the broker starts; and one in order.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -23,32 +24,33 @@ import pytest
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import StoreInUseError
 from store_format.metadata.group_offsets import read_group_offsets
-from tests.interop.harness import Broker, RocketMQ
-from tests.interop.pop import SETTINGS, PopClient, place
-from tests.interop.pop_runs import BILLING, COUNT, IN_ORDER, ORDERS, STEPS, Left, Place, PopRuns, ShiftedClock
+from tests.interop.harness import RocketMQ
+from tests.interop.pop import AFTER_A_PAUSE, Handle, PopClient, place
+from tests.interop.pop_runs import BILLING, COUNT, IN_ORDER, ORDERS, STEPS, Left, PopRuns, ShiftedClock
 from tests.interop.programs import Line
-from tests.interop.workload import now_ms
+from tests.interop.workload import now_ms, until
 
 _KILLED, _OPEN = "killed", "open"
 _LATER_MS = 9_000  # from the closing on; a broker needs some seconds to start
 _KILLED_PROGRAM = """
-import sys, time
+import json, sys, time
 from rmq_spark.pop import SimpleConsumer
 consumer = SimpleConsumer(sys.argv[1], sys.argv[2], {sys.argv[3]: "*"}, init_mode="MIN")
 found = [consumer.receive(6) for _ in range(4)]
 for messages in found:
     consumer.ack(messages[:1] + messages[2:4])
-print("ready", flush=True)
+left = [each for messages in found for each in messages[1:2] + messages[4:]]
+print(json.dumps([[each.queue_id, each.offset] for each in left]), flush=True)
 time.sleep(600)
 """
 
 
 @dataclass(frozen=True)
 class _Handed:
-    """What ours has left: places in flight -> UNIQ_KEY, the messages never popped, and the first moment."""
+    """What ours has left, by UNIQ_KEY."""
 
-    in_flight: dict[Place, str]
-    unpopped: set[str]
+    in_flight: set[str]
+    popped: set[str]
     visible_at: dict[str, int]  # of those that were handed out here
 
 
@@ -61,13 +63,15 @@ def test_a_broker_revives_what_ours_had_in_flight(
         held = [*consumer.receive(32), *consumer.receive(2)]
         order = _leave_in_order(store, left)
         handed = _close_with_ten_in_flight(store, left)
-        with java.broker(store, SETTINGS) as broker:
+        with java.broker(store, AFTER_A_PAUSE) as broker:
             _refused(store, consumer)
-            _revived(java, broker, handed)
-            _all_from(java, broker, _KILLED, lowest)
-            _all_from(java, broker, _OPEN, dict.fromkeys(range(4), 0))
+            client = PopClient.start(java, broker, BILLING)
+            _all_from(client.of(_KILLED), lowest)
+            _all_from(client.of(_OPEN), dict.fromkeys(range(4), 0))
             assert len(held) == 34
-            _goes_on_in_order(java, broker, order)
+            _revived(client, handed)
+            _goes_on_in_order(client.of(IN_ORDER), order)
+            client.die()
             broker.kill()
 
 
@@ -88,11 +92,10 @@ def _close_with_ten_in_flight(store: Path, left: Left) -> _Handed:
         visible_at = now_ms() + _LATER_MS
         for message in kept:
             consumer.change_invisible_duration(message, (visible_at - clock()) / 1000)
-    in_flight = {_place(each): each.message_id for each in kept}
-    in_flight |= {where: left.keys[where] for where in theirs[9:]}
+    in_flight = {each.message_id for each in kept} | {left.keys[where] for where in theirs[9:]}
     assert len(in_flight) == 10
-    seen = {each.message_id for each in mine} | set(left.keys.values())
-    return _Handed(in_flight, seen, {each.message_id: visible_at for each in kept})
+    popped = {each.message_id for each in mine} | set(left.keys.values())
+    return _Handed(in_flight, popped, {each.message_id: visible_at for each in kept})
 
 
 def _received(consumer: SimpleConsumer, count: int, clock: ShiftedClock) -> list[MessageView]:
@@ -102,30 +105,25 @@ def _received(consumer: SimpleConsumer, count: int, clock: ShiftedClock) -> list
     return found
 
 
-def _place(message: MessageView) -> Place:
-    return message.topic, message.queue_id, message.offset
-
-
-def _revived(java: RocketMQ, broker: Broker, handed: _Handed) -> None:
+def _revived(client: PopClient, handed: _Handed) -> None:
     """A Java client pops the rest at once, then exactly what was in flight, none before its time."""
-    with PopClient(java, broker, BILLING) as client:
-        rest: list[Line] = []
-        again: list[Line] = []
-        end, quiet = time.monotonic() + 60, 0.0
-        while len(again) < 10 or time.monotonic() < quiet:
-            assert time.monotonic() < end, [place(each) for each in again]
-            for line in client.pop(ORDERS, 32, 600_000):
-                key = line["properties"]["UNIQ_KEY"]
-                if place(line)[2] >= 0 and line["handle"].split(" ")[4] == "0":
-                    rest.append(line)
-                    continue
-                assert now_ms() >= handed.visible_at.get(key, 0)
-                again.append(line)
-                quiet = time.monotonic() + 3
-            time.sleep(0.1)
-    assert Counter(each["properties"]["UNIQ_KEY"] for each in again) == Counter(handed.in_flight.values())
+    rest: list[Line] = []
+    again: list[Line] = []
+    end, quiet = time.monotonic() + 60, 0.0
+    while len(again) < 10 or time.monotonic() < quiet:
+        assert time.monotonic() < end, [place(each) for each in again]
+        for line in client.pop(ORDERS, 32, 600_000):
+            key = line["properties"]["UNIQ_KEY"]
+            if Handle.of(line["handle"]).flag == 0:
+                rest.append(line)
+                continue
+            assert now_ms() >= handed.visible_at.get(key, 0)
+            again.append(line)
+            quiet = time.monotonic() + 3
+        time.sleep(0.1)
+    assert Counter(each["properties"]["UNIQ_KEY"] for each in again) == Counter(handed.in_flight)
     assert len(rest) == COUNT - 20 - 12
-    assert not handed.unpopped & {each["properties"]["UNIQ_KEY"] for each in rest}
+    assert not handed.popped & {each["properties"]["UNIQ_KEY"] for each in rest}
 
 
 # ---- killed, and open --------------------------------------------------------------------------------------
@@ -133,29 +131,30 @@ def _revived(java: RocketMQ, broker: Broker, handed: _Handed) -> None:
 
 def _kill_a_consumer(store: Path) -> dict[int, int]:
     """SIGKILL for a process that has 24 messages and has acknowledged half of them: the lowest offset of
-    each queue that was not acknowledged, as consumerOffset.json has it.
+    each queue that was not acknowledged, as consumerOffset.json has it after about a second.
     """
     command = [sys.executable, "-c", _KILLED_PROGRAM, str(store), _KILLED, ORDERS]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        assert process.stdout.readline() == "ready\n"
-        end = time.monotonic() + 10
-        while True:
-            found = {
-                q: at for (topic, q), at in read_group_offsets(str(store), _KILLED).items() if topic == ORDERS
-            }
-            if any(found.values()):
-                break
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        lowest = dict.fromkeys(range(4), 0)
+        for queue_id, offset in sorted(json.loads(process.stdout.readline()), reverse=True):
+            lowest[queue_id] = offset
+        until(
+            lambda: read_group_offsets(str(store), _KILLED),
+            lambda found: (
+                {queue_id: at for (topic, queue_id), at in found.items() if topic == ORDERS} == lowest
+            ),
+            "the lowest offsets in consumerOffset.json",
+            seconds_max=20,
+        )
         os.kill(process.pid, signal.SIGKILL)
-    return found
+    assert any(lowest.values())
+    return lowest
 
 
-def _all_from(java: RocketMQ, broker: Broker, group: str, lowest: dict[int, int]) -> None:
+def _all_from(client: PopClient, lowest: dict[int, int]) -> None:
     """Nothing is lost: the broker delivers everything from these offsets on, for the first time it knows."""
-    with PopClient(java, broker, group) as client:
-        found = client.pop_all(ORDERS, 600_000)
+    found = client.pop_all(ORDERS, 600_000)
     expected = {
         (ORDERS, queue_id, at) for queue_id, start in lowest.items() for at in range(start, COUNT // 4)
     }
@@ -195,7 +194,7 @@ def _leave_in_order(store: Path, left: Left) -> _InOrder:
     options: dict[str, Any] = {"await_duration": 0, "fifo": True, "min_invisible_duration": 1}
     with SimpleConsumer(str(store), IN_ORDER, {STEPS: "*"}, clock_ms=blocked, **options) as consumer:
         assert consumer.receive(32, 3600) == []
-    later = ShiftedClock(max(each.visible_at for each in left.handles.values()))
+    later = ShiftedClock(max(left.blocked_until.values()))
     with SimpleConsumer(str(store), IN_ORDER, {STEPS: "*"}, clock_ms=later, **options) as consumer:
         visible_at = max(now_ms(), later()) + _LATER_MS
         found: list[MessageView] = []
@@ -210,15 +209,14 @@ def _leave_in_order(store: Path, left: Left) -> _InOrder:
     return _InOrder(visible_at, {(each.queue_id, each.offset): 2 for each in [*half[2:], *rest]})
 
 
-def _goes_on_in_order(java: RocketMQ, broker: Broker, order: _InOrder) -> None:
-    with PopClient(java, broker, IN_ORDER) as client:
-        found: list[Line] = []
-        end = time.monotonic() + 60
-        while len(found) < len(order.left):
-            assert time.monotonic() < end
-            more = client.pop(STEPS, 32, 600_000, order=True)
-            assert not more or now_ms() >= order.visible_at
-            found += more
-            time.sleep(0.1)
+def _goes_on_in_order(client: PopClient, order: _InOrder) -> None:
+    found: list[Line] = []
+    end = time.monotonic() + 60
+    while len(found) < len(order.left):
+        assert time.monotonic() < end
+        more = client.pop(STEPS, 32, 600_000, order=True)
+        assert not more or now_ms() >= order.visible_at
+        found += more
+        time.sleep(0.1)
     got = {(each["queueId"], each["queueOffset"]): each["reconsumeTimes"] for each in found}
     assert got == order.left
