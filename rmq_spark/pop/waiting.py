@@ -165,11 +165,15 @@ class Waiter:
         self.wake()
 
     def claim(self, root: str) -> int:
-        """Wakes the threads that wait, for as many new messages; returns how many were not woken before."""
+        """Wakes the threads that wait, for as many new messages; returns how many were not woken before.
+
+        Those that were woken before are woken again: with a look that is as new as the news they went on to
+        wait.
+        """
         with self._condition:
             claimed = self.blocked - self._claimed
             self._claimed = self.blocked
-        if claimed:
+        if self.blocked:
             self.note_news(root)
         return claimed
 

@@ -170,6 +170,24 @@ def test_of_a_group_one_waiter_wakes_for_a_message(tmp_path: Path) -> None:
     assert woken[3] - woken[2] > woken[2] - woken[0]
 
 
+def test_a_waiter_that_was_woken_in_vain_wakes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may report news that this waiter's look has seen already."""
+    monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
+    root = make_store(tmp_path / "store")
+    found: list[Look | None] = []
+    with Waiter(str(root), ["T"], group="g") as waiter:
+        look = waiter.look()
+        thread = threading.Thread(target=lambda: found.append(waiter.wait(look, _LONG)))
+        thread.start()
+        while not waiter.blocked:
+            time.sleep(0.001)
+        assert waiter.claim(str(root)) == 1
+        _send(root)
+        thread.join(_LONG / 2)
+        assert found
+        assert found[0] is not None
+
+
 def test_threads_share_a_waiter(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     found: list[Look | None] = []
