@@ -20,6 +20,8 @@ from store_format.read.cluster import store_roots
 
 _log = logging.getLogger(__name__)
 
+_KEEP_SECONDS = 30.0  # more than a turn of the keeper takes
+
 
 class OpenedStores:
     """Threads may share it. Nothing is opened before `open`."""
@@ -31,6 +33,8 @@ class OpenedStores:
         self._pops: Sequence[TopicPop] = ()
         self._waiter: Waiter | None = None
         self._lock = threading.Lock()
+        self._keeping = threading.RLock()
+        self._has_ended = False
         self._turn = 0
 
     def open(self) -> Look:
@@ -177,7 +181,7 @@ class OpenedStores:
             waiter.close()
 
     def close(self) -> None:
-        end_keeping(self)
+        self._end_keeping()
         for topic, subscription in self._settings.subscriptions.items():
             if subscription.where is not None and subscription.where.errors:
                 _log.warning(
@@ -200,7 +204,7 @@ class OpenedStores:
 
     def leave(self) -> None:
         """Lets go of threads and locks, and hands over nothing."""
-        end_keeping(self)
+        self._end_keeping()
         self.interrupt()
         self.abandon()
 
