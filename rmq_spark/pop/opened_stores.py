@@ -159,6 +159,12 @@ class OpenedStores:
         A consumer that waits is not woken for the messages of others. With the queues of its last wake it
         would take the group's offsets for offsets behind the end.
         """
+        with self._keeping:
+            errors = [] if self._has_ended else self._keep()
+        if errors:
+            raise errors[0]
+
+    def _keep(self) -> list[Exception]:
         errors: list[Exception] = []
         waiter = self._waiter
         try:
@@ -171,8 +177,14 @@ class OpenedStores:
                 store.keep()
             except (StoreError, OSError) as error:
                 errors.append(error)
-        if errors:
-            raise errors[0]
+        return errors
+
+    def _end_keeping(self) -> None:
+        """Waits for the keeper, which would open the files of a share again and keep its locks."""
+        end_keeping(self)
+        if self._keeping.acquire(timeout=_KEEP_SECONDS):
+            self._has_ended = True
+            self._keeping.release()
 
     def interrupt(self) -> None:
         """Ends the waits of other threads."""
