@@ -125,6 +125,15 @@ class GroupQueue:
         return self.popped.offsets if self.popped is not None else ()
 
     @property
+    def first_unconsumed(self) -> int | None:
+        """The first offset, in flight or ready, of a message that exists and is not consumed."""
+        start = self.next_readable
+        if start is None or self.limits is None or not self.in_flight:
+            return start
+        at = bisect_left(self.in_flight, self.limits[0])
+        return min(start, self.in_flight[at]) if at < len(self.in_flight) else start
+
+    @property
     def lost(self) -> int | None:
         """How many unconsumed messages retention has deleted; None if an offset is unknown."""
         following, in_flight = self.next_offset, self.in_flight
@@ -252,20 +261,9 @@ def _edges(place: GroupQueue) -> Iterator[int]:
     start, following = place.next_readable, place.next_offset
     if start is not None and following is not None:
         yield from (start, following - 1)
-        first = _first_unconsumed(place, start)
-        if first < start:
+        first = place.first_unconsumed
+        if first is not None and first < start:
             yield from (first, first - 1)
-
-
-def _first_unconsumed(place: GroupQueue, start: int) -> int:
-    """The offset of the first message that the group has not consumed, of those that still exist.
-
-    `start` is the first readable one that nobody has popped.
-    """
-    if not place.in_flight or place.limits is None:
-        return start
-    at = bisect_left(place.in_flight, place.limits[0])
-    return min(start, place.in_flight[at]) if at < len(place.in_flight) else start
 
 
 @dataclass(slots=True)
@@ -297,7 +295,8 @@ def _lag_of(place: GroupQueue, stretches: Stretches | None, now: int) -> _Lag:
     else:
         lag.ready = None if lag.in_flight is None else behind - lag.in_flight
         lag.messages = behind
-    in_flight, first = place.in_flight, _first_unconsumed(place, start)
+    in_flight, first = place.in_flight, place.first_unconsumed
+    assert first is not None, "next_readable is known"
     if stretches is not None:
         lag.last = stretches.time_at((following if first == start else first) - 1)
     if in_flight is None:

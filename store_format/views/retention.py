@@ -18,6 +18,7 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColu
 from store_format.files.status import file_status
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import QueueKey
+from store_format.pop.in_flight import read_pop_progress
 from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.measure import Stretches, measure
 from store_format.views.unread import count_before
@@ -73,11 +74,15 @@ def retention_rows(
     store: Store, now_ms: int, file_reserved_hours: float = FILE_RESERVED_HOURS
 ) -> list[tuple[object, ...]]:
     """The rows of the view, for any fileReservedTime."""
-    places = [place for place in group_queues(store) if place.next_readable is not None]
+    places = [
+        place
+        for place in group_queues(store, progress=read_pop_progress(store))
+        if place.first_unconsumed is not None
+    ]
     queues = {(place.topic, place.queue_id): place.queue for place in places if place.queue is not None}
     edges: dict[QueueKey, list[int]] = {}
     for place in places:
-        edges.setdefault((place.topic, place.queue_id), []).append(place.next_readable or 0)
+        edges.setdefault((place.topic, place.queue_id), []).append(place.first_unconsumed or 0)
     measured = measure(store, list(queues.values()), edges)
     expiry = _expiry(store, file_reserved_hours)
     rows = [
@@ -101,7 +106,7 @@ def _retention_row(
     expiry: list[int],
     now_ms: int,
 ) -> tuple[object, ...] | None:
-    start, lost = place.next_readable, place.lost
+    start, lost = place.first_unconsumed, place.lost
     assert start is not None  # `retention_rows` leaves out the other queues
     assert place.limits is not None
     stretches = measured.get((place.topic, place.queue_id))
@@ -111,7 +116,7 @@ def _retention_row(
     file = expires = going = None
     if 0 <= number < len(files) - 1:
         file, expires = files[number].path, expiry[number]
-        going = count_before(place.queue, start, place.limits[1], files[number].stop)
+        going = count_before(place, files[number].stop)
     if not lost and file is None:
         return None
     shown = None if file is None else file.removeprefix(f"{store.path}/")

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 from typing import TYPE_CHECKING
 
 from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.pop.in_flight import read_pop_progress
 from store_format.views.delayed import VIEW as DELAYED
-from store_format.views.lag import group_queues
+from store_format.views.lag import GroupQueue, group_queues
 from store_format.views.transactions import find_transactions
 
 if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
+    from store_format.read.store import Store
 
 UNREAD_COLUMNS = (
     BROKER,
@@ -36,11 +38,11 @@ def unread_before(store: Store, physical_stop: int, now_ms: int) -> list[tuple[o
     messages without a decision.
     """
     rows: list[tuple[object, ...]] = []
-    for place in group_queues(store):
-        start, limits = place.next_readable, place.limits
+    for place in group_queues(store, progress=read_pop_progress(store)):
+        start, limits = place.first_unconsumed, place.limits
         if start is None or limits is None or start >= limits[1]:
             continue
-        count = count_before(place.queue, start, limits[1], physical_stop)
+        count = count_before(place, physical_stop)
         if count != 0:
             rows.append((store.broker_name, place.group, place.topic, place.queue_id, place.committed, count))
     waiting = Counter(_undelivered(store, physical_stop, now_ms))
@@ -63,9 +65,15 @@ def _undelivered(store: Store, physical_stop: int, now_ms: int) -> list[tuple[st
     return found
 
 
-def count_before(queue: Queue | None, start: int, stop: int, physical_stop: int) -> int | None:
-    """How many of the messages [start, stop) lie before a physical offset; None without a consume queue."""
-    if queue is None or queue.scanned is not None:
+def count_before(place: GroupQueue, physical_stop: int) -> int | None:
+    """How many unconsumed messages of a group lie before a physical offset; None without a consume queue.
+
+    Messages that are in flight with pop count: nobody can deliver them again once they are deleted.
+    """
+    queue, first, start = place.queue, place.first_unconsumed, place.next_readable
+    if queue is None or queue.scanned is not None or first is None or start is None:
         return None
-    first, *_ = split_at(queue.piece(start, stop), [physical_stop])
-    return first.stop - first.start
+    before, *_ = split_at(queue.piece(first, queue.max_offset), [physical_stop])
+    in_flight = place.in_flight or ()
+    held = bisect_left(in_flight, before.stop) - bisect_left(in_flight, first)
+    return held + max(before.stop - max(start, first), 0)

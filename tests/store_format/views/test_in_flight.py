@@ -15,6 +15,7 @@ from store_format.names import pop_retry_topic
 from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.state import PopState
 from store_format.store import MessageStore
+from store_format.views.unread import unread_before
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_and_open, popped_store
 
 Golden = Callable[[str], Path]
@@ -85,6 +86,15 @@ def test_the_lag_of_a_group_that_pops_here(root: Path) -> None:
     assert [row[name] for name in _KNOWN] == [4, 4, 0]
     assert row["oldestPopTimestamp"] is None
     assert row["nextTimestamp"] == sizes[6]["storeTimestamp"]
+
+
+def test_a_deletion_would_lose_what_is_in_flight(root: Path) -> None:
+    store = MessageStore.open(str(root))
+    [rows] = store.queues(TOPIC.__eq__)[0].read(columns=["physicalOffset"])
+    places = rows["physicalOffset"].to_pylist()
+    # 1 and 2 are acknowledged; 0, 3, 4 and 5 are in flight, and the rest is ready
+    for before, lost in ((1, 1), (3, 1), (5, 3), (6, 4), (8, 6)):
+        assert [row[-1] for row in unread_before(store, places[before], NOW)] == [lost]
 
 
 def test_a_retry_topic_of_pop_is_a_row_of_its_group(root: Path) -> None:
