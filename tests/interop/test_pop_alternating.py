@@ -13,8 +13,10 @@ from random import Random
 import pytest
 
 from rmq_spark.pop import SimpleConsumer
+from store_format.errors import StoreInUseError
 from tests.interop.harness import RocketMQ
-from tests.interop.pop import AFTER_A_PAUSE, PopClient
+from tests.interop.pop import AFTER_A_PAUSE, SETTINGS, Handle, PopClient
+from tests.interop.pop_runs import ShiftedClock
 from tests.interop.programs import Line
 
 _TOPIC, _GROUP, _COUNT = "Turns", "turns", 120
@@ -96,3 +98,36 @@ def _turn_of_ours(store: Path, book: _Book, random: Random) -> None:
             consumer.ack(done)
             book.acked |= {each.message_id for each in done}
             time.sleep(0.3)
+
+
+@pytest.mark.whole
+@pytest.mark.parametrize("closes", [True, False])
+def test_a_broker_moves_a_group_that_is_open(
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, closes: bool
+) -> None:
+    """What was in flight here is forgotten where the broker went on; what its client left comes again."""
+    java, store = rocketmq("5.5.0"), tmp_path / "store"
+    store.mkdir()
+    with java.broker(store, SETTINGS) as broker:
+        sender = broker.client()
+        sender.send(_TOPIC, 40)
+        sender.program.kill()
+    first = SimpleConsumer(str(store), _GROUP, {_TOPIC: "*"}, await_duration=0, init_mode="MIN")
+    first.ack([*first.receive(20), *first.receive(14)][:6])
+    with java.broker(store, SETTINGS) as broker, PopClient.start(java, broker, _GROUP) as client:
+        popped = client.pop_all(_TOPIC, 30_000)
+        client.ack(_TOPIC, popped[:-10])
+    assert len(popped) >= 34
+    with pytest.raises(StoreInUseError, match="broker"):
+        first.receive(1)
+    if closes:
+        first.close()
+    clock = ShiftedClock(max(Handle.of(each["handle"]).visible_at for each in popped[-10:]))
+    with SimpleConsumer(str(store), _GROUP, {_TOPIC: "*"}, await_duration=4, clock_ms=clock) as consumer:
+        found = []
+        while more := consumer.receive(32):
+            found += more
+    left = Counter(each["properties"]["UNIQ_KEY"] for each in popped[-10:])
+    assert Counter(each.message_id for each in found) == left
+    assert {each.delivery_attempt for each in found} == {2}
+    first.close()
