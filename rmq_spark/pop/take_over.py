@@ -6,10 +6,12 @@ where each is from: the broker needs acks for them when it goes on (`hand_over`)
 
 from __future__ import annotations
 
+import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.pop.pop_name import PopName
+from store_format.display.text import shown
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import QueueKey
@@ -19,6 +21,8 @@ from store_format.pop.log import InFlightLog
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopState
 from store_format.read.store import Store
+
+_log = logging.getLogger(__name__)
 
 
 def take_over(name: PopName, log: InFlightLog, store: Store, conf: BrokerConf | None = None) -> int:
@@ -36,7 +40,21 @@ def take_over(name: PopName, log: InFlightLog, store: Store, conf: BrokerConf | 
     if not found and not log.run(lambda state: state.in_flight or state.settled):
         return 0
     offsets = read_group_offsets(store.path, name.group)
+    ends = {queue.key: queue.max_offset for queue in store.queues(name.flags().__contains__)}
+    found = [each for each in found if _exists(store, each, ends)]
     return log.run(lambda state: merge_broker_points(state, name, found, offsets))
+
+
+def _exists(store: Store, found: BrokerInFlight, ends: Mapping[QueueKey, int]) -> bool:
+    """Whether the queue has got as far as the check point: else the topic was created again since."""
+    record, last = found.record, found.record.offsets[-1]
+    end = ends.get((record.topic, record.queue_id), 0)
+    if last >= end:
+        _log.warning(
+            "%s: a check point of group %s is passed over: it has offset %d of %s-%d, which ends at %d",
+            store.path, shown(record.group), last, shown(record.topic), record.queue_id, end,
+        )  # fmt: skip
+    return last < end
 
 
 def merge_broker_points(
@@ -55,8 +73,8 @@ def merge_broker_points(
     for point in new:
         queue = point.key[:2]
         if queue not in state.queues:
-            after = point.offsets[-1] + 1
-            state.set_offset(*queue, offsets.get((name.topic_of(point.flag), point.queue_id), after))
+            first = min(each.start for each in new if each.key[:2] == queue)
+            state.set_offset(*queue, offsets.get((name.topic_of(point.flag), point.queue_id), first))
     new = [each for each in new if state.check_point(each.key) is None]
     if new:
         state.take_over(new)

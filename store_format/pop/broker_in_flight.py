@@ -51,6 +51,7 @@ _Ints = NDArray[np.int64]
 _COLUMNS = ("queueId", "queueOffset", "body", TAGS, REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
 _MESSAGES_PER_READ = 1 << 13
 _TIME_MAX = 1 << 62
+_REVIVE_QUEUES = range(1 << 10)  # a record elsewhere is not a broker's
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +235,9 @@ def _record_of(
 ) -> Iterator[tuple[_Place, str | None, bytes]]:
     """The record of a timer message; nothing for a message of another topic than a revive topic."""
     real_id = parse_long(queue_id)
-    if topic is not None and topic.startswith(REVIVE_PREFIX) and real_id is not None:
+    if real_id is None:
+        return
+    if topic is not None and topic.startswith(REVIVE_PREFIX) and real_id in _REVIVE_QUEUES:
         tag, body, offset = row[TAGS], row["body"], row["queueOffset"]
         assert isinstance(body, bytes)
         assert isinstance(offset, int)

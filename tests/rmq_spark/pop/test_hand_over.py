@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import pathlib
 from collections.abc import Iterable
+from dataclasses import replace
 
 import pytest
 
@@ -12,6 +13,7 @@ from rmq_spark.pop.hand_over import HandedOver, hand_over, revive_topic_of
 from rmq_spark.pop.mirror import Mirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.take_over import take_over
+from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
 from store_format.commit.steps import write_topics
@@ -22,7 +24,7 @@ from store_format.metadata.group_offsets import read_group_offsets, write_group_
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
-from store_format.pop.broker_records import parse_record
+from store_format.pop.broker_records import BrokerCheckPoint, parse_record
 from store_format.pop.log import InFlightLog
 from store_format.pop.state import PopState
 from store_format.read.store import Store
@@ -177,6 +179,8 @@ def test_only_queues_that_the_broker_reads_get_check_points(
 
 
 def test_retry_topics_of_both_versions_go_there_and_back(own: PopName) -> None:
+    for topic in ("%RETRY%billing_Orders", "%RETRY%billing+Orders"):
+        append(pathlib.Path(own.root), [replace(each, queue_id=0) for each in numbered(topic, 0, 8)])
     log = _opened(own, {(1, 0): 0, (2, 0): 5})
 
     def work(state: PopState) -> None:
@@ -341,3 +345,24 @@ def test_a_broker_without_pop_gets_the_lowest_offsets(
         assert _closed(name, log, NOW_MS) is None
     assert "brokers up to 4.9 have no pop" in caplog.text
     assert read_group_offsets(name.root, "billing") == {("Orders", 0): 2}
+
+
+def test_check_points_behind_the_end_of_their_queue_are_passed_over(
+    own: PopName, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The topic was created again, or the record is hostile: its offsets must not move the group."""
+    point = BrokerCheckPoint("Orders", "billing", 1, 10**18, 2, NOW_MS, 60_000, "broker-a", diffs=(0, 1))
+    good = replace(point, start=90)
+    revive = f"{REVIVE_PREFIX}DefaultCluster"
+    messages = pop_record_messages(
+        [PopRecord.of(point, 0), PopRecord.of(good, 1), PopRecord.of(good, 1 << 20)],
+        revive, now_ms=NOW_MS, precision_ms=1000, broker_host=(bytes(4), 1),
+    )  # fmt: skip
+    with write_session(own.root, CommitOptions(sync=False, clock=lambda: NOW_MS)) as session:
+        session.append(messages, new_topics={revive: 8, TIMER_TOPIC: 1})
+    log = _opened(own, {})
+    with caplog.at_level(logging.WARNING):
+        assert take_over(own, log, Store.open(own.root)) == 2
+    assert "offset 1000000000000000001 of Orders-1, which ends at 100" in caplog.text
+    assert log.run(_in_state) == {(0, 1, 90): NOW_MS + 60_000, (0, 1, 91): NOW_MS + 60_000}
+    assert log.run(lambda state: state.queues[0, 1].next_offset) == 90  # nothing is skipped
