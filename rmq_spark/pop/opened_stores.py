@@ -10,7 +10,7 @@ from rmq_spark.pop.keeper import begin_keeping, end_keeping
 from rmq_spark.pop.order import OrderPop
 from rmq_spark.pop.store_pop import PopSettings, StorePop, topics_of
 from rmq_spark.pop.topic_pop import PopRequest, TopicPop
-from rmq_spark.pop.waiting import Look, Waiter
+from rmq_spark.pop.waiting import Look, Waiter, WaiterClosedError
 from rmq_spark.pop.watcher import notify
 from store_format.errors import OptionError, StoreError
 from store_format.metadata.read import read_topics
@@ -170,6 +170,8 @@ class OpenedStores:
         try:
             if waiter is not None and not waiter.is_closed:
                 self._taken(waiter.look())
+        except WaiterClosedError:
+            return errors  # the consumer is being closed
         except (StoreError, OSError) as error:
             errors.append(error)
         for store in list(self._stores.values()):

@@ -21,6 +21,7 @@ from rmq_spark.pop.opened_stores import OpenedStores
 from rmq_spark.pop.share import InitMode, ShareOptions
 from rmq_spark.pop.store_pop import PopSettings
 from rmq_spark.pop.topic_pop import PopRequest, TopicPop
+from rmq_spark.pop.waiting import WaiterClosedError
 from store_format.errors import InvalidReceiptHandleError, OptionError
 
 # The proxy's minInvisibleTimeMillsForRecv and maxInvisibleTimeMills.
@@ -193,7 +194,10 @@ class SimpleConsumer:
             return PopRequest(count, invisible_ms, self._clock_ms(), self.client_id, attempt_id)
 
         with self._working():
-            found, waits, notified = self._receive(request)
+            try:
+                found, waits, notified = self._receive(request)
+            except WaiterClosedError:
+                found, waits, notified = [], 0, 0  # another thread closes the consumer
         self._counters.add(
             receives=1,
             received=len(found),
@@ -230,8 +234,14 @@ class SimpleConsumer:
 
         The messages are invisible for 30 s each. A loop that ends leaves no message taken and unseen.
         """
-        while not self._is_closed:
-            yield from self.receive(1)
+        while True:
+            try:
+                found = self.receive(1)
+            except OptionError:
+                if self._is_closed:
+                    return
+                raise
+            yield from found
 
     # ---- handles -------------------------------------------------------------------------------------------
 

@@ -33,6 +33,10 @@ class Look:
     place: tuple[Place, int]  # and the version of its list of stores
 
 
+class WaiterClosedError(ValueError):
+    """The waiter was closed, by another thread for example."""
+
+
 class Waiter:
     """Waits until some topics of a store have new messages. Any number of threads may share a waiter.
 
@@ -189,7 +193,7 @@ class Waiter:
         joined = self._joined
         if joined is None:
             if self.is_closed:
-                raise ValueError(f"{self.path}: this waiter is closed")
+                raise WaiterClosedError(f"{self.path}: this waiter is closed")
             joined = self._joined = join(self)
         return joined
 

@@ -307,3 +307,27 @@ def test_stores_that_cannot_be_popped(tmp_path: Path, golden: str, topic: str, t
         SimpleConsumer(str(root), "g", {topic: "*"}) as it,
     ):
         it.receive()
+
+
+def test_consumers_that_close_while_threads_receive(tmp_path: Path) -> None:
+    """A receive that meets a close ends with [], or says that the consumer is closed."""
+    root = popped_store(tmp_path / "s", 1)
+    for _ in range(10):
+        consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=30)
+        errors: list[BaseException] = []
+
+        def work(consumer: SimpleConsumer = consumer, errors: list[BaseException] = errors) -> None:
+            try:
+                while True:
+                    consumer.ack(consumer.receive())
+            except OptionError as error:
+                errors.append(error)
+
+        threads = [threading.Thread(target=work) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        consumer.open()
+        consumer.close()
+        for thread in threads:
+            thread.join(20)
+        assert len(errors) == 3
