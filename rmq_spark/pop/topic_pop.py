@@ -157,9 +157,8 @@ class TopicPop:
                 return
 
     def _read(self, queue: Queue, key: PopQueue, start: int) -> Window:
-        subscription = self._subscription if key[0] == TOPIC else None
         length, stop = self._last_read.get(key, (0, 0))
-        window = read_window(queue, start, 2 * length if start == stop else 0, subscription)
+        window = read_window(queue, start, 2 * length if start == stop else 0, self._subscription)
         self._windows[key] = window
         self._last_read[key] = window.stop - window.start, window.stop
         return window

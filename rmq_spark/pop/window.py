@@ -67,15 +67,14 @@ class Subscription:
     where: CountingFilter | None = None
 
 
-def read_window(queue: Queue, start: int, count: int, subscription: Subscription | None) -> Window:
+def read_window(queue: Queue, start: int, count: int, subscription: Subscription) -> Window:
     """About `count` entries of a queue from `start` on, within limits.
 
-    `subscription` is None for a queue of a retry topic, whose messages the broker does not filter again. The
-    window is empty (`stop` == `start`) at the end of the queue. Raises UnsupportedFormatError for a queue
-    that can only be scanned, and for a BatchCQ.
+    Queues of retry topics are filtered too, as by a broker. The window is empty (`stop` == `start`) at the
+    end of the queue. Raises UnsupportedFormatError for a queue that can only be scanned, and for a BatchCQ.
     """
     _refuse(queue)
-    where = None if subscription is None else subscription.where
+    where = subscription.where
     count = min(max(count, _ENTRIES_MIN), _ENTRIES_MAX if where is None else _EVALUATED_MAX)
     start = max(start, queue.min_offset)
     stop = max(min(start + count, queue.max_offset), start)
@@ -85,7 +84,7 @@ def read_window(queue: Queue, start: int, count: int, subscription: Subscription
         # retention has deleted the files since the queue was listed; the next look lists it again
         return Window(start, start, *(np.empty(0, np.int64) for _ in range(3)))
     physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-    if subscription is not None and not subscription.tags.subscribe_all:
+    if not subscription.tags.subscribe_all:
         kept = _matching_codes(queue, units["tags_code"].astype(np.int64), subscription.tags)
         offsets, physical, sizes = offsets[kept], physical[kept], sizes[kept]
     if where is not None and len(offsets):

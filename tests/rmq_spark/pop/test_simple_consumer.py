@@ -61,6 +61,23 @@ def test_filters(tmp_path: Path, expression: str | FilterExpression, wanted: lis
         assert consumer.receive(1) == []
 
 
+@pytest.mark.parametrize("expression", ["Tag1", FilterExpression("TAGS = 'Tag1'", "SQL92")])
+def test_messages_that_come_again_are_filtered_too(
+    tmp_path: Path, expression: str | FilterExpression
+) -> None:
+    """Seen with a 5.5.0 broker: it passes over the copies in the retry topic that do not match."""
+    root, now = popped_store(tmp_path / "s", 8), [1_700_000_000_000]
+    with SimpleConsumer(
+        str(root), GROUP, {TOPIC: "*"}, await_duration=0, clock_ms=lambda: now[0]
+    ) as consumer:
+        assert len(consumer.receive(8)) == 8
+    now[0] += 60_000
+    with SimpleConsumer(
+        str(root), GROUP, {TOPIC: expression}, await_duration=5, clock_ms=lambda: now[0]
+    ) as consumer:
+        assert [message.tag for message in consumer.receive(8)] == ["Tag1", "Tag1"]
+
+
 def test_a_message_is_invisible_to_other_consumers(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 5)
     with (
