@@ -41,6 +41,7 @@ from store_format.names import (
     UNIQ_KEY,
     is_retry_topic,
 )
+from store_format.pop.in_flight import read_pop_progress
 from store_format.search.look_up import How, Question, look_up
 from store_format.views.messages import read_queues
 from store_format.views.trace_records import trace_events
@@ -220,19 +221,23 @@ def _decisions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
 
 
 def _group_positions(store: Store, copies: Sequence[_Row]) -> Iterator[_Event]:
-    """For each copy, whether each group's committed offset has passed it.
+    """For each copy, whether each group's committed offset has passed it, or pop has it in flight.
 
     A broker keeps no other record of the consumption of a message.
     """
-    committed = read_committed(store.path).offsets
+    committed, progress = read_committed(store.path).offsets, read_pop_progress(store)
     for row in sorted(copies, key=lambda row: int(row["physicalOffset"])):
         for (group, topic), offsets in sorted(committed.items()):
             offset = offsets.get(row["queueId"])
             if topic == row["topic"] and offset is not None and not group.startswith(SYSTEM_GROUP_PREFIX):
-                passed = offset > row["queueOffset"]
-                yield _Event(
-                    None, "passed" if passed else "not reached", row, group, f"committed offset {offset}"
-                )
+                key = group, topic, row["queueId"]
+                passed = progress.next_offsets.get(key, offset) > row["queueOffset"]
+                what, detail = "passed" if passed else "not reached", f"committed offset {offset}"
+                for each in progress.in_flight.get(key, ()):
+                    if row["queueOffset"] in each.offsets:
+                        what, detail = "in flight", f"popped {_iso_or_never(each.pop_time)}, visible from "
+                        detail += _iso_or_never(each.visible_at)
+                yield _Event(None, what, row, group, detail)
 
 
 def _trace_row(store: Store, event: _Event) -> tuple[object, ...]:

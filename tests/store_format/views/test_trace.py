@@ -14,11 +14,13 @@ import pyarrow as pa
 import pytest
 
 from store_format.display.columns import schema_of
+from store_format.display.rows import iso_utc
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
 from store_format.views.trace import TRACE_COLUMNS
 from store_format.views.trace_records import trace_events
 from tests.support import goldens
+from tests.support.popped import popped_and_open
 from tests.support.staged import make_store
 
 Golden = Callable[[str], Path]
@@ -107,6 +109,18 @@ def test_a_popped_message_names_its_group(golden: Golden) -> None:
     [retry] = [row for row in rows if row["what"] == "retry 1"]
     assert (retry["topic"], retry["group"]) == ("%RETRY%CG_pop_PopWork", "CG_pop")
     assert retry["detail"] == "popped from PopWork"
+
+
+def test_a_message_in_flight(golden: Golden) -> None:
+    root, (place, visible_at) = golden("pop-5.5.0"), min(popped_and_open().items())
+    [message_id] = [
+        row["msgId"]
+        for row in goldens.expected_rows("pop-5.5.0")
+        if (row["topic"], row["queueId"], row["queueOffset"]) == place
+    ]
+    [last] = [row for row in life(root, message_id) if row["time"] is None and row["topic"] == place[0]]
+    assert (last["what"], last["group"]) == ("in flight", "CG_pop")
+    assert last["detail"].endswith(f"visible from {iso_utc(visible_at)}")
 
 
 def _one(name: str, *topics: str) -> str:
