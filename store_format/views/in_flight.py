@@ -41,6 +41,7 @@ IN_FLIGHT_COLUMNS = (
 )
 
 _COLUMNS = ("queueOffset", "msgId", "reconsumeTimes")
+_GAP_MAX = 256  # messages: to read these costs less than to begin another read
 
 
 def in_flight(store: Store, now_ms: int, conf: BrokerConf | None = None) -> Iterator[pa.RecordBatch]:
@@ -75,22 +76,23 @@ def _messages(queue: Queue | None, offsets: Iterable[int]) -> dict[int, dict[str
     """The messages at these offsets that still exist."""
     if queue is None:
         return {}
-    kept = sorted(offset for offset in set(offsets) if queue.min_offset <= offset < queue.max_offset)
-    pieces = [(queue, queue.piece(start, stop)) for start, stop in runs(kept)]
+    wanted = {offset for offset in offsets if queue.min_offset <= offset < queue.max_offset}
+    pieces = [(queue, queue.piece(start, stop)) for start, stop in stretches(sorted(wanted))]
     tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
     batches = read_pieces(pieces, DecodeOptions(_COLUMNS, verify_crc=False), tolerance)
-    return {row["queueOffset"]: row for batch in batches for row in batch.to_pylist()}
+    rows = (row for batch in batches for row in batch.to_pylist())
+    return {row["queueOffset"]: row for row in rows if row["queueOffset"] in wanted}
 
 
-def runs(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The half-open ranges of ascending offsets.
+def stretches(offsets: Sequence[int], gap_max: int = _GAP_MAX) -> Iterator[tuple[int, int]]:
+    """Half-open ranges that cover ascending offsets, with gaps of at most `gap_max` offsets.
 
-    >>> list(runs([1, 2, 3, 7]))
-    [(1, 4), (7, 8)]
+    >>> list(stretches([1, 2, 4, 9], gap_max=1))
+    [(1, 5), (9, 10)]
     """
     first = 0
     for i in range(1, len(offsets) + 1):
-        if i == len(offsets) or offsets[i] != offsets[i - 1] + 1:
+        if i == len(offsets) or offsets[i] - offsets[i - 1] > gap_max + 1:
             yield offsets[first], offsets[i - 1] + 1
             first = i
 
