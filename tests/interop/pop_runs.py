@@ -166,7 +166,7 @@ class ShiftedClock:
 
 
 def until_seen(
-    pop: Callable[[], Sequence[Line]], count: int, seconds_max: float = 60.0
+    pop: Callable[[], Sequence[Line]], count: int, seconds_max: float = 120.0
 ) -> list[tuple[float, Line]]:
     """(time, message) of each, until there are so many; some more when too many come at once."""
     end = time.monotonic() + seconds_max
@@ -176,5 +176,5 @@ def until_seen(
             f"{len(found)} of {count} within {seconds_max} s: {[place(each) for _, each in found]}"
         )
         found += [(time.time() * 1000, each) for each in pop()]
-        time.sleep(0.05)
+        time.sleep(0.2)
     return found

@@ -109,7 +109,7 @@ def _revived(client: PopClient, handed: _Handed) -> None:
     """A Java client pops the rest at once, then exactly what was in flight, none before its time."""
     rest: list[Line] = []
     again: list[Line] = []
-    end, quiet = time.monotonic() + 60, 0.0
+    end, quiet = time.monotonic() + 120, 0.0
     while len(again) < 10 or time.monotonic() < quiet:
         assert time.monotonic() < end, [place(each) for each in again]
         for line in client.pop(ORDERS, 32, 600_000):
@@ -211,7 +211,7 @@ def _leave_in_order(store: Path, left: Left) -> _InOrder:
 
 def _goes_on_in_order(client: PopClient, order: _InOrder) -> None:
     found: list[Line] = []
-    end = time.monotonic() + 60
+    end = time.monotonic() + 120
     while len(found) < len(order.left):
         assert time.monotonic() < end
         more = client.pop(STEPS, 32, 600_000, order=True)

@@ -114,7 +114,7 @@ def _under_ours(store: Path, left: Left) -> list[Delivery]:
         _consumer(store, IN_ORDER, {STEPS: "*"}, clock, fifo=True),
     ]
     found: list[Delivery] = []
-    end, quiet = time.monotonic() + 60, 0.0
+    end, quiet = time.monotonic() + 120, 0.0
     while len(found) < COUNT - 20 + len(left.handles) + 11 or time.monotonic() < quiet:
         assert time.monotonic() < end, found
         for consumer in consumers:
@@ -123,7 +123,7 @@ def _under_ours(store: Path, left: Left) -> list[Delivery]:
                 assert clock() >= visible_at.get(each.message_id, since)
                 found.append((each.topic, each.message_id, each.delivery_attempt - 1))
                 quiet = time.monotonic() + _QUIET_SECONDS
-        time.sleep(0.05)
+        time.sleep(0.2)
     for consumer in consumers:
         consumer.close()
     return found
