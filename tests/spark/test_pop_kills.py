@@ -35,7 +35,8 @@ pytestmark = pytest.mark.slow
 
 KILLS, KILLS_QUICK = 20, 1
 LATE_EVERY, LATE_S = 5, 4  # of so many kills, one restart comes after an invisible time of so many seconds
-MESSAGES_PER_KILL = 1_000
+IN_TIME_S = 600  # longer than the slowest machine needs to start a query again
+MESSAGES_PER_KILL, MESSAGES_PER_KILL_QUICK = 1_000, 400
 _TIMEOUT_S = 180
 
 
@@ -137,7 +138,7 @@ class Member:
 
 @pytest.mark.timeout(3600)
 def test_what_is_killed_is_repeated_as_promised(spark: SparkSession, tmp_path: Path, whole: bool) -> None:
-    kills = KILLS if whole else KILLS_QUICK
+    kills, messages = (KILLS, MESSAGES_PER_KILL) if whole else (KILLS_QUICK, MESSAGES_PER_KILL_QUICK)
     seed = random.randrange(1 << 32)
     print("seed", seed)
     choose, store = random.Random(seed), make_store(tmp_path / "store")
@@ -145,10 +146,10 @@ def test_what_is_killed_is_repeated_as_promised(spark: SparkSession, tmp_path: P
     total, repeated = 0, 0
     may_come_twice: set[bytes] = set()
     for kill in range(kills):
-        append(store, numbered("T", total, MESSAGES_PER_KILL, queues=1))
-        total += MESSAGES_PER_KILL
+        append(store, numbered("T", total, messages, queues=1))
+        total += messages
         is_late = kill % LATE_EVERY == LATE_EVERY - 1
-        one.start("maxOffsetsPerTrigger=100", f"invisibleDuration={LATE_S if is_late else 60}s")
+        one.start("maxOffsetsPerTrigger=100", f"invisibleDuration={LATE_S if is_late else IN_TIME_S}s")
         try:
             one.wait_for_a_moment(choose)
         finally:
