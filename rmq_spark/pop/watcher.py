@@ -15,6 +15,7 @@ from rmq_spark.pop.followed import FollowedStore, StoreLook
 from store_format.bookkeeping.doorbell import doorbell_path
 from store_format.errors import StoreError
 from store_format.files.read import entry_names
+from store_format.files.status import is_directory
 from store_format.files.watch import FileWatch
 from store_format.read.cluster import cluster_members
 
@@ -58,6 +59,9 @@ class Place:
         """The roots of its stores now. Notes which files show that another store has come."""
         path = self.path
         try:
+            is_known = [store.root for store in self.stores] == [path]
+            if is_known and is_directory(path if self.commit_log_paths else f"{path}/commitlog"):
+                return [path]  # not listed again: that may wait for a writer that waits for the disk
             names = entry_names(path, missing_ok=True)
         except StoreError as error:
             self._note(error)
