@@ -61,6 +61,15 @@ class _Workers:
         for each in self._running.values():
             assert each.wait(_DEADLINE_SECONDS) == 0
 
+    def __enter__(self) -> _Workers:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        """Leaves no process behind if the test fails."""
+        for each in self._running.values():
+            each.kill()
+            each.wait()
+
     def seen(self) -> dict[int, list[Delivery]]:
         """The deliveries of each message in order of time."""
         found: dict[int, list[Delivery]] = defaultdict(list)
@@ -96,13 +105,13 @@ def _wait_until_empty(root: Path, messages: int) -> None:
 def test_each_message_goes_to_one_process(tmp_path: Path, whole: bool) -> None:
     messages, processes = (100_000, 8) if whole else (2_000, 2)
     root = popped_store(tmp_path / "s", messages, file_size=1 << 26)
-    workers = _Workers(root, tmp_path, 600.0)
-    for _ in range(processes):
-        workers.start()
-    workers.go()
-    _wait_until_empty(root, messages)
-    totals = _state(root).totals
-    workers.end()
+    with _Workers(root, tmp_path, 600.0) as workers:
+        for _ in range(processes):
+            workers.start()
+        workers.go()
+        _wait_until_empty(root, messages)
+        totals = _state(root).totals
+        workers.end()
     seen = workers.seen()
     assert sorted(seen) == list(range(messages))
     assert all(len(each) == 1 and each[0].acked_at is not None for each in seen.values())
@@ -115,18 +124,19 @@ def test_killed_consumers_lose_nothing(tmp_path: Path, whole: bool) -> None:
     messages, processes, kills = (100_000, 8, 60) if whole else (2_000, 2, 2)
     invisible = 2.0 if whole else 0.5
     root = popped_store(tmp_path / "s", messages, file_size=1 << 26)
-    workers, random = _Workers(root, tmp_path, invisible, 0.03), Random(13)
-    for _ in range(processes):
-        workers.start()
-    workers.go()
-    for _ in range(kills):
-        before = _state(root).totals["popped"]
-        while _state(root).totals["popped"] == before < messages:
-            time.sleep(0.01)
-        time.sleep(random.uniform(0, 0.05))
-        workers.kill(random)
-    _wait_until_empty(root, messages)
-    workers.end()
+    random = Random(13)
+    with _Workers(root, tmp_path, invisible, 0.03) as workers:
+        for _ in range(processes):
+            workers.start()
+        workers.go()
+        for _ in range(kills):
+            before = _state(root).totals["popped"]
+            while _state(root).totals["popped"] == before < messages:
+                time.sleep(0.01)
+            time.sleep(random.uniform(0, 0.05))
+            workers.kill(random)
+        _wait_until_empty(root, messages)
+        workers.end()
     seen = workers.seen()
     assert sorted(seen) == list(range(messages))
     again = 0
