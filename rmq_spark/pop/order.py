@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.pop.choose import ShareRules, visits
+from rmq_spark.pop.handles import unknown_handle
 from rmq_spark.pop.message import ReceiptHandle
-from rmq_spark.pop.topic_pop import HandedOut, PopRequest, TopicPop, unknown_handle
+from rmq_spark.pop.topic_pop import HandedOut, PopRequest, TopicPop
 from rmq_spark.pop.window import Window
 from store_format.errors import InvalidReceiptHandleError
 from store_format.pop.check_point import CheckPoint

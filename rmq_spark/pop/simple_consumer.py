@@ -22,7 +22,13 @@ from rmq_spark.pop.share import InitMode, ShareOptions
 from rmq_spark.pop.store_pop import PopSettings
 from rmq_spark.pop.topic_pop import PopRequest, TopicPop
 from rmq_spark.pop.waiting import WaiterClosedError
-from store_format.errors import InvalidReceiptHandleError, OptionError
+from store_format.errors import (
+    CorruptStoreError,
+    InvalidReceiptHandleError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
 
 # The proxy's minInvisibleTimeMillsForRecv and maxInvisibleTimeMills.
 _INVISIBLE_MIN, _INVISIBLE_MAX = 10.0, 12 * 3600.0
@@ -103,7 +109,8 @@ class SimpleConsumer:
         self.client_id = f"{socket.gethostname()}@{os.getpid()}"
         self._stores = OpenedStores(self.path, self._settings)
         self._condition = threading.Condition()
-        self._active = 0
+        self._active: list[int] = []  # threads in a call
+        self._closing: threading.Thread | None = None
 
     # ---- open and close ------------------------------------------------------------------------------------
 
@@ -121,10 +128,23 @@ class SimpleConsumer:
 
         The last consumer of the group hands over: it writes consumerOffset.json, and what is in flight as a
         broker's records. A consumer that is not closed leaves both to the next one.
+
+        A signal handler may call it: if the signal came during a call of this consumer, a thread closes the
+        consumer when that call ends.
         """
+        is_in_call = threading.get_ident() in self._active
         if self._is_closed:
+            if self._closing is not None and not is_in_call:
+                self._closing.join()
             return
         self._is_closed = True
+        if is_in_call:
+            self._closing = threading.Thread(target=self._close, name="rmqlog-pop-close")
+            self._closing.start()
+        else:
+            self._close()
+
+    def _close(self) -> None:
         self._stores.interrupt()
         with self._condition:
             self._condition.wait_for(lambda: not self._active)
@@ -138,12 +158,12 @@ class SimpleConsumer:
                 raise OptionError(
                     f"{self.path}, group {self.group}: this consumer is closed; make another one"
                 )
-            self._active += 1
+            self._active.append(threading.get_ident())
         try:
             yield
         finally:
             with self._condition:
-                self._active -= 1
+                self._active.remove(threading.get_ident())
                 self._condition.notify_all()
 
     def forget(self) -> None:
@@ -319,10 +339,18 @@ class SimpleConsumer:
 
 
 def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageView]:
+    """The messages of the first topic that has some. Raises the error of a damaged one if none has."""
+    errors: list[StoreError] = []
     for pop in pops:
-        found = pop.pop(request)
+        try:
+            found = pop.pop(request)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            errors.append(error)
+            continue
         if found:
             return found
+    for each in errors:
+        raise each
     return []
 
 

@@ -13,15 +13,21 @@ from functools import partial
 from random import Random
 
 from rmq_spark.pop.choose import ShareRules, visits
+from rmq_spark.pop.handles import acknowledge, position_of, unknown_handle
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.share import Share
 from rmq_spark.pop.window import Subscription, Window, read_window
-from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, OptionError
+from store_format.errors import (
+    CorruptStoreError,
+    InvalidReceiptHandleError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
 from store_format.message.single_unit import UnitPlace, decode_unit
 from store_format.names import TAGS
 from store_format.pop.check_point import CheckPoint
-from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
 from store_format.read.unit_bytes import read_units
@@ -30,6 +36,8 @@ _log = logging.getLogger(__name__)
 
 # Rounds of a pop without progress: retention has deleted queue files that the last look has seen.
 _REPEATS_MAX = 3
+
+_Failed = dict[PopQueue, StoreError]  # queues that cannot be read
 
 # a message that has reached the group's maximum of deliveries: its check point and its position
 DeadLetters = list[tuple[CheckPoint, int]]
@@ -116,26 +124,29 @@ class TopicPop:
         """Up to `request.count` messages of the topic, which are then invisible to others; [] if none waits.
 
         The messages are handed out when this returns; if it raises, those handed out come again after their
-        invisible time.
+        invisible time. Raises the error of a queue that cannot be read if no other queue has a message.
         """
+        failed: _Failed = {}
         before: list[tuple[PopQueue, int]] = []
         repeats = 0
         while repeats < _REPEATS_MAX:
             queues = self.queues
-            order = self._order(queues)
-            self._read_ahead(queues, order, request.count)
+            order = [key for key in self._order(queues) if key not in failed]
+            self._read_ahead(queues, order, request.count, failed)
             out, unread = self.share.run(partial(self._hand_out, queues, order, request))
             if out:
                 found = self._received(out)
                 if found:
                     return found
             elif not unread:
-                return []
+                break
             for key, start in unread:
-                self._read(queues[key], key, start)
+                self._read(queues[key], key, start, failed)
             unread.sort()
             repeats = repeats + 1 if unread == before and not out else 0
             before = unread
+        for error in failed.values():
+            raise error
         return []
 
     def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
@@ -143,7 +154,9 @@ class TopicPop:
         retries = [key for key in queues if key[0] != TOPIC]
         return list(visits(topics, retries, self._rules, self._random))
 
-    def _read_ahead(self, queues: Mapping[PopQueue, Queue], order: Iterable[PopQueue], count: int) -> None:
+    def _read_ahead(
+        self, queues: Mapping[PopQueue, Queue], order: Iterable[PopQueue], count: int, failed: _Failed
+    ) -> None:
         """Reads the windows that this pop needs, if other processes have handed out nothing meanwhile."""
         for key in order:
             start = self._next.get(key)
@@ -151,14 +164,19 @@ class TopicPop:
                 continue
             window = self._windows.get(key)
             if window is None or not window.covers(start):
-                window = self._read(queues[key], key, start)
-            count -= len(window.take(start, count)[0]) if window.covers(start) else 0
+                window = self._read(queues[key], key, start, failed)
+            count -= len(window.take(start, count)[0]) if window is not None and window.covers(start) else 0
             if count <= 0:
                 return
 
-    def _read(self, queue: Queue, key: PopQueue, start: int) -> Window:
+    def _read(self, queue: Queue, key: PopQueue, start: int, failed: _Failed) -> Window | None:
+        """The next window of the queue; None, with a note in `failed`, for a queue that cannot be read."""
         length, stop = self._last_read.get(key, (0, 0))
-        window = read_window(queue, start, 2 * length if start == stop else 0, self._subscription)
+        try:
+            window = read_window(queue, start, 2 * length if start == stop else 0, self._subscription)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            failed[key] = error
+            return None
         self._windows[key] = window
         self._last_read[key] = window.stop - window.start, window.stop
         return window
@@ -330,7 +348,7 @@ class TopicPop:
 
     def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
         """Acknowledges the messages of these handles. Returns an error for each handle that is not valid."""
-        return self.share.run(lambda state: _acked(state, handles, now_ms))
+        return self.share.run(lambda state: acknowledge(state, handles, now_ms))
 
     def change_invisible(
         self, handle: ReceiptHandle, invisible_ms: int, now_ms: int
@@ -338,7 +356,7 @@ class TopicPop:
         """The message's new handle: it is invisible for `invisible_ms` from now on."""
 
         def change(state: PopState) -> ReceiptHandle | InvalidReceiptHandleError:
-            found = _position(state, handle, now_ms)
+            found = position_of(state, handle, now_ms)
             if isinstance(found, InvalidReceiptHandleError):
                 return found
             point = state.change_invisible(found[0].key, found[1], now_ms, invisible_ms)
@@ -347,52 +365,3 @@ class TopicPop:
             return handle._replace(start=point.start, pop_time=point.pop_time, invisible_ms=invisible_ms)
 
         return self.share.run(change)
-
-
-def _acked(state: PopState, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
-    errors: list[InvalidReceiptHandleError] = []
-    positions: dict[PointKey, list[int]] = {}
-    for handle in handles:
-        found = _position(state, handle, now_ms)
-        if isinstance(found, InvalidReceiptHandleError):
-            errors.append(found)
-        else:
-            positions.setdefault(found[0].key, []).append(found[1])
-    for key, bits in positions.items():
-        point = state.check_point(key)
-        assert point is not None
-        state.ack(key, None if len(bits) == len(point.offsets) and not point.acked else bits)
-    return errors
-
-
-def _position(
-    state: PopState, handle: ReceiptHandle, now_ms: int
-) -> tuple[CheckPoint, int] | InvalidReceiptHandleError:
-    """The check point of the handle and the position of its message."""
-    point = state.check_point((handle.flag, handle.queue_id, handle.start, handle.pop_time))
-    if point is None:
-        return unknown_handle(handle)
-    try:
-        position = point.offsets.index(handle.offset)
-    except ValueError:
-        return unknown_handle(handle)
-    held = 0 if state.reviving is None else state.reviving.bits.get(point.key, 0)
-    if (point.acked | held) >> position & 1:
-        return unknown_handle(handle)
-    if point.visible_at <= now_ms:
-        late = now_ms - point.visible_at
-        return InvalidReceiptHandleError(
-            handle.text,
-            f"is expired: the invisible time of {point.invisible_ms / 1000:g} s ended {late} ms ago, and "
-            " the message is delivered again; receive with a longer invisible_duration, or call "
-            "change_invisible_duration in time",
-        )
-    return point, position
-
-
-def unknown_handle(handle: ReceiptHandle) -> InvalidReceiptHandleError:
-    return InvalidReceiptHandleError(
-        handle.text,
-        "names no message that is in flight: it was acknowledged, its invisible time was changed (the newer "
-        "handle counts), or it expired and was delivered again",
-    )

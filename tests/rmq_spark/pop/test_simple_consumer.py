@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import base64
+import signal
+import time
 from pathlib import Path
 
 import pytest
 
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
-from store_format.errors import InvalidReceiptHandleError, OptionError
+from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
+from store_format.pop.members import live_topics
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
 
@@ -178,3 +181,37 @@ def test_iteration_ends_with_the_consumer_and_acknowledges_nothing(tmp_path: Pat
     assert consumer.metrics().acked == 0
     with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as other:
         assert [int(message.body) for message in other.receive()] == [3, 4]
+
+
+def test_a_signal_handler_closes_a_consumer_that_waits(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=20)
+    consumer.receive(1)
+    before = signal.signal(signal.SIGALRM, lambda *_: consumer.close())
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.1)
+        began = time.monotonic()
+        assert consumer.receive(1) == []
+        consumer.close()  # waits for the end of the close of the handler
+        assert time.monotonic() - began < 10
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert live_topics(str(root), GROUP) == []
+
+
+def test_a_damaged_queue_does_not_keep_back_the_others(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 20, queues=2)
+    (root / "consumequeue" / TOPIC / "1" / ("0" * 20)).write_bytes(b"\xff" * 400)
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        found = consumer.receive(32)
+        assert [(m.queue_id, m.offset) for m in found] == [(0, each) for each in range(10)]
+        with pytest.raises(UnsupportedFormatError, match="Orders-1"):
+            consumer.receive(32)
+
+
+def test_a_message_that_is_acknowledged_twice_in_one_call_does_not_stand_for_another(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 2)
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        first, second = consumer.receive(2)
+        consumer.ack([first, first])
+        consumer.ack(second)  # raises InvalidReceiptHandleError if it was acknowledged with the first one
