@@ -69,8 +69,8 @@ class Revived:
 def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> Revived:
     """Stores the messages again whose invisible time has passed: `MESSAGES_MAX` of them, or fewer.
 
-    Raises CorruptStoreError for a damaged queue. A message that is damaged or cannot be stored is tried again
-    later, with a warning, and does not stop the others.
+    A message that is damaged, whose queue is damaged, or that cannot be stored is tried again later, with a
+    warning, and does not stop the others.
     """
     finish_revive(name, log, session)
     due = log.run(lambda state: first_due(state, now_ms))
@@ -161,9 +161,7 @@ def _read(name: PopName, session: WriteSession, store: Store, rows: Rows) -> _Fo
     sizes = np.zeros(len(rows.point), np.int64)
     for queue, of_queue in rows.by_queue().items():
         key = name.topic_of(queue[0]), queue[1]
-        if key in taken.damaged:
-            raise taken.damaged[key]
-        if key in taken.queues:
+        if key not in taken.damaged and key in taken.queues:
             units[queue] = offsets, entries = units_at(taken.queues[key], np.unique(rows.offset[of_queue]))
             at, is_there = _looked_up(offsets, rows.offset[of_queue])
             sizes[of_queue[is_there]] = entries["size"][at[is_there]]
@@ -171,8 +169,12 @@ def _read(name: PopName, session: WriteSession, store: Store, rows: Rows) -> _Fo
     found = _Found.none(rows.first(count))
     parts: list[StoredMessages] = []
     for queue, of_queue in found.rows.by_queue().items():
-        if queue in units and len(of_queue):
-            key = name.topic_of(queue[0]), queue[1]
+        key = name.topic_of(queue[0]), queue[1]
+        if key in taken.damaged and len(of_queue):
+            found.is_later[of_queue] = True
+            first = int(found.rows.offset[of_queue].min())
+            _warn_later(name, key, len(of_queue), first, taken.damaged[key])
+        elif queue in units and len(of_queue):
             _read_queue(name, session, (taken.log, key, *units[queue]), found, of_queue, parts)
     joined = StoredMessages(join_columns([each.messages for each in parts])) if parts else found.messages
     return replace(found, messages=joined)
@@ -199,14 +201,18 @@ def _read_queue(
     refused |= damaged
     if refused:
         first, why = min(refused.items())
-        _log.warning(
-            "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: %s",
-            name.root, name.group, len(refused), *key, first, why,
-        )  # fmt: skip
+        _warn_later(name, key, len(refused), first, why)
     at, is_there = _looked_up(offsets, found.rows.offset[of_queue])
     found.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
     found.is_later[of_queue] = np.isin(found.rows.offset[of_queue], list(refused))
     parts.append(messages)
+
+
+def _warn_later(name: PopName, key: QueueKey, count: int, first: int, why: object) -> None:
+    _log.warning(
+        "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: %s",
+        name.root, name.group, count, *key, first, why,
+    )  # fmt: skip
 
 
 def _looked_up(ascending: _Ints, wanted: _Ints) -> tuple[_Ints, _Flags]:

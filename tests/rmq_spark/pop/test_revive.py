@@ -324,3 +324,16 @@ def test_revives_the_bytes_that_a_broker_revived(golden: Callable[[str], Path], 
         key: _without_places(oracle.encode_message(m)) for key, m in by_broker.items()
     }
     share.close()
+
+
+def test_a_damaged_queue_waits_and_the_others_are_revived(
+    share: Share, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pop(share, (0, 0), 3)
+    pop(share, (0, 1), 2)
+    (root / "consumequeue" / "T" / "0" / ("0" * 20)).write_bytes(b"\xff" * 400)
+    wait_until(share, LATER_MS)
+    assert share.revive() == Revived(copies=2, postponed=3)
+    assert "3 messages of T-0 cannot be stored again for now" in caplog.text
+    assert in_flight(share) == 3
+    assert share.revive() == Revived()
