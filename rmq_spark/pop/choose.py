@@ -73,11 +73,11 @@ def _from(values: Sequence[_T], drawn: int) -> Iterable[_T]:
     return (values[(drawn + count - 1 - i) % count] for i in range(count))
 
 
-def check_message_num(max_message_num: int) -> int:
+def check_message_num(max_message_num: object) -> int:
     """Returns the number of messages of a receive. Raises OptionError unless it is 1 to 32."""
-    if not 1 <= max_message_num <= MESSAGES_MAX:
+    if not isinstance(max_message_num, int) or not 1 <= max_message_num <= MESSAGES_MAX:
         raise OptionError(
-            f"max_message_num: expected 1 to {MESSAGES_MAX}, as a broker allows, found {max_message_num}; "
+            f"max_message_num: expected 1 to {MESSAGES_MAX}, as a broker allows, found {max_message_num!r}; "
             "receive in a loop for more"
         )
     return max_message_num

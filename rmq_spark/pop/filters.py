@@ -32,27 +32,45 @@ class FilterExpression:
         raise OptionError(f"FilterExpression: expected type TAG or SQL92, found {self.type!r:.40}")
 
 
-def compile_subscriptions(
-    group: str, subscriptions: Mapping[str, str | FilterExpression]
-) -> dict[str, Subscription]:
+def compile_subscriptions(group: str, subscriptions: object) -> dict[str, Subscription]:
     """The compiled expressions by topic.
 
     Raises OptionError without a topic, for a name that RocketMQ does not allow, and for an expression that it
     refuses.
     """
-    if not subscriptions:
-        raise OptionError('subscriptions: expected at least one topic such as {"Orders": "*"}, found none')
-    for topic in subscriptions:
+    if not isinstance(subscriptions, Mapping) or not subscriptions:
+        raise OptionError(
+            'subscriptions: expected at least one topic such as {"Orders": "*"}, '
+            f"found {repr(subscriptions)[:100] if subscriptions else 'none'}"
+        )
+    for topic, each in subscriptions.items():
         in_flight_directory("", group, topic)
+        if not isinstance(each, str | FilterExpression):
+            raise OptionError(
+                f"subscriptions: topic {topic}: expected tags such as 'TagA || TagB', '*', or a "
+                f"FilterExpression, found {repr(each)[:100]}"
+            )
     return {
         topic: (FilterExpression(each) if isinstance(each, str) else each).compile()
         for topic, each in subscriptions.items()
     }
 
 
-def check_seconds(name: str, value: float, low: float, high: float | None = None) -> float:
+def check_seconds(name: str, value: object, low: float, high: float | None = None) -> float:
     """Returns the seconds. Raises OptionError for a value outside of the limits."""
-    if not value >= low or (high is not None and value > high):
+    if not isinstance(value, int | float) or not value >= low or (high is not None and value > high):
         limits = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
         raise OptionError(f"{name}: expected {limits} seconds, found {value!r}")
     return value
+
+
+def check_max_attempts(max_attempts: object) -> int | None:
+    """Returns the largest number of deliveries. Raises OptionError for a number below 1."""
+    if max_attempts is None:
+        return None
+    if not isinstance(max_attempts, int) or max_attempts < 1:
+        raise OptionError(
+            "max_attempts: expected at least 1 delivery, or None for what the group allows, "
+            f"found {max_attempts!r}"
+        )
+    return max_attempts

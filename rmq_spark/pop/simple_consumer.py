@@ -11,10 +11,18 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from random import Random
 from types import TracebackType
+from typing import NoReturn
 
 from rmq_spark.consume.client_ids import check_group
+from rmq_spark.options.parse import Given
+from rmq_spark.options.paths import single_path
 from rmq_spark.pop.choose import MESSAGES_MAX, check_message_num
-from rmq_spark.pop.filters import FilterExpression, check_seconds, compile_subscriptions
+from rmq_spark.pop.filters import (
+    FilterExpression,
+    check_max_attempts,
+    check_seconds,
+    compile_subscriptions,
+)
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import ConsumerMetrics, Counters
 from rmq_spark.pop.opened_stores import OpenedStores
@@ -58,7 +66,8 @@ class SimpleConsumer:
     - `min_invisible_duration`: the lower limit of a receive (minInvisibleTimeMillsForRecv of the proxy).
     - `sync`: acknowledgements survive a power loss, not only the end of processes.
 
-    Threads may share a consumer. A forked child may use it, too, and is another consumer then.
+    Threads may share a consumer. A forked child may use it, too, and is another consumer then. A signal
+    handler may close it, and must not receive or acknowledge: the call that it interrupts holds locks.
 
     Example::
 
@@ -70,7 +79,7 @@ class SimpleConsumer:
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
         await_duration: float = 30.0,
@@ -83,10 +92,14 @@ class SimpleConsumer:
         random: Random | None = None,
         clock_ms: Callable[[], int] = _epoch_ms,
     ) -> None:
-        self.path = os.path.abspath(path)
+        (self.path,) = single_path(Given("path", os.fsdecode(path), 0))
         self.group = check_group(group)
         self._await = check_seconds("await_duration", await_duration, 0.0)
-        self._invisible_min = min_invisible_duration
+        self._invisible_min = check_seconds(
+            "min_invisible_duration", min_invisible_duration, 0.0, _INVISIBLE_MAX
+        )
+        if init_mode not in ("MIN", "MAX"):
+            raise OptionError(f"init_mode: expected MIN or MAX, found {init_mode!r}")
         self._clock_ms = clock_ms
         self._counters = Counters()
         share = ShareOptions(
@@ -98,7 +111,7 @@ class SimpleConsumer:
             share=share,
             random=random or Random(),
             counters=self._counters,
-            max_attempts=max_attempts,
+            max_attempts=check_max_attempts(max_attempts),
         )
         self._is_closed = False
         self._begin()
@@ -177,6 +190,12 @@ class SimpleConsumer:
         """A consumer that nobody closes leaves the group as one that was killed."""
         if not getattr(self, "_is_closed", True):
             self._stores.leave()
+
+    def __getstate__(self) -> NoReturn:
+        raise TypeError(
+            f"{self.path}, group {self.group}: a consumer cannot be pickled or copied; make a "
+            "SimpleConsumer in each process"
+        )
 
     def __enter__(self) -> SimpleConsumer:
         self.open()
@@ -324,7 +343,10 @@ class SimpleConsumer:
         pops = self._stores.pops_with(topics[0], handle.broker_name, root)
         if not pops:
             raise InvalidReceiptHandleError(
-                handle.text, f"names a broker of which {self.path} has no store with topic {topics[0]}"
+                handle.text,
+                f"is not a handle of this consumer: no store of {self.path} with broker "
+                f"{handle.broker_name} is open for topic {topics[0]}; acknowledge with the consumer that "
+                "received the message",
             )
         if len(pops) > 1:
             raise OptionError(

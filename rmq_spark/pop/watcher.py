@@ -298,7 +298,7 @@ def _wake_passed_over(waiters: Iterable[Waits]) -> None:
 
 
 # The watcher of this process: there is one, because a look costs the same for one waiter as for many.
-_mutex = threading.Lock()
+_mutex = threading.RLock()
 _watcher: Watcher | None = None
 _joined: weakref.WeakSet[Waits] = weakref.WeakSet()
 
@@ -309,7 +309,11 @@ def join(waiter: Waits) -> tuple[Watcher, Place]:
         if _watcher is None:
             _watcher = Watcher()
         _joined.add(waiter)
-        return _watcher, _watcher.add(waiter)
+        try:
+            return _watcher, _watcher.add(waiter)
+        except BaseException:
+            leave(waiter, _watcher)  # else every later waiter would fail with it
+            raise
 
 
 def leave(waiter: Waits, watcher: Watcher) -> None:
@@ -334,7 +338,7 @@ def notify(root: str, topic: str, group: str = "") -> None:
 
 def _forget_after_fork() -> None:
     global _mutex, _watcher, _joined
-    _mutex = threading.Lock()
+    _mutex = threading.RLock()
     watcher, _watcher = _watcher, None
     if watcher is not None:
         watcher.forget()

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import base64
+import pickle
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -215,3 +217,33 @@ def test_a_message_that_is_acknowledged_twice_in_one_call_does_not_stand_for_ano
         first, second = consumer.receive(2)
         consumer.ack([first, first])
         consumer.ack(second)  # raises InvalidReceiptHandleError if it was acknowledged with the first one
+
+
+@pytest.mark.parametrize(
+    ("wrong", "text"),
+    [
+        ({"path": ""}, r"^path: expected a path, found ''"),
+        ({"path": "hdfs://node/store"}, r"^path: expected a local path, .* copy or mount the store$"),
+        ({"subscriptions": TOPIC}, r"^subscriptions: expected at least one topic .*, found 'Orders'$"),
+        ({"subscriptions": {TOPIC: None}}, r"^subscriptions: topic Orders: expected tags .*, found None$"),
+        ({"await_duration": "30"}, r"^await_duration: expected at least 0 seconds, found '30'$"),
+        ({"max_attempts": 0}, r"^max_attempts: expected at least 1 delivery.*, found 0$"),
+        ({"init_mode": "min"}, r"^init_mode: expected MIN or MAX, found 'min'$"),
+        ({"min_invisible_duration": -1}, r"^min_invisible_duration: expected 0 to 43200 seconds, found -1$"),
+    ],
+)
+def test_wrong_arguments_are_refused_at_once(tmp_path: Path, wrong: dict[str, Any], text: str) -> None:
+    given: dict[str, Any] = {"path": str(tmp_path), "group": GROUP, "subscriptions": {TOPIC: "*"}, **wrong}
+    with pytest.raises(OptionError, match=text):
+        SimpleConsumer(**given)
+
+
+def test_paths_are_those_of_spark(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    for path in (root, f"file:{root}", f"file://{root}/"):
+        assert SimpleConsumer(path, GROUP, {TOPIC: "*"}).path == str(root)
+
+
+def test_a_consumer_is_not_pickled(tmp_path: Path) -> None:
+    with pytest.raises(TypeError, match=r"group billing: a consumer cannot be pickled or copied; make a"):
+        pickle.dumps(SimpleConsumer(tmp_path, GROUP, {TOPIC: "*"}))

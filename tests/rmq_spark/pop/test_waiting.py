@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -336,6 +337,28 @@ def test_closing_ends_the_wait(tmp_path: Path) -> None:
     assert waiter.wait(look, _LONG) is None
     with pytest.raises(ValueError, match="is closed"):
         waiter.look()
+
+
+def test_a_waiter_that_cannot_be_watched_spoils_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = make_store(tmp_path / "s")
+    watch, broken = FileWatch.watch, str(tmp_path / "broken")
+
+    def fails(self: FileWatch, paths: Iterable[str]) -> None:
+        if any(path.startswith(broken) for path in paths):
+            raise OSError(errno.EIO, "inotify_add_watch: I/O error")
+        watch(self, paths)
+
+    monkeypatch.setattr(FileWatch, "watch", fails)
+    with Waiter(str(root), ["T"]) as waiter:
+        with pytest.raises(OSError, match="inotify_add_watch"):
+            Waiter(str(make_store(tmp_path / "broken")), ["T"]).look()
+        look = waiter.look()
+        _send(root)
+        assert waiter.wait(look, _LONG) is not None
+        with Waiter(str(root), ["T"]) as other:
+            assert _all_of(other.look()) == 4
 
 
 def test_a_forked_child_goes_on_with_a_thread_of_its_own(tmp_path: Path) -> None:
