@@ -21,7 +21,7 @@ from store_format.errors import StoreInUseError
 from store_format.files.watch import FileWatch
 from tests.support.staged import append, make_store, numbered
 
-_ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000)
+_ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=20.0)
 _LONG = 20.0  # seconds; nothing waits that long unless a wake is lost
 
 
