@@ -33,7 +33,7 @@ _REASONS = {
     "includeSystemTopics": "pop reads no system topics; name the topics with subscribe",
     "key": "the group would never read the other messages; use it in a stream without group",
     "messageId": "the group would never read the other messages; use it in a stream without group",
-    "brokerName": "the name is written into receipt handles; it has to be the store's own",
+    "brokerName": "the name is written into receipt handles; set brokerName in .rmqlog/broker.conf",
 }
 
 
@@ -112,7 +112,7 @@ def _refuse(given: Collection[str], group_names: Collection[str]) -> None:
         if name.startswith("starting"):
             reason = "a group begins at its own offset; move it with rmqlog offsets"
         elif name in group_names and name not in _SHARED:
-            reason = "members that pop own no queues and keep no offsets"
+            reason = "members that pop own no queues and keep no offsets; set consumeMode=pull"
         if reason is not None:
             raise OptionError(
                 f"consumeMode={POP} and {name} are given together: {reason}, or leave {name} out"

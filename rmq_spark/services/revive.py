@@ -1,7 +1,8 @@
 """The service `revive`: messages that a pop group did not acknowledge in time are stored again (spec 11.6).
 
-Consumers that pop do so themselves. The service does it for groups whose consumers have all ended or were
-killed, so that the messages wait in the retry topic, as with a broker.
+Consumers that pop do so themselves. The service does it for groups whose consumers were all killed, so that
+the messages wait in the retry topic, as with a broker. What the last consumer handed over when it closed is
+revived by the next consumer, or by a broker.
 """
 
 from __future__ import annotations

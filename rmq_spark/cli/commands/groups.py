@@ -145,7 +145,7 @@ def lag_(
     """Consumer lag: messages, bytes, time.
 
     An unknown value is empty, never 0. --retention shows which groups lose messages before they read them,
-    --in-flight what groups that pop have been given, and when it becomes visible again.
+    --in-flight which messages consumers that pop have, and when each becomes visible again.
     """
     if retention and in_flight:
         raise click.UsageError("--retention and --in-flight cannot be combined; use only one")
