@@ -127,6 +127,18 @@ def compared(
     return moved, missing, changed
 
 
+def opened(state: PopState, name: PopName, known: Mapping[QueueKey, int]) -> None:
+    """The first consumer starts at the offsets of the file."""
+    if not state.is_closed:
+        return
+    state.open()
+    flags = name.flags()
+    for (topic, queue_id), offset in known.items():
+        if topic in flags and offset >= 0:
+            state.set_offset(flags[topic], queue_id, offset)
+            state.note_mirrored({(flags[topic], queue_id): offset})
+
+
 def _first_few(texts: list[str]) -> str:
     more = len(texts) - _SHOWN_MAX
     return ", ".join(texts[:_SHOWN_MAX]) + (f" and {more} more queues" if more > 0 else "")

@@ -20,7 +20,7 @@ from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.pop.dead_letters import bury
 from rmq_spark.pop.hand_over import hand_over
-from rmq_spark.pop.mirror import CheckedLock, Mirror
+from rmq_spark.pop.mirror import CheckedLock, Mirror, opened
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
@@ -90,6 +90,7 @@ class Share:
         self._mirror = Mirror(name, self.log, options.clock_ms, sync=options.sync)
         self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
         self.is_ordered = False
+        self._is_open = False
         self._keeping = threading.Lock()
 
     @classmethod
@@ -112,6 +113,7 @@ class Share:
         except BaseException:
             share._leave()
             raise
+        share._is_open = True
         return share
 
     @property
@@ -211,8 +213,8 @@ class Share:
     def keep(self) -> None:
         """Call it about once a second: looks for a broker, and writes consumerOffset.json if that changes.
 
-        Raises StoreInUseError if a broker has opened the store; from then on every `run` raises it too, and
-        the share must be opened again. The file is written by one process, which holds the lock `keeper`.
+        Raises StoreInUseError if a broker has opened the store, as every `run` from then on: the share
+        must be opened again. The process that holds the lock `keeper` writes the file.
         """
         if self.failure is not None:
             raise self.failure
@@ -222,10 +224,20 @@ class Share:
             self.failure = error
             raise
         with self._keeping:
+            if self._is_open and self.run(lambda state: state.is_closed):
+                self._reopen()
             if self._keeper.try_exclusive() and (
                 self._mirror.is_changed() or self._order_mirror.is_changed()
             ):
                 self._update()
+
+    def _reopen(self) -> None:
+        """Goes on after another program has removed the in-flight log: at the offsets of the file."""
+        _log.warning("%s was removed; messages may be delivered again", self.name.directory)
+        self._member.leave()
+        self._member.join(self.options.lock_timeout)
+        with write_session(self.name.root, self._commit_options()) as session:
+            self._adopt(session)
 
     def _update(self) -> None:
         """Writes the files; later if another writer has the store now."""
@@ -303,6 +315,7 @@ class Share:
             )
 
     def _leave(self) -> None:
+        self._is_open = False
         self._keeper.close()
         self.log.close()
         self._member.leave()
@@ -311,7 +324,7 @@ class Share:
         """Takes over what the in-flight log, the offset file and a broker's records have."""
         finish_revive(self.name, self.log, session)
         known = self._mirror.read()
-        self.log.run(lambda state: _opened(state, self.name, known))
+        self.log.run(lambda state: opened(state, self.name, known))
         self._mirror.compare(known)
         take_over(self.name, self.log, session.store())
         self.log.run(lambda state: switch_order(state, self.is_ordered))
@@ -378,15 +391,3 @@ class _Begun:
 
     offsets: dict[PopQueue, int] = field(default_factory=dict)
     corrected: dict[PopQueue, int] = field(default_factory=dict)
-
-
-def _opened(state: PopState, name: PopName, known: Mapping[QueueKey, int]) -> None:
-    """The first consumer starts at the offsets of the file."""
-    if not state.is_closed:
-        return
-    state.open()
-    flags = name.flags()
-    for (topic, queue_id), offset in known.items():
-        if topic in flags and offset >= 0:
-            state.set_offset(flags[topic], queue_id, offset)
-            state.note_mirrored({(flags[topic], queue_id): offset})

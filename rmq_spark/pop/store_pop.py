@@ -140,17 +140,17 @@ class StorePop:
             raise errors[0]
 
     def _correct(self, pop: TopicPop, share: Share) -> None:
-        """Lowers offsets behind the end of their queues."""
+        """Lowers offsets behind the end of their queues, and sets those that the in-flight log has lost."""
         queues = pop.queues
-        beyond = share.run(
+        wrong = share.run(
             lambda state: [
                 key
-                for key, each in state.queues.items()
-                if key in queues and each.next_offset > queues[key].max_offset
+                for key, queue in queues.items()
+                if key not in state.queues or state.queues[key].next_offset > queue.max_offset
             ]
         )
-        if beyond:
-            share.begin(beyond)
+        if wrong:
+            share.begin(wrong)
 
     def abandon(self) -> None:
         """In a forked child: closes the files that it shares with its parent."""

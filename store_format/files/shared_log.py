@@ -107,8 +107,13 @@ class SharedLog:
         self._descriptor = -1
 
     def is_replaced(self) -> bool:
-        """Whether the path names another file than at the last read, or none; `read_new` then begins at 0."""
-        return self._descriptor < 0 or not is_named(self.path, self._descriptor)
+        """Whether the path names another file than at the last read, none, or a file that was cut in place by
+        another program, such as a copy of a backup; `read_new` then begins at 0."""
+        return (
+            self._descriptor < 0
+            or not is_named(self.path, self._descriptor)
+            or os.fstat(self._descriptor).st_size < self.end
+        )
 
     def read_new(self, size_max: int) -> bytes:
         """The bytes behind `end`; from the start of the file if the file was replaced.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import pickle
+import shutil
 import signal
 import time
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
+from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.members import live_topics
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
@@ -247,3 +249,19 @@ def test_paths_are_those_of_spark(tmp_path: Path) -> None:
 def test_a_consumer_is_not_pickled(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"group billing: a consumer cannot be pickled or copied; make a"):
         pickle.dumps(SimpleConsumer(tmp_path, GROUP, {TOPIC: "*"}))
+
+
+@pytest.mark.parametrize("name", ["in-flight.log", "."])
+def test_a_consumer_goes_on_after_somebody_has_removed_the_in_flight_log(tmp_path: Path, name: str) -> None:
+    root = popped_store(tmp_path / "s", 4)
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        consumer.ack(consumer.receive(2))
+        path = root / ".rmqlog" / "pop" / GROUP / TOPIC / name
+        shutil.rmtree(path) if name == "." else path.unlink()
+        deadline = time.monotonic() + 10
+        while not (found := consumer.receive(4)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert [message.offset for message in found] in ([0, 1, 2, 3], [2, 3])
+        assert live_topics(str(root), GROUP) == [TOPIC]
+        consumer.ack(found)
+    assert read_group_offsets(str(root), GROUP) == {(TOPIC, 0): 4}

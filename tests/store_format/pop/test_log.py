@@ -17,7 +17,7 @@ import pytest
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.shared_log import FileLock
 from store_format.pop.check_point import CheckPoint
-from store_format.pop.log import InFlightLog, in_flight_directory, in_flight_logs, read_in_flight
+from store_format.pop.log import LOG_NAME, InFlightLog, in_flight_directory, in_flight_logs, read_in_flight
 from store_format.pop.reader import InFlightReader
 from store_format.pop.records import MAGIC, frame, note
 from store_format.pop.state import PopState
@@ -195,6 +195,18 @@ def test_a_directory_that_was_removed_or_restored(directory: str, tmp_path: Path
     os.rename(tmp_path / ".rmqlog", tmp_path / "newer")
     os.rename(tmp_path / "old", tmp_path / ".rmqlog")
     assert log.run(lambda state: state.queues[0, 0].next_offset) == 7
+
+
+def test_a_log_that_was_cut_in_place_is_read_again(directory: str) -> None:
+    one, other = InFlightLog(directory), InFlightLog(directory)
+    one.run(lambda state: state.set_offset(0, 0, 10))
+    path = Path(directory, LOG_NAME)
+    backup = path.read_bytes()
+    other.run(lambda state: state.set_offset(0, 0, 20))
+    path.write_bytes(backup)
+    other.run(lambda state: state.set_offset(0, 1, 30))
+    for log in (one, other):
+        assert log.run(lambda state: [state.queues[0, queue].next_offset for queue in (0, 1)]) == [10, 30]
 
 
 def test_names_that_are_no_names(tmp_path: Path) -> None:
