@@ -7,8 +7,9 @@ import socket
 import threading
 import time
 import weakref
+from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from random import Random
 from types import TracebackType
 from typing import NoReturn
@@ -187,9 +188,13 @@ class SimpleConsumer:
         stores.abandon()
 
     def __del__(self) -> None:
-        """A consumer that nobody closes leaves the group as one that was killed."""
+        """A consumer that nobody closes leaves the group as one that was killed.
+
+        In a thread of its own: the garbage collector may call this in a thread that has any of the locks.
+        """
         if not getattr(self, "_is_closed", True):
-            self._stores.leave()
+            with suppress(RuntimeError):  # the interpreter ends, and the locks with it
+                start_new_thread(self._stores.leave, ())
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(

@@ -13,6 +13,7 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.pop.members import live_topics
 from tests.support.popped import GROUP, TOPIC, popped_store
 
 
@@ -141,6 +142,8 @@ def test_messages_in_flight_come_again_in_the_other_way(tmp_path: Path, fifo: bo
     batch = consumer.receive(4)
     consumer.ack(batch[0])
     del consumer  # as if it were killed: it hands over nothing
+    while live_topics(str(root), GROUP):
+        time.sleep(0.01)
     with _consumer(root, clock, fifo=fifo) as other:
         assert _offsets(other.receive(32)) == [1, 2, 3, 4, 5]
 

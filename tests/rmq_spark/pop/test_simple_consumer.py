@@ -7,12 +7,14 @@ import pickle
 import shutil
 import signal
 import time
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
+from rmq_spark.pop.followed import FollowedStore
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.members import live_topics
@@ -265,3 +267,24 @@ def test_a_consumer_goes_on_after_somebody_has_removed_the_in_flight_log(tmp_pat
         assert live_topics(str(root), GROUP) == [TOPIC]
         consumer.ack(found)
     assert read_group_offsets(str(root), GROUP) == {(TOPIC, 0): 4}
+
+
+def test_the_garbage_collector_ends_a_consumer_in_the_middle_of_another_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    forgotten = [SimpleConsumer(str(root), "forgotten", {TOPIC: "*"})]
+    forgotten[0].open()
+    look = FollowedStore._changed_topics
+
+    def look_and_forget(store: FollowedStore) -> Counter[str]:
+        forgotten.clear()  # here, with the lock of the store
+        return look(store)
+
+    monkeypatch.setattr(FollowedStore, "_changed_topics", look_and_forget)
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        assert len(consumer.receive(1)) == 1
+    deadline = time.monotonic() + 10
+    while live_topics(str(root), "forgotten") and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert live_topics(str(root), "forgotten") == []
