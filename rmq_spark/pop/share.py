@@ -196,6 +196,11 @@ class Share:
             return low
         return max(high - 1, low)
 
+    def take_lost(self) -> int:
+        """Returns `lost`, and counts from 0 again."""
+        lost, self.lost = self.lost, 0
+        return lost
+
     def _warn_corrected(self, name: QueueKey, limits: tuple[int, int], before: int) -> None:
         low, high = limits
         lost = max(low - before, 0)

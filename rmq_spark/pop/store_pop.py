@@ -81,6 +81,7 @@ class StorePop:
         known = share.run(lambda state: set(state.queues))
         if wanted - known:
             share.begin(sorted(wanted - known))
+        self._settings.counters.add(lost=share.take_lost())
         pop.take_queues(found)
 
     def _open(self, topic: str, config: TopicConfig | None, look: StoreLook) -> TopicPop:

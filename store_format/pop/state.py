@@ -193,10 +193,6 @@ class PopState:
         """Takes over what a broker has in flight. The offsets of the queues were set before."""
         self._note("take", points=[as_json(each) for each in points])
 
-    def forget_settled(self, keys: Iterable[PointKey]) -> None:
-        """The broker's records have the acks of these check points now."""
-        self._note("forget", points=[list(key) for key in keys])
-
     # ---- replay --------------------------------------------------------------------------------------------
 
     def replay(self, frame: bytes, path: str, position: int) -> None:
@@ -355,10 +351,6 @@ class PopState:
             else:
                 self._add(point)
 
-    def _apply_forget(self, values: Mapping[str, Any]) -> None:
-        for flag, queue, start, pop in values["points"]:
-            self.settled.pop((flag, queue, start, pop), None)
-
     def _apply_state(self, values: Mapping[str, Any]) -> None:
         self.mirrored = {
             (flag, queue): (before, now) for flag, queue, before, now in values["mirrored"]
@@ -370,7 +362,7 @@ class PopState:
 
 _NOTES = {
     name: getattr(PopState, f"_apply_{name}")
-    for name in ("open", "close", "offset", "revive", "revived", "mirror", "take", "forget", "order", "state")
+    for name in ("open", "close", "offset", "revive", "revived", "mirror", "take", "order", "state")
 }
 
 

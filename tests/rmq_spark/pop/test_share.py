@@ -141,6 +141,17 @@ def test_messages_that_retention_deleted_are_counted(
     share.close()
 
 
+def test_a_consumer_counts_messages_that_retention_deleted_before_it_was_opened(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
+    queue = next(each for each in MessageStore.open(str(root)).queues() if each.min_offset > 1)
+    write_group_offsets(str(root), "g", {queue.key: 1}, timestamp=1)
+    with SimpleConsumer(str(root), "g", {queue.topic: "*"}, await_duration=0.0) as consumer:
+        consumer.receive(1)
+        assert consumer.metrics().lost == queue.min_offset - 1
+
+
 def test_a_consumer_counts_messages_that_retention_deleted_once(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
