@@ -20,6 +20,8 @@ from rmq_spark.pop.watcher import Place, Watcher, join, leave
 from rmq_spark.pop.watcher import notify as notify
 from store_format.errors import StoreNotFoundError
 
+_TIMEOUT_MAX = 1e8  # seconds, three years; locks take no endless timeout
+
 
 @dataclass(frozen=True, slots=True)
 class Look:
@@ -113,7 +115,7 @@ class Waiter:
         a change of a file in `also`. None comes after a last look that found nothing new. A caller that waits
         for a time, as the end of an invisible time, gives the timeout up to then. Raises as `look`.
         """
-        deadline = time.monotonic() + timeout
+        deadline = time.monotonic() + min(timeout, _TIMEOUT_MAX)
         with self._condition:
             self.blocked += 1
             self.waits_since = time.monotonic()
