@@ -81,6 +81,11 @@ class OpenedStores:
             known |= (read_topics(root) or {}).keys()
         there = {topic for store in look.stores for topic, _ in store.queues}
         for topic in self._settings.subscriptions:
+            if not known | there:
+                raise OptionError(
+                    f"{self._path}: expected a store with topic {topic}, found no topic at all; give the "
+                    "broker's store directory (storePathRootDir), or the directory of a cluster"
+                )
             if topic not in known | there:
                 raise OptionError(
                     f"topic {topic} is not in topics.json of {self._path}, and has no queue; "

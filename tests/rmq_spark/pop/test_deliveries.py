@@ -287,6 +287,8 @@ def test_unknown_topics_are_named(tmp_path: Path) -> None:
         match=r"^topic Oders is not in topics.json of .*, and has no queue; did you mean Orders\?$",
     ):
         SimpleConsumer(str(root), GROUP, {"Oders": "*"}).open()
+    with pytest.raises(OptionError, match=r"found no topic at all; give the broker's store directory"):
+        SimpleConsumer(str(root / "commitlog"), GROUP, {TOPIC: "*"}).open()
     with pytest.raises(OptionError, match=r"^subscriptions: expected at least one topic"):
         SimpleConsumer(str(root), GROUP, {})
     with pytest.raises(OptionError, match=r"^topic: expected letters"):
