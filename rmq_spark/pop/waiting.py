@@ -129,6 +129,8 @@ class Waiter:
                 return None
             found = self.look()
             return found if self._has_news(look) else None
+        except WaiterClosedError:
+            return None  # another thread has closed it meanwhile
         finally:
             with self._condition:
                 self.blocked -= 1

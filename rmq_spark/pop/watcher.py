@@ -121,10 +121,12 @@ class Watcher:
             return not self._places
 
     def end(self) -> None:
+        """Ends the thread, then closes the watch: `wake` must not write to a descriptor that is another's."""
         self._is_ending = True
         self._watch.wake()
         if threading.current_thread() is not self._thread:
             self._thread.join()
+            self._watch.close()
 
     def forget(self) -> None:
         """In a forked child: closes what it inherited. The lock may be held by a thread of the parent."""
@@ -176,7 +178,6 @@ class Watcher:
                 # The thread must not end silently, whatever the files of a store make of it.
                 _log.exception("waiting for messages goes on in %g s", _ROUND_SECONDS)
                 time.sleep(_ROUND_SECONDS)
-        self._watch.close()
 
     def _serve(self, changed: Iterable[str]) -> None:
         concerned = {each for path in changed for each in self._files.get(path, ())}

@@ -104,8 +104,9 @@ class FileWatch:
 
     def wake(self) -> None:
         """Ends the wait that is under way, or the next one."""
-        with suppress(BlockingIOError):  # as full as it may be: a wait ends anyway
-            os.write(self._waking_end, b"\0")
+        with self._lock, suppress(BlockingIOError):  # as full as it may be: a wait ends anyway
+            if self._waking_end >= 0:
+                os.write(self._waking_end, b"\0")
 
     def wait(self, timeout: float) -> set[str]:
         """The paths that have changed, after at most `timeout` seconds; empty on a timeout or `wake`."""

@@ -177,3 +177,14 @@ def test_no_descriptor_is_left(tmp_path: Path) -> None:
         watch.watch([str(tmp_path / "file")])
         watch.close()
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_a_wake_after_the_close_writes_nowhere(tmp_path: Path) -> None:
+    """Another file may have the number of the descriptor by then."""
+    watch = FileWatch()
+    watch.close()
+    taken = [(tmp_path / str(number)).open("wb") for number in range(4)]
+    watch.wake()
+    for each in taken:
+        each.close()
+    assert [path.stat().st_size for path in tmp_path.iterdir()] == [0] * 4
