@@ -159,9 +159,13 @@ class SimpleConsumer:
             self._close()
 
     def _close(self) -> None:
-        self._stores.interrupt()
-        with self._condition:
-            self._condition.wait_for(lambda: not self._active)
+        try:
+            self._stores.interrupt()
+            with self._condition:
+                self._condition.wait_for(lambda: not self._active)
+        except BaseException:  # Ctrl-C: the consumer leaves as one that was killed
+            self._stores.leave()
+            raise
         self._stores.close()
 
     @contextmanager

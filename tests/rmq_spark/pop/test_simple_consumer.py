@@ -289,3 +289,18 @@ def test_the_garbage_collector_ends_a_consumer_in_the_middle_of_another_one(
     while live_topics(str(root), "forgotten") and time.monotonic() < deadline:
         time.sleep(0.01)
     assert live_topics(str(root), "forgotten") == []
+
+
+def test_a_close_that_is_interrupted_leaves_the_group(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0)
+    consumer.open()
+    consumer._active.append(-1)  # a receive of another thread that does not end
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            consumer.close()
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert live_topics(str(root), GROUP) == []
