@@ -108,6 +108,7 @@ class Share:
         share._refuse_other_order()
         share._member.join(share.options.lock_timeout)
         try:
+            share._refuse()  # a query may have joined at the same time
             with write_session(store.path, share._commit_options()) as session:
                 share._adopt(session)
         except BaseException:

@@ -148,8 +148,9 @@ class StreamGroup:
                 "same groupPath in all of them"
             ) from error
         try:
-            # a member may have joined there at the same time
+            # a member may have joined there, or begun to pop, at the same time
             refuse_members_elsewhere(group, directory, others, clocks, known_gone=gone)
+            self._refuse_pop()
         except OptionError:
             member.leave({})
             raise

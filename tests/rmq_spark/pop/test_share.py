@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,6 +27,7 @@ from rmq_spark.pop.mirror import compared
 from rmq_spark.pop.share import Share, ShareOptions
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
+from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
@@ -351,6 +356,36 @@ def test_a_group_with_queries_that_read_whole_queues_is_refused(root: Path) -> N
     finally:
         member.leave({}, 0)
     open_share(root).close()
+
+
+def _descriptors(path: str) -> int:
+    """How often this process has the file open."""
+    found = 0
+    for number in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):
+            found += os.readlink(f"/proc/self/fd/{number}") == path
+    return found
+
+
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc")
+def test_a_query_that_joins_meanwhile_is_noticed(root: Path) -> None:
+    open_share(root).close()
+    store = MessageStore.open(str(root))
+    membership = Membership("g", ("client",), strategy("AVG"), "T", lease_seconds=5.0)
+    directory = f"{root}/.rmqlog/groups/g"
+    make_path(directory)
+    closing = FileLock(f"{root}/.rmqlog/pop/g/T/members")  # the consumer before hands over
+    assert closing.try_exclusive()
+    with ThreadPoolExecutor(1) as threads:
+        opened = threads.submit(open_share, root)
+        while _descriptors(closing.path) < 2:  # until it waits for this lock
+            time.sleep(0.002)
+        member = join(directory, membership, StoreOffsets("g", {store.broker_name: str(root)}))
+        closing.close()
+        with pytest.raises(OptionError, match="found the query client in"):
+            opened.result()
+    member.leave({}, 0)
+    assert live_topics(str(root), "g") == []
 
 
 def test_live_consumers_are_known_until_the_last_has_left(root: Path) -> None:
