@@ -103,13 +103,6 @@ def is_blocked(info: OrderInfo, now_ms: int, invisible_ms: int, attempt_id: str 
     return now_ms < unblocked_at(info, invisible_ms)
 
 
-def with_invisible_time(info: OrderInfo, invisible_ms: int) -> OrderInfo:
-    """A batch without an invisible time takes that of the first pop that asks for its queue (needBlock)."""
-    return (
-        info if _has_invisible_time(info) or not info.offsets else replace(info, invisible_time=invisible_ms)
-    )
-
-
 def _has_invisible_time(info: OrderInfo) -> bool:
     return info.invisible_time is not None and info.invisible_time > 0
 

@@ -6,6 +6,7 @@ depends on how long the program takes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -107,8 +108,9 @@ class OurOrder:
             return False
         info = self._infos[queue]
         blocked = order_info.is_blocked(info, self._now, invisible, attempt or None)
-        if not attempt or attempt != info.attempt_id:
-            self._infos[queue] = order_info.with_invisible_time(info, invisible)
+        has_time = info.invisible_time is not None and info.invisible_time > 0
+        if (not attempt or attempt != info.attempt_id) and info.offsets and not has_time:
+            self._infos[queue] = replace(info, invisible_time=invisible)  # that of the first pop that asks
         return blocked
 
     def _ack(self, _: str, queue: int, offset: int, pop_time: int) -> int:
