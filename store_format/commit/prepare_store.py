@@ -83,11 +83,13 @@ class Opened:
 def is_sync(root: str, conf: BrokerConf) -> bool:
     """Whether a commit of a service waits for the disk: as the settings say, else as the last commit did.
 
-    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals.
+    After a commit with ASYNC_FLUSH only the service `flush` writes to the disk, at its intervals. Of a commit
+    that was broken off, the journal says it; its `abort` does not.
     """
     if "flushDiskType" in conf.given:
         return conf.flush_disk_type == "SYNC_FLUSH"
-    return not abort_mark(root)
+    journal = read_journal(root)
+    return journal.sync if journal is not None else not abort_mark(root)
 
 
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:

@@ -15,9 +15,11 @@ from typing import Any
 
 import pytest
 
+from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.commit.append import commit, recover
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.prepare_store import CommitOptions, is_sync
 from store_format.errors import StoreError
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.store import MessageStore
 from tests.support import failing_writer
 from tests.support.failing_writer import Failure, cut_small, install
@@ -351,3 +353,17 @@ def test_files_that_a_loading_broker_removes_under_a_commit(
         assert store.diagnose().of("damage", "warning") == []
         shutil.rmtree(root)
     assert removed > 10
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("at", "more"), [(30, ()), (20, ("async",))])
+def test_services_flush_as_the_commit_that_was_broken_off(
+    tmp_path: Path, at: int, more: tuple[str, ...]
+) -> None:
+    """`abort` is there in both cases; only the journal tells them apart."""
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 3))
+    subprocess.run(failing_writer.command(root, 3, 3, "kill", at, *more), cwd=_ROOT, check=False)
+    assert read_journal(str(root)) is not None
+    assert abort_mark(str(root))
+    assert is_sync(str(root), BrokerConf()) == (not more)
