@@ -143,7 +143,7 @@ def test_some_reads_see_prefixes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 def test_through_spark(spark: SparkSession, tmp_path: Path) -> None:
-    root, total = tmp_path / "store", 3000
+    root, total = tmp_path / "store", 2000
     with writer(root, total) as done:
         counts = []
         while not done():
