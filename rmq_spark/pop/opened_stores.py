@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 
 from rmq_spark.pop.keeper import begin_keeping, end_keeping
 from rmq_spark.pop.order import OrderPop
@@ -212,14 +213,9 @@ class OpenedStores:
 
     def _close_stores(self) -> None:
         stores, self._stores, self._pops = self._stores, {}, ()
-        errors: list[Exception] = []
-        for store in stores.values():
-            try:
-                store.close()
-            except Exception as error:
-                errors.append(error)
-        if errors:
-            raise errors[0]
+        with ExitStack() as closing:
+            for store in stores.values():
+                closing.callback(store.close)  # all of them, also after an error or a Ctrl-C
 
     def leave(self) -> None:
         """Lets go of threads and locks, and hands over nothing."""

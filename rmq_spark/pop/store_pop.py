@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -160,16 +161,10 @@ class StorePop:
 
     def close(self) -> None:
         """Leaves the group; the last consumer hands over what is in flight."""
-        with self._keeping, self._lock:
+        with self._keeping, self._lock, ExitStack() as closing:
             shares, self._shares, self.topics, self._version = self._shares, {}, {}, 0
-            errors: list[Exception] = []
             for share in shares.values():
-                try:
-                    share.close()
-                except (StoreError, OSError) as error:
-                    errors.append(error)
-            if errors:
-                raise errors[0]
+                closing.callback(share.close)  # all of them, also after an error or a Ctrl-C
 
 
 def _readable(

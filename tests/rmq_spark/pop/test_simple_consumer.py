@@ -17,10 +17,12 @@ import pytest
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from rmq_spark.pop.followed import FollowedStore
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
+from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.members import live_topics
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
+from tests.support.staged import append, numbered
 
 
 def _drain(consumer: SimpleConsumer) -> list[MessageView]:
@@ -302,5 +304,23 @@ def test_a_close_that_is_interrupted_leaves_the_group(tmp_path: Path) -> None:
         with pytest.raises(KeyboardInterrupt):
             consumer.close()
     finally:
+        signal.signal(signal.SIGALRM, before)
+    assert live_topics(str(root), GROUP) == []
+
+
+def test_an_interrupted_hand_over_leaves_all_topics(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    append(root, numbered("Other", 0, 4))
+    consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*", "Other": "*"}, await_duration=0)
+    consumer.open()
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    try:
+        with StoreLock(str(root)):  # another writer: the hand-over waits
+            signal.setitimer(signal.ITIMER_REAL, 0.2, 0.2)  # Ctrl-C, and again
+            with pytest.raises(KeyboardInterrupt):
+                consumer.close()
+            signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert live_topics(str(root), GROUP) == []
