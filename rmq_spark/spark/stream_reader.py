@@ -11,13 +11,14 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
-from rmq_spark.pop.stream import PopPositions
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from rmq_spark.pop.stream import PopPositions
 
 _log = logging.getLogger("rmq_spark")
 
@@ -61,5 +62,7 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 def _positions(scan: Scan) -> StreamPositions | PopPositions:
     stores, options = StreamStores(scan.options), scan.options
     if options.pop is not None:
+        from rmq_spark.pop.stream import PopPositions  # imported here: each Python worker imports this module
+
         return PopPositions(stores, scan, options.pop)
     return StreamPositions(stores) if options.group is None else GroupPositions(stores, options.group)
