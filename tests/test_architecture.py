@@ -84,6 +84,7 @@ ONE_ROOM = {
     "py4j": "rmq_spark.spark",
     "click": "rmq_spark.cli",
     "numba": "store_format.kernels",
+    "llvmlite": "store_format.kernels",
 }
 ALSO = {("rmq_spark/reference.py", "click")}
 
@@ -269,7 +270,7 @@ def test_a_relative_import_and_a_new_room_are_found(tmp_path: Path) -> None:
 
 
 def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> None:
-    allowed = {"numpy", "numba", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
+    allowed = {"llvmlite", "numpy", "numba", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
     found = {
         module: names
         for module in MODULES

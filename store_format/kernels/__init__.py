@@ -1,0 +1,49 @@
+"""Compiled loops over byte buffers: offsets and lengths in, arrays out. No files, no store, no Arrow.
+
+The only room that imports numba, which takes a third of a second. A module here is imported, and numba with
+it, at its first use as an attribute:
+
+    from store_format import kernels
+    kernels.crc32.crc32_ranges(data, starts, lengths)
+
+So callers import the room, never a module of it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from store_format.kernels import crc32 as crc32
+
+_WORTH_ROWS = 4096  # read or written one by one in about 50 ms
+
+_rows = 0
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name.startswith("_"):
+        raise AttributeError(name)
+    try:
+        return importlib.import_module(f"{__name__}.{name}")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}.{name}":
+            raise
+        raise AttributeError(f"no kernels of the name {name}") from error
+
+
+def worth(rows: int) -> bool:
+    """Returns whether `rows` more messages are worth the kernels, which take a third of a second to load.
+
+    True once numba is loaded in this process, and once the rows of all calls add up to a few thousand.
+    Fewer messages take the plain code that handles one message, with equal results.
+    """
+    global _rows
+    if "numba" in sys.modules:
+        return True
+    _rows += rows
+    return _rows >= _WORTH_ROWS

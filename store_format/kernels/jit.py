@@ -1,0 +1,43 @@
+"""How kernels are compiled: with explicit signatures, without the GIL, and kept in numba's cache."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+
+import numba
+from numba import types
+
+_Function = Callable[..., Any]  # mypy does not follow numba: parameters of kernels have no types
+
+# With this variable every load, store and copy of a kernel checks its range, and raises IndexError outside.
+CHECKED = os.environ.get("RMQLOG_CHECKED_KERNELS") == "1"
+
+# The types of parameters. What is only read may be a read-only array, such as a mapped file.
+BYTES = types.Array(types.uint8, 1, "C", readonly=True)
+BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
+INTS16 = types.Array(types.int16, 1, "C", readonly=True)
+INTS32 = types.Array(types.int32, 1, "C", readonly=True)
+INTS = types.Array(types.int64, 1, "C", readonly=True)
+WORDS = types.Array(types.uint64, 1, "C", readonly=True)
+OUT_BYTES = types.Array(types.uint8, 1, "C")
+OUT_BOOLS = types.Array(types.boolean, 1, "C")
+OUT_INTS16 = types.Array(types.int16, 1, "C")
+OUT_INTS32 = types.Array(types.int32, 1, "C")
+OUT_INTS = types.Array(types.int64, 1, "C")
+OUT_WORDS = types.Array(types.uint64, 1, "C")
+BOOL, INT32, INT, WORD, NOTHING = types.boolean, types.int32, types.int64, types.uint64, types.void
+
+
+def kernel(result: types.Type, *parameters: types.Type) -> Callable[[_Function], _Function]:
+    """Compiles a function for exactly these types; the other threads of Python run meanwhile.
+
+    All arrays are contiguous. A kernel raises nothing and checks each length before it uses it.
+    """
+    return numba.njit(result(*parameters), cache=True, nogil=True, boundscheck=CHECKED)
+
+
+def part(function: _Function) -> _Function:
+    """Compiles a function as a part of the kernels that call it, for the types with which they call it."""
+    return numba.njit(function, inline="never", nogil=True, boundscheck=CHECKED)

@@ -1,0 +1,36 @@
+"""The kernels are loaded where they pay, and nowhere else."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from store_format import kernels
+
+_WITHOUT_NUMBA = [
+    "import rmq_spark.cli.main",
+    "import rmq_spark.plan.batch, rmq_spark.plan.scan",
+    "import store_format; from store_format import kernels; assert not kernels.worth(100)",
+]
+
+
+@pytest.mark.parametrize("statement", _WITHOUT_NUMBA)
+@pytest.mark.process
+def test_an_import_of_the_project_loads_no_numba(statement: str) -> None:
+    check = f"{statement}; import sys; print('numba' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", check], capture_output=True, text=True).stdout == "False\n"
+
+
+@pytest.mark.process
+def test_some_thousand_rows_are_worth_the_kernels() -> None:
+    check = "from store_format import kernels; print([kernels.worth(1500) for _ in range(3)])"
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert found.stdout == "[False, False, True]\n"
+
+
+def test_a_module_that_does_not_exist_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError) as caught:
+        _ = kernels.no_such_kernels
+    assert str(caught.value) == "no kernels of the name no_such_kernels"
