@@ -30,8 +30,12 @@ def show_view(
     broker_conf: str | None = None,
     time_column: str | None = None,
     keep: KeepWhere | None = None,
+    wider: tuple[str, Sequence[str]] | None = None,
 ) -> int:
-    """Writes the view and returns the number of rows. `shown` are the columns of a table, () for all."""
+    """Writes the view and returns the number of rows. `shown` are the columns of a table, () for all.
+
+    With `wider`, (column, columns), a table has these columns instead if a row has a value in the column.
+    """
     from store_format.views.registry import view_batches, view_named
 
     batches: Iterable[pa.RecordBatch] = chain.from_iterable(
@@ -41,6 +45,10 @@ def show_view(
         batches = filtered(batches, filters, time_column)
     if keep is not None:
         batches = (batch.filter(keep(batch)) for batch in batches)
+    if wider is not None and output.form == "table":
+        batches = list(batches)
+        if any(batch[wider[0]].null_count < batch.num_rows for batch in batches):
+            shown = wider[1]
     return show_batches(
         output,
         batches,

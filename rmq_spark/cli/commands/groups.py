@@ -45,12 +45,12 @@ _LAG: tuple[str, ...] = (
     "committedOffset",
     "maxOffset",
     "lagMessages",
-    "readyMessages",
-    "inFlightMessages",
     "lagBytes",
     "lagMs",
     "lostMessages",
 )
+# Shown too if pop has messages in flight.
+_LAG_OF_POP = (*_LAG[:6], "readyMessages", "inFlightMessages", "oldestPopTimestamp", *_LAG[6:])
 _IN_FLIGHT = (
     "group",
     "topic",
@@ -150,10 +150,11 @@ def lag_(
     if retention and in_flight:
         raise click.UsageError("--retention and --in-flight cannot be combined; use only one")
     view, columns = "lag", _LAG
+    wider: tuple[str, tuple[str, ...]] | None = ("oldestPopTimestamp", _LAG_OF_POP)
     if retention:
-        view, columns = "retention", _LOST
+        view, columns, wider = "retention", _LOST, None
     elif in_flight:
-        view, columns = "inFlight", _IN_FLIGHT
+        view, columns, wider = "inFlight", _IN_FLIGHT, None
     keep = keep_where(group=group, topic=filters.topic)
     if not show_view(
         output,
@@ -164,6 +165,7 @@ def lag_(
         now_ms=now_ms,
         broker_conf=broker_conf,
         keep=keep,
+        wider=wider,
     ):
         _refuse_unknown(stores, group)
     return _what_is_unknown(stores)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.cli.main import main
 from rmq_spark.consume.lag import group_lag
 from rmq_spark.pop import SimpleConsumer
 from store_format.store import MessageStore
@@ -43,3 +44,19 @@ def test_a_hand_over_changes_no_number(tmp_path: Path) -> None:
         consumer.ack(consumer.receive(max_message_num=32, invisible_duration=60))
         assert _lag(root)[:3] == (3, 0, 3)
     assert list(_in_flight(root)) == [4, 5, 8]
+
+
+@pytest.mark.process
+def test_the_table_of_lag_has_the_columns_of_pop_only_with_messages_in_flight(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = popped_store(tmp_path / "store", 20)
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=1) as consumer:
+        messages = consumer.receive(max_message_num=5, invisible_duration=60)
+        assert main(["lag", str(root)]) == 0
+        names = capsys.readouterr().out.split("\n")[0].split()
+        assert names[5:9] == ["lagMessages", "readyMessages", "inFlightMessages", "oldestPopTimestamp"]
+        consumer.ack(messages)
+        assert main(["lag", str(root)]) == 0
+        names = capsys.readouterr().out.split("\n")[0].split()
+        assert names[5:7] == ["lagMessages", "lagBytes"]
