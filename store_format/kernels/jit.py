@@ -33,11 +33,13 @@ BOOL, INT32, INT, WORD, NOTHING = types.boolean, types.int32, types.int64, types
 def kernel(result: types.Type, *parameters: types.Type) -> Callable[[_Function], _Function]:
     """Compiles a function for exactly these types; the other threads of Python run meanwhile.
 
-    All arrays are contiguous. A kernel raises nothing and checks each length before it uses it.
+    All arrays are contiguous. A kernel raises nothing and checks each length before it uses it. Kernels and
+    parts allocate nothing: without numba's runtime, arrays are not counted at each call of a part, which
+    takes longer than the work of a small part. The caller gives all memory.
     """
-    return numba.njit(result(*parameters), cache=True, nogil=True, boundscheck=CHECKED)
+    return numba.njit(result(*parameters), cache=True, nogil=True, boundscheck=CHECKED, _nrt=False)
 
 
 def part(function: _Function) -> _Function:
     """Compiles a function as a part of the kernels that call it, for the types with which they call it."""
-    return numba.njit(function, inline="never", nogil=True, boundscheck=CHECKED)
+    return numba.njit(function, inline="never", nogil=True, boundscheck=CHECKED, _nrt=False)
