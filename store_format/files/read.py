@@ -208,6 +208,25 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         return file.read(size_max)
 
 
+def read_range(path: str, position: int, length: int, size: int) -> bytes:
+    """Returns `length` bytes of a file of exactly `size` bytes; b"" if the file is missing or is another.
+
+    For one read of a file: a `FileView` costs twice as much.
+    """
+    try:
+        descriptor = open_descriptor(path)
+    except FileNotFoundError:
+        return b""
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        data = os.pread(descriptor, length, position)
+    finally:
+        os.close(descriptor)
+    return data if status.st_size == size and len(data) == length else b""
+
+
 class FileView:
     """A store file open for reading: positional reads, slices, and a memory map for gathers.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
-from store_format.files.read import FileView, offset_file_name
+from store_format.files.read import offset_file_name, read_range
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, as_struct
 from store_format.message.locate import locate
@@ -204,23 +204,33 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
         return None
     if code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC:
         return None
-    grown = replace(
-        bounds,
-        last_file=file_start,
-        unit_stop=newest.stop,
-        max_offset=newest.stop,
-        last_physical_offset=physical_offset,
-        last_size=size,
+    return _grown(queue, bounds, newest, file_start)
+
+
+def _grown(queue: QueueRange, bounds: QueueBounds, newest: Newest, last_file: int) -> QueueRange:
+    """Returns the queue up to its newest entry. `dataclasses.replace` would take three times as long."""
+    grown = QueueBounds(
+        bounds.topic,
+        bounds.queue_id,
+        bounds.directory,
+        bounds.kind,
+        bounds.file_size,
+        bounds.first_file,
+        last_file,
+        bounds.commit_log_min,
+        bounds.unit_start,
+        newest.stop,
+        bounds.min_offset,
+        newest.stop,
+        bounds.first_physical_offset,
+        newest.physical_offset,
+        newest.size,
     )
-    return replace(queue, max_offset=newest.stop, bounds=grown)
+    return QueueRange(queue.topic, queue.queue_id, queue.min_offset, newest.stop, grown)
 
 
 def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
     """The bytes `start` to `stop` of the queue, all in one file; b"" if the file is missing or incomplete."""
     file_start = start - start % bounds.file_size
-    try:
-        with FileView(f"{bounds.directory}/{offset_file_name(file_start)}") as view:
-            data = view.read(start - file_start, stop - start)
-    except FileNotFoundError:
-        return b""
-    return data if len(data) == stop - start and view.size == bounds.file_size else b""
+    path = f"{bounds.directory}/{offset_file_name(file_start)}"
+    return read_range(path, start - file_start, stop - start, bounds.file_size)
