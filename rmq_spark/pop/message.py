@@ -12,8 +12,8 @@ from typing import NamedTuple
 from store_format.errors import CorruptStoreError, InvalidReceiptHandleError
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_host, offset_msg_id
+from store_format.message.one import SingleUnit, UnitPlace
 from store_format.message.properties import decode_properties
-from store_format.message.single_unit import SingleUnit, UnitPlace
 from store_format.message.sysflag import COMPRESSED
 from store_format.names import (
     BORN_HOST,
@@ -142,18 +142,18 @@ class MessageView:
     @property
     def message_id(self) -> str:
         """The id that the producer's client has assigned (UNIQ_KEY), else the offset message id."""
-        unit = self._decoded
+        head = self._decoded.head
         given = self.stored_properties.get(UNIQ_KEY)
-        return given or offset_msg_id(*unit.store_host, self.place.physical_offset)
+        return given or offset_msg_id(head.store_ip, head.store_port, head.physical_offset)
 
     @property
     def body(self) -> bytes:
         """The body, decompressed. Raises CorruptStoreError for bytes that cannot be decompressed."""
         unit = self._decoded
-        if not unit.sys_flag & COMPRESSED:
+        if not unit.head.sys_flag & COMPRESSED:
             return unit.body
         try:
-            return decompress(unit.body, unit.sys_flag, size_max=_BODY_SIZE_MAX)
+            return decompress(unit.body, unit.head.sys_flag, size_max=_BODY_SIZE_MAX)
         except DecompressionError as error:
             position = self.place.physical_offset - self.place.file_start
             raise CorruptStoreError(self.place.path, position, error.expected, error.found) from error
@@ -181,21 +181,22 @@ class MessageView:
     @property
     def delivery_attempt(self) -> int:
         """1 at the first delivery, one more at each further delivery."""
-        return self._attempt if self._attempt is not None else self._decoded.reconsume_times + 1
+        return self._attempt if self._attempt is not None else self._decoded.head.reconsume_times + 1
 
     @property
     def born_host(self) -> str:
         """The producer's address, without its port."""
+        head = self._decoded.head
         given = self.stored_properties.get(BORN_HOST)
-        return given or format_host(*self._decoded.born_host).rpartition(":")[0].strip("[]")
+        return given or format_host(head.born_ip, head.born_port).rpartition(":")[0].strip("[]")
 
     @property
     def born_timestamp(self) -> int:
-        return self._decoded.born_timestamp
+        return self._decoded.head.born_timestamp
 
     @property
     def store_timestamp(self) -> int:
-        return self._decoded.store_timestamp
+        return self._decoded.head.store_timestamp
 
     @property
     def properties(self) -> Mapping[str, str]:

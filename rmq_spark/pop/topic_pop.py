@@ -25,7 +25,7 @@ from store_format.errors import (
     StoreError,
     UnsupportedFormatError,
 )
-from store_format.message.single_unit import UnitPlace, decode_unit
+from store_format.message.one import UnitPlace, decode_unit
 from store_format.names import TAGS
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
@@ -286,7 +286,6 @@ class TopicPop:
         for each in out:
             point, queue = each.point, each.queue
             tags = self._subscription.tags.tags
-            topic = queue.topic.encode()
             places = each.window.places(point.offsets)
             units = read_units(queue.store.log, places)
             for bit, (offset, unit, (physical, size)) in enumerate(
@@ -298,7 +297,7 @@ class TopicPop:
                     continue
                 file, data = unit
                 place = UnitPlace(file.path, file.start, physical, size, queue.topic, queue.queue_id, offset)
-                message = self._message(each, place, data, topic)
+                message = self._message(each, place, data)
                 if message.error is not None:
                     self._counters.add(damaged=1)
                 elif tags and message.stored_properties.get(TAGS) not in tags:
@@ -315,7 +314,7 @@ class TopicPop:
             self._give_up(dead)
         return found
 
-    def _message(self, each: HandedOut, place: UnitPlace, data: bytes, topic: bytes) -> MessageView:
+    def _message(self, each: HandedOut, place: UnitPlace, data: bytes) -> MessageView:
         point = each.point
         handle = ReceiptHandle(
             point.start, point.pop_time, point.invisible_ms, self._revive_queue_id, point.flag,
@@ -325,7 +324,7 @@ class TopicPop:
         attempt = None if before is None else before + 1
         try:
             return MessageView(
-                self.root, self.topic, handle, place, decode_unit(data, place, topic), attempt=attempt
+                self.root, self.topic, handle, place, decode_unit(data, place), attempt=attempt
             )
         except CorruptStoreError as error:
             _log.warning("a damaged message was delivered with its error: %s", error)

@@ -23,7 +23,8 @@ from store_format.errors import (
 )
 from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
-from store_format.message.parts import HEAD_SIZE_MAX, read_head, stored_sizes
+from store_format.message.one import read_head
+from store_format.message.parts import HEAD_SIZE_MAX, stored_sizes
 from store_format.message.unit_refs import Identity, UnitRefs
 
 

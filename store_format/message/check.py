@@ -12,6 +12,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.layouts import (
     BLANK_HEAD,
     CRC_PROPERTY_NAME,
@@ -22,16 +23,8 @@ from store_format.layouts import (
     MESSAGE_SIZE_MIN,
     as_struct,
 )
-from store_format.message.crc import intact_bodies, range_crc
-from store_format.message.parts import (
-    HEAD_SIZE_MAX,
-    Sliceable,
-    find_all_parts,
-    find_parts,
-    head_layout,
-    head_offset,
-    read_head,
-)
+from store_format.message.one import Sliceable, Wrong, find_parts, locate_one, range_crc, read_head
+from store_format.message.parts import HEAD_SIZE_MAX, head_layout, head_offset
 from store_format.message.properties import parse_crc_property
 
 _START = as_struct(BLANK_HEAD)  # size and magic, of every kind of unit
@@ -123,7 +116,7 @@ def _check_message(
     size = head.total_size
     parts, wrong = find_parts(buffer, position, size, head)
     if wrong is not None:
-        return _torn(*wrong)
+        return _torn(wrong.at, wrong.expected, wrong.found)
     if verify_property_crc:
         return _check_property_crc(buffer, position, size)
     if verify_crc and parts.body_length:
@@ -169,14 +162,9 @@ def count_valid(
     The caller has followed the lengths: every unit has at least MESSAGE_SIZE_MIN bytes and lies inside the
     buffer, and `sizes` are the stored sizes.
     """
-    parts = find_all_parts(buffer, positions, sizes, base)
-    count = _prefix(parts.fits)
-    if verify_crc and count:
-        stored = parts.integers("body_crc")[:count]
-        count = _prefix(intact_bodies(buffer, parts.body_start[:count], parts.body_length[:count], stored))
-    return count
-
-
-def _prefix(passed: NDArray[np.bool_]) -> int:
-    """Returns the number of leading True."""
-    return len(passed) if passed.all() else int(passed.argmin())
+    if kernels.worth(len(positions)):
+        return int(kernels.units.count_valid(buffer, base, positions, sizes, verify_crc))
+    for i, (position, size) in enumerate(zip(positions.tolist(), sizes.tolist(), strict=True)):
+        if isinstance(locate_one(buffer, position, size, base + position, verify_crc=verify_crc), Wrong):
+            return i
+    return len(positions)

@@ -7,20 +7,30 @@ others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import gather_ranges
-from store_format.layouts import MESSAGE_SIZE_MIN
+from store_format import kernels
+from store_format.arrays.ranges import gather_ranges, gather_units
+from store_format.errors import CorruptStoreError
+from store_format.layouts import MESSAGE_HEADS
 from store_format.message import sysflag
-from store_format.message.crc import intact_bodies
-from store_format.message.explain import explain
-from store_format.message.parts import PartArrays, find_all_parts
+from store_format.message.one import Located, QueuePlace, Wrong, locate_one
+from store_format.message.parts import PartArrays, head_offset, head_variant
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 
 _Ints = NDArray[np.int64]
+
+# Of each head field its offset in each variant of the head.
+_OFFSETS = {
+    name: np.array([head_offset(name, variant) for variant in range(len(MESSAGE_HEADS))])
+    for name in MESSAGE_HEADS[0].names or ()
+}
+_NO_INTS, _NO_INTS32 = np.empty(0, np.int64), np.empty(0, np.int32)
+_NO_BYTES, _NO_BOOLS = np.empty(0, np.uint8), np.empty(0, bool)
 
 
 @dataclass(slots=True)
@@ -45,17 +55,24 @@ class Units:
 
     def integers(self, name: str) -> NDArray[np.generic]:
         """Returns a head field of every unit as a native array."""
-        return self.parts.integers(name)
+        kind = MESSAGE_HEADS[0][name]
+        at = _OFFSETS[name][head_variant(self.sys_flag)]
+        return gather_units(self.refs.buffer, self.refs.positions + at, kind).astype(kind.newbyteorder("="))
 
     def hosts(self, which: str) -> list[tuple[_Ints | None, NDArray[np.void], NDArray[np.int32]]]:
         """Returns (rows, raw addresses, ports) of the `born` or `store` hosts for each head variant.
 
         `rows` is None where the variant is that of all units.
         """
-        return [
-            (rows, heads[f"{which}_ip"], heads[f"{which}_port"].astype(np.int32))
-            for rows, heads in self.parts.heads.values()
-        ]
+        variants = head_variant(self.sys_flag)
+        ports = self.integers(f"{which}_port").astype(np.int32)
+        found = []
+        for variant in np.unique(variants).tolist() or [0]:
+            rows = np.flatnonzero(variants == variant)
+            at = self.refs.positions[rows] + head_offset(f"{which}_ip", variant)
+            ips = gather_units(self.refs.buffer, at, MESSAGE_HEADS[variant][f"{which}_ip"])
+            found.append((None if len(rows) == len(variants) else rows, ips, ports[rows]))
+        return found
 
     def stored_bodies(self) -> pa.BinaryArray:
         """Returns the bodies as stored: compressed bodies compressed, inner batches whole."""
@@ -90,84 +107,76 @@ def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
     properties add up; topic, queueId and queueOffset equal the identity's (except for light queues: `rows.py`
     checks them); with `verify_crc` the CRC of the stored body.
     """
-    inside = (
-        (refs.positions >= 0)
-        & (refs.sizes >= MESSAGE_SIZE_MIN)
-        & (refs.positions <= len(refs.buffer) - refs.sizes)
-    )
-    good = np.flatnonzero(inside) if not inside.all() else None
-    candidates = refs if good is None else refs.select(good)
-    units = Units(candidates, find_all_parts(refs.buffer, candidates.positions, candidates.sizes, refs.base))
-    passed = units.parts.fits
-    if refs.identity is not None:
-        passed = passed & _identity_equal(units)
-    if verify_crc and len(units):
-        parts, stored = units.parts, units.integers("body_crc")
-        passed = passed & intact_bodies(
-            refs.buffer, parts.body_start, parts.body_length, stored, units.stored_bodies
+    parts = _find_parts(refs, verify_crc)
+    if parts.fits.all():
+        return Units(refs, parts), []
+    good = np.flatnonzero(parts.fits)
+    bad = [BadUnit(i, explain(refs, i, verify_crc=verify_crc)) for i in np.flatnonzero(~parts.fits).tolist()]
+    return Units(refs.select(good), parts.select(good)), bad
+
+
+def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
+    found = PartArrays.of(len(refs))
+    outputs = [getattr(found, name) for name in PartArrays.__slots__]
+    if kernels.worth(len(refs)):
+        kernels.units.locate(
+            refs.buffer,
+            refs.base,
+            refs.positions,
+            refs.sizes,
+            verify_crc,
+            *_expected(refs.identity),
+            *outputs,
         )
-    if good is None and passed.all():
-        return units, []
-    kept = np.zeros(len(refs), bool)
-    kept[np.flatnonzero(passed) if good is None else good[passed]] = True
-    bad = [BadUnit(int(i), explain(refs, int(i), verify_crc=verify_crc)) for i in np.flatnonzero(~kept)]
-    return units.select(passed), bad
+        return found
+    for i in range(len(refs)):
+        unit = _locate_one(refs, i, verify_crc)
+        if isinstance(unit, Wrong):
+            continue
+        start, parts = int(refs.positions[i]), unit.parts
+        row = (
+            True, unit.head.sys_flag, start + parts.body_start, parts.body_length,
+            start + parts.topic_start, parts.topic_length, start + parts.properties_start,
+            parts.properties_length,
+        )  # fmt: skip
+        for output, value in zip(outputs, row, strict=True):
+            output[i] = value
+    return found
 
 
-def _identity_equal(units: Units) -> NDArray[np.bool_]:
-    """Returns whether each unit has the queue and topic of its queue entry. Light queues pass."""
-    identity, parts = units.refs.identity, units.parts
-    assert identity is not None
-    same: NDArray[np.bool_] = (units.integers("queue_id") == identity.queue_ids) & (
-        units.integers("queue_offset") == identity.queue_offsets
+def _locate_one(refs: UnitRefs, i: int, verify_crc: bool) -> Located | Wrong:
+    identity, place = refs.identity, None
+    if identity is not None and not identity.is_light(i):
+        place = QueuePlace(identity.topic_of(i), int(identity.queue_ids[i]), int(identity.queue_offsets[i]))
+    position = int(refs.positions[i])
+    return locate_one(
+        refs.buffer, position, int(refs.sizes[i]), refs.base + position, place, verify_crc=verify_crc
     )
-    light = identity.light_rows()
-    if light is not None:
-        same |= light
-    return same & _topic_equal(units.refs.buffer, parts.topic_start, parts.topic_length, identity, parts.fits)
 
 
-def _topic_equal(
-    buffer: NDArray[np.uint8], start: _Ints, length: _Ints, identity: Identity, passed: NDArray[np.bool_]
-) -> NDArray[np.bool_]:
-    """Returns whether each stored topic is the expected one. Units of light queues pass."""
+def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptStoreError:
+    """Returns the first check that the unit fails, as an error with file, byte, expected and found."""
+    wrong = _locate_one(refs, index, verify_crc)
+    if not isinstance(wrong, Wrong):  # a broker has completed the unit meanwhile
+        wrong = Wrong(0, "a valid message", "a message that fails a check")
+    return wrong.error(refs.path, int(refs.positions[index]))
+
+
+def _expected(identity: Identity | None) -> tuple[NDArray[Any], ...]:
+    """Returns the arguments of the kernel that say in which queue each unit should be."""
+    if identity is None:
+        return _NO_INTS32, _NO_INTS, _NO_BYTES, _NO_INTS, _NO_INTS32, _NO_BOOLS
     encoded = [topic.encode() for topic in identity.topics]
-    equal = np.ones(len(start), bool)
-    if identity.topic_index is None:
-        if not (identity.light and identity.light[0]):
-            equal = length == len(encoded[0])
-            _clear_unequal(buffer, start, equal, np.array(encoded[:1]), None)
-        return equal
-    lengths = np.array([len(topic) for topic in encoded])
+    edges = np.cumsum([0, *(len(topic) for topic in encoded)])
     light = np.array(identity.light or [False] * len(encoded))
-    for size in np.unique(lengths[~light]).tolist():
-        same = np.flatnonzero((lengths == size) & ~light)
-        rank = np.full(len(encoded), -1)
-        rank[same] = np.arange(len(same))
-        ranks = rank[identity.topic_index]
-        rows = np.flatnonzero(ranks >= 0)
-        matches = (length[rows] == size) & passed[rows]
-        _clear_unequal(buffer, start[rows], matches, np.array([encoded[i] for i in same]), ranks[rows])
-        equal[rows] = matches
-    return equal
-
-
-def _clear_unequal(
-    buffer: NDArray[np.uint8],
-    start: _Ints,
-    equal: NDArray[np.bool_],
-    expected: NDArray[np.bytes_],
-    ranks: _Ints | None,
-) -> None:
-    """Clears `equal` where the bytes at `start` are not the expected name. Rows already False stay False."""
-    size = expected.dtype.itemsize
-    if not equal.any() or not size:
-        return
-    # Options and directory listings refuse names with NUL, so that comparing S values compares bytes.
-    windows = np.ndarray((len(buffer) - size + 1,), f"S{size}", buffer, strides=(1,))
-    rows = slice(None) if equal.all() else np.flatnonzero(equal)
-    found = windows[start[rows]]
-    equal[rows] = found == (expected[0] if ranks is None else expected[ranks[rows]])
+    return (
+        np.ascontiguousarray(identity.queue_ids, np.int32),
+        np.ascontiguousarray(identity.queue_offsets, np.int64),
+        np.frombuffer(b"".join(encoded) + bytes(8), np.uint8),
+        edges,
+        _NO_INTS32 if identity.topic_index is None else np.ascontiguousarray(identity.topic_index, np.int32),
+        light,
+    )
 
 
 def inner_batches(units: Units) -> NDArray[np.bool_]:

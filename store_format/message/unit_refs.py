@@ -39,7 +39,13 @@ class Identity:
         return np.array(self.light)[self.topic_index]
 
     def topic_of(self, i: int) -> str:
-        return self.topics[0 if self.topic_index is None else int(self.topic_index[i])]
+        return self.topics[self._topic(i)]
+
+    def is_light(self, i: int) -> bool:
+        return bool(self.light) and self.light[self._topic(i)]
+
+    def _topic(self, i: int) -> int:
+        return 0 if self.topic_index is None else int(self.topic_index[i])
 
     def select(self, index: NDArray[np.generic]) -> Identity:
         topic_index = None if self.topic_index is None else self.topic_index[index]

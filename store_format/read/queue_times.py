@@ -11,7 +11,8 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError
-from store_format.message.parts import HEAD_SIZE_MAX, read_head
+from store_format.message.one import read_head
+from store_format.message.parts import HEAD_SIZE_MAX
 
 
 def offset_at_time(

@@ -22,7 +22,7 @@ from store_format.errors import StoreError
 from store_format.java.hashes import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import locate
-from store_format.message.parts import find_parts, read_head
+from store_format.message.one import find_parts, read_head
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue

@@ -9,7 +9,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError
 from store_format.message.locate import locate
-from store_format.message.single_unit import SingleUnit, UnitPlace, decode_unit
+from store_format.message.one import SingleUnit, UnitPlace, decode_unit
 from store_format.message.stored import stored_messages
 from store_format.message.unit_refs import Identity, UnitRefs
 from tests.support import oracle
@@ -52,16 +52,16 @@ def _refs(unit: bytes, place: UnitPlace) -> UnitRefs:
 def test_the_fields_are_those_of_locate(message: Message) -> None:
     unit = oracle.encode_message(message)
     place = _place(message, unit)
-    found = decode_unit(unit, place, message.topic_bytes)
+    found = decode_unit(unit, place)
     units, bad = locate(_refs(unit, place), verify_crc=True)
     assert not bad
     columns = stored_messages([units]).messages
     for name in ("flag", "sys_flag", "born_timestamp", "store_timestamp", "reconsume_times",
                  "prepared_transaction_offset"):  # fmt: skip
-        assert getattr(found, name) == int(np.asarray(getattr(columns, name))[0]), name
+        assert getattr(found.head, name) == int(np.asarray(getattr(columns, name))[0]), name
     assert (found.body, found.properties) == (columns.body[0].as_py(), columns.properties[0].as_py())
     for which in ("born", "store"):
-        ip, port = getattr(found, f"{which}_host")
+        ip, port = getattr(found.head, f"{which}_ip"), getattr(found.head, f"{which}_port")
         wide = np.asarray(getattr(columns, f"{which}_ip"))[0].tobytes()
         assert (ip.ljust(16, b"\0"), port) == (wide, int(np.asarray(getattr(columns, f"{which}_port"))[0]))
 
@@ -74,17 +74,17 @@ def test_damage_is_found_and_explained_as_by_locate(message: Message) -> None:
     for position in range(len(unit)):
         changed = bytearray(unit)
         changed[position] ^= random.randrange(1, 256)
-        _compare(bytes(changed), place, message.topic_bytes)
+        _compare(bytes(changed), place)
     for size in (0, 50, 88, 91, len(unit) - 1):
         with pytest.raises(CorruptStoreError):
-            decode_unit(unit[:size], place, message.topic_bytes)
+            decode_unit(unit[:size], place)
 
 
-def _compare(unit: bytes, place: UnitPlace, topic: bytes) -> None:
+def _compare(unit: bytes, place: UnitPlace) -> None:
     _, bad = locate(_refs(unit, place), verify_crc=True)
     found: SingleUnit | CorruptStoreError
     try:
-        found = decode_unit(unit, place, topic)
+        found = decode_unit(unit, place)
     except CorruptStoreError as error:
         found = error
     if bad:

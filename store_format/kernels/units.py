@@ -1,0 +1,164 @@
+"""Checks message units and finds their parts (CommitLog.calMsgLength, spec 2.1), many in one pass.
+
+    head | body | topic length | topic | properties length | properties
+
+`message/one.py` has the same checks for one unit, and the words for what is wrong.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from store_format.kernels.crc32 import crc32
+from store_format.kernels.jit import (
+    BOOL,
+    BOOLS,
+    BYTES,
+    INT,
+    INTS,
+    INTS32,
+    OUT_BOOLS,
+    OUT_INTS,
+    OUT_INTS32,
+    kernel,
+    part,
+)
+from store_format.kernels.words import U64, load16, load32, load64, word
+from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
+
+_V1, _V2 = MAGIC_V1 - 2**32, MAGIC_V2 - 2**32  # as signed numbers
+_MAGIC, _BODY_CRC, _QUEUE_ID, _QUEUE_OFFSET, _PHYSICAL_OFFSET, _SYS_FLAG = (
+    int(MESSAGE_HEADS[0].fields[name][1])  # type: ignore[index]
+    for name in ("magic", "body_crc", "queue_id", "queue_offset", "physical_offset", "sys_flag")
+)
+_HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # with two IPv4 hosts
+_MORE = MESSAGE_HEADS[1].itemsize - _HEAD_SIZE  # for each IPv6 host
+_TOPIC_LENGTH_MAX_V1 = 0x7F  # MessageDecoder reads one signed byte
+_CRC_MASK = 0x7FFFFFFF
+
+
+@part
+def find_parts(buffer, position, size, physical_offset):
+    """Returns (body start, body length, topic start, topic length, properties start, properties length).
+
+    Starts are positions in `buffer`; all are 0 for bytes that are no unit of `size` bytes with its own
+    `physical_offset`. The last bytes of a unit that fits are its properties.
+    """
+    none = (0, 0, 0, 0, 0, 0)
+    if size < MESSAGE_SIZE_MIN or position < 0 or position > len(buffer) - size:
+        return none
+    magic = load32(buffer, position + _MAGIC)
+    if (
+        load32(buffer, position) != size
+        or (magic != _V1 and magic != _V2)
+        or load64(buffer, position + _PHYSICAL_OFFSET) != physical_offset
+    ):
+        return none
+    sys_flag = load32(buffer, position + _SYS_FLAG)
+    head_size = _HEAD_SIZE + _MORE * ((sys_flag >> 4 & 1) + (sys_flag >> 5 & 1))
+    width = 1 if magic == _V1 else 2
+    room = size - head_size - width - 2  # of body, topic and properties
+    if room < 0:
+        return none
+    body_start = position + head_size
+    body_length = max(load32(buffer, body_start - 4), 0)  # negative: no body, as in MessageDecoder
+    if body_length > room:
+        return none
+    topic_at = body_start + body_length
+    if width == 1:
+        topic_length = np.int64(buffer[topic_at])
+        topic_fits = topic_length <= _TOPIC_LENGTH_MAX_V1
+    else:
+        topic_length = load16(buffer, topic_at)
+        topic_fits = topic_length >= 0
+    properties_length = room - body_length - topic_length
+    if not topic_fits or properties_length < 0:
+        return none
+    topic_start = topic_at + width
+    properties_at = topic_start + topic_length
+    if load16(buffer, properties_at) != properties_length:
+        return none
+    return body_start, body_length, topic_start, topic_length, properties_at + 2, properties_length
+
+
+@part
+def is_intact(buffer, position, body_start, body_length):
+    """Returns whether the body has its stored CRC. An empty body has none, as in recovery by a broker."""
+    return body_length == 0 or (
+        crc32(buffer, body_start, body_length) & _CRC_MASK == load32(buffer, position + _BODY_CRC)
+    )
+
+
+@part
+def _is_equal(buffer, at, padded, start, size):
+    """Returns whether two ranges of `size` bytes are equal; `padded` has eight more bytes behind it."""
+    done = 0
+    while done < size:
+        left = size - done
+        if at + done <= len(buffer) - 8:
+            different = word(buffer, at + done) ^ word(padded, start + done)
+            if different << U64(64 - 8 * min(left, 8)) != U64(0):
+                return False
+            done += 8
+        else:
+            if buffer[at + done] != padded[start + done]:
+                return False
+            done += 1
+    return True
+
+
+@kernel(
+    INT, BYTES, INT, INTS, INTS, BOOL,
+    INTS32, INTS, BYTES, INTS, INTS32, BOOLS,
+    OUT_BOOLS, OUT_INTS32, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS,
+)  # fmt: skip
+def locate(
+    buffer, base, positions, sizes, verify_crc,
+    queue_ids, queue_offsets, topics, topic_edges, topic_index, light,
+    fits, sys_flags, body_start, body_length, topic_start, topic_length, properties_start, properties_length,
+):  # fmt: skip
+    """Fills `fits`, and for the units that fit the other outputs, which are 0 before. Returns their number.
+
+    Unit i should lie at positions[i] of `buffer`, whose first byte has the physical offset `base`, with
+    sizes[i] bytes. Unless `topic_edges` is empty, its queue id and queue offset should be queue_ids[i] and
+    queue_offsets[i], and its topic number topic_index[i] (0 where that is empty) of `topics`: topic k is
+    topics[topic_edges[k]:topic_edges[k + 1]], and eight bytes of padding follow the last. light[k] says that
+    a unit has another topic, queue id and queue offset than its queue (%LMQ%).
+    """
+    count = 0
+    for i in range(len(positions)):
+        position = positions[i]
+        parts = find_parts(buffer, position, sizes[i], base + position)
+        if parts[0] == 0:
+            continue
+        if len(topic_edges):
+            topic = np.int64(topic_index[i]) if len(topic_index) else 0
+            start = topic_edges[topic]
+            size = topic_edges[topic + 1] - start
+            if not light[topic] and (
+                load32(buffer, position + _QUEUE_ID) != queue_ids[i]
+                or load64(buffer, position + _QUEUE_OFFSET) != queue_offsets[i]
+                or parts[3] != size
+                or not _is_equal(buffer, parts[2], topics, start, size)
+            ):
+                continue
+        if verify_crc and not is_intact(buffer, position, parts[0], parts[1]):
+            continue
+        count += 1
+        fits[i] = True
+        sys_flags[i] = load32(buffer, position + _SYS_FLAG)
+        body_start[i], body_length[i] = parts[0], parts[1]
+        topic_start[i], topic_length[i] = parts[2], parts[3]
+        properties_start[i], properties_length[i] = parts[4], parts[5]
+    return count
+
+
+@kernel(INT, BYTES, INT, INTS, INTS, BOOL)
+def count_valid(buffer, base, positions, sizes, verify_crc):
+    """Returns how many leading units fit, as in `locate`."""
+    for i in range(len(positions)):
+        position = positions[i]
+        parts = find_parts(buffer, position, sizes[i], base + position)
+        if parts[0] == 0 or (verify_crc and not is_intact(buffer, position, parts[0], parts[1])):
+            return i
+    return len(positions)
