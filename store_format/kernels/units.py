@@ -23,7 +23,7 @@ from store_format.kernels.jit import (
     kernel,
     part,
 )
-from store_format.kernels.words import U64, load16, load32, load64, word
+from store_format.kernels.words import U64, load16, load32, load64, prefetch_range, word
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
 _V1, _V2 = MAGIC_V1 - 2**32, MAGIC_V2 - 2**32  # as signed numbers
@@ -35,6 +35,9 @@ _HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # with two IPv4 hosts
 _MORE = MESSAGE_HEADS[1].itemsize - _HEAD_SIZE  # for each IPv6 host
 _TOPIC_LENGTH_MAX_V1 = 0x7F  # MessageDecoder reads one signed byte
 _CRC_MASK = 0x7FFFFFFF
+# How far ahead units are prefetched, and how many bytes of each: of long ones the head and the properties.
+_AHEAD = 8
+_PREFETCHED_MAX, _PREFETCHED_WITH_BODY_MAX = 320, 1344
 
 
 @part
@@ -79,6 +82,16 @@ def find_parts(buffer, position, size, physical_offset):
     if load16(buffer, properties_at) != properties_length:
         return none
     return body_start, body_length, topic_start, topic_length, properties_at + 2, properties_length
+
+
+@part
+def prefetch_unit(buffer, position, size, verify_crc):
+    """Prefetches what the checks of the unit look at, and the properties; any numbers are harmless."""
+    if size <= (_PREFETCHED_WITH_BODY_MAX if verify_crc else _PREFETCHED_MAX):
+        prefetch_range(buffer, position, size)
+    else:
+        prefetch_range(buffer, position, 128)
+        prefetch_range(buffer, position + size - 256, 256)
 
 
 @part
@@ -127,6 +140,8 @@ def locate(
     """
     count = 0
     for i in range(len(positions)):
+        if i + _AHEAD < len(positions):
+            prefetch_unit(buffer, positions[i + _AHEAD], sizes[i + _AHEAD], verify_crc)
         position = positions[i]
         parts = find_parts(buffer, position, sizes[i], base + position)
         if parts[0] == 0:
@@ -157,6 +172,8 @@ def locate(
 def count_valid(buffer, base, positions, sizes, verify_crc):
     """Returns how many leading units fit, as in `locate`."""
     for i in range(len(positions)):
+        if i + _AHEAD < len(positions):
+            prefetch_unit(buffer, positions[i + _AHEAD], sizes[i + _AHEAD], verify_crc)
         position = positions[i]
         parts = find_parts(buffer, position, sizes[i], base + position)
         if parts[0] == 0 or (verify_crc and not is_intact(buffer, position, parts[0], parts[1])):
