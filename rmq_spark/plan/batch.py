@@ -14,6 +14,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.by_key import narrowed, offsets_of_key
+from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Split, StoreSlices, make_splits, splits_of_clients
 from rmq_spark.plan.starts import Starts, offset_at
 from rmq_spark.plan.stores import open_stores
@@ -35,6 +36,7 @@ class Plan:
     lost: int = 0
 
 
+@collector_paused()
 def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     """Looks at the stores once and divides the read into splits for `cores` tasks (default: this machine's).
 

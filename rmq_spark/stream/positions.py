@@ -15,6 +15,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.batch import Plan
+from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.starts import start_offset
 from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
@@ -79,6 +80,7 @@ class StreamPositions:
         # the last question, for the same reason
         self._begun: tuple[_Json, StreamOffset] = ({}, StreamOffset())
 
+    @collector_paused()
     def initial(self) -> _Json:
         """The first offset of a new query. Spark asks more than once, and always gets the same answer."""
         if self._initial is None:
@@ -103,6 +105,7 @@ class StreamPositions:
             self._reported = version, StreamOffset(positions).to_json()
         return self._reported[1]
 
+    @collector_paused()
     def latest(self, start: _Json) -> _Json:
         """The end of the micro-batch that begins at `start`; `start` itself if there is nothing to read.
 
@@ -167,6 +170,7 @@ class StreamPositions:
             )
         return self._begun[1]
 
+    @collector_paused()
     def plan(self, start: _Json, end: _Json) -> Plan:
         """The splits of the micro-batch between two offsets, which Spark may repeat.
 
