@@ -243,16 +243,17 @@ _PARALLEL = (
         values.sized(
             _PARTITION_SIZE_MIN, _LONG_MAX, "a number without a unit is bytes: write 64m for 64 MiB"
         ),
-        "Queues share a partition up to this size; a larger queue is split. At least `64k`; at most 100,000 "
-        "partitions result.",
+        "The largest partition, in bytes of the commitlog; queues are split for it. At least `64k`; at most "
+        "100,000 partitions result.",
         "64m",
     ),
     Option(
         "splitBy",
         "word",
         values.one_of(QUEUE, WHOLE_QUEUE, COMMITLOG),
-        "`queue`: reads each queue in its order. `wholeQueue`: the same, and each queue is one partition, "
-        "never split. `commitlog`: reads all queues in one sequential pass, best on cold disks.",
+        "`queue`: a partition reads each of its queues in its order; large queues are split at the same "
+        "places of the commitlog. `wholeQueue`: each queue is one partition, never split. `commitlog`: each "
+        "partition is exactly one range of the commitlog, best on cold disks.",
         "queue",
     ),
 )

@@ -27,7 +27,6 @@ _log = logging.getLogger(__name__)
 # costs a page fault, and tasks of interleaved queues access the same pages. Spark ends a worker that is idle
 # for a minute.
 _FILES = FileCache(capacity=64, bytes_max=4 << 30)
-_LOG_ORDER_ENTRIES = 1 << 21  # one pass over the files needs all entries of a partition at once: about 80 MB
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,6 @@ class Scan:
             # Brokers do not filter retried messages again: the subscription of a retry topic is "*".
             tags = TagFilter() if is_retry else self.options.tag_filter
             reader = self._reader(store, self.fields.sources, tags, None if is_retry else where, tolerance)
-            if share.in_log_order:
-                reader.chunk_entries = _LOG_ORDER_ENTRIES
             yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)
 
     def _reader(

@@ -1,25 +1,22 @@
 """Splits: plain values, each one Spark task's share of a read, packed by bytes of the commitlog.
 
-A Python task costs 15 to 60 ms before its first row, so small queues are packed into one split. A queue is
-cut only if it is larger than a split may be.
+A Python task costs 15 to 60 ms before its first row, so small queues are packed into one split. Larger queues
+are cut at the same places of the log (`stretches.py`).
 """
 
 from __future__ import annotations
 
-import heapq
 import logging
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import NamedTuple
-
-import numpy as np
 
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.read_table import COMMITLOG, QUEUE, WHOLE_QUEUE
-from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
+from rmq_spark.plan.stretches import Sized, groups_along_log
+from store_format.consumequeue.slices import QueueSlice, read_slice
 from store_format.errors import OptionError
 from store_format.read.log_reader import LogQueue
 from store_format.read.store import Queue, Store
@@ -36,16 +33,15 @@ _SAMPLES = 8
 class Share:
     """The part of one store in a split: slices of queues.
 
-    With `in_log_order`, one pass over the commitlog files reads all slices. `scan` is a physical range of the
-    commitlog that has to be walked, because no consume queue points at these messages; `repeated` are then
-    the queues whose offsets began again at 0.
+    One pass over the commitlog files reads all slices. `scan` is a physical range of the commitlog that has
+    to be walked, because no consume queue points at these messages; `repeated` are then the queues whose
+    offsets began again at 0.
     """
 
     store_path: str
     broker_name: str
     commit_log_paths: tuple[str, ...]
     slices: tuple[QueueSlice, ...]
-    in_log_order: bool = False
     scan: tuple[int, int] | None = None
     repeated: tuple[LogQueue, ...] = ()
 
@@ -95,26 +91,17 @@ class StoreSlices:
         )
 
 
-class _Sized(NamedTuple):
-    """A slice, and the estimated bytes of its messages in the commitlog."""
-
-    store: Store
-    slice: QueueSlice
-    bytes: int
-
-
 def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) -> list[Split]:
     """At least one split. `cores` is how many tasks can run at once."""
     if options.split_by == WHOLE_QUEUE:
         return _splits_of_queues(found) or [Split()]
     splits = [Split((share,)) for each in found for share in _scan_shares(each, options, cores)]
     sized = [
-        _Sized(each.store, piece, min(estimate_bytes(piece), each.store.log.size_bytes))
+        Sized(each.store, piece, min(estimate_bytes(piece), each.store.log.size_bytes))
         for each in found
         for piece in each.slices
     ]
-    by = _splits_by_commitlog if options.split_by == COMMITLOG else _splits_by_queue
-    return (splits + by(sized, options, cores)) or [Split()]
+    return (splits + _splits_along_log(sized, options, cores)) or [Split()]
 
 
 def splits_of_clients(
@@ -214,88 +201,28 @@ def _split_size(total: int, options: ReadOptions, queues: int, cores: int) -> tu
 # ---- splits ------------------------------------------------------------------------------------------------
 
 
-def _splits_by_queue(slices: list[_Sized], options: ReadOptions, cores: int) -> list[Split]:
-    """Whole queues packed into splits of about equal size; larger queues are cut."""
+def _splits_along_log(slices: Sequence[Sized], options: ReadOptions, cores: int) -> list[Split]:
+    """Each split is a stretch of the log; with splitBy=commitlog exactly, else small queues stay whole."""
     if not slices:
         return []
     total = sum(each.bytes for each in slices)
     size, wanted = _split_size(total, options, len(slices), cores)
-    parts = [part for each in slices for part in _cut_to_size(each, size)]
-    count = min(max(wanted, -(-total // size)), len(parts))
-    held: list[list[_Sized]] = [[] for _ in range(count)]
-    heap = [(0, number) for number in range(count)]
-    place: list[int] = [0] * len(parts)
-    for i in sorted(range(len(parts)), key=lambda i: -parts[i].bytes):  # the largest first, to the emptiest
-        used, number = heapq.heappop(heap)
-        place[i] = number
-        heapq.heappush(heap, (used + parts[i].bytes, number))
-    for i, part in enumerate(parts):  # within a split, in the order of topics and queues
-        held[place[i]].append(part)
-    return [Split(tuple(_shares(members))) for members in held if members]
+    groups = groups_along_log(
+        slices, max(wanted, -(-total // size)), size, strict=options.split_by == COMMITLOG
+    )
+    return [Split(tuple(_shares(members))) for members in groups]
 
 
-def _cut_to_size(sized: _Sized, size: int) -> Iterator[_Sized]:
-    """Equal parts of a slice, each of at most `size` estimated bytes."""
-    start, stop = sized.slice.start, sized.slice.stop
-    count = min(-(-sized.bytes // size), stop - start)
-    if count <= 1:
-        yield sized
-        return
-    edges = [start + (stop - start) * i // count for i in range(count + 1)]
-    for low, high in pairwise(edges):
-        yield _Sized(sized.store, replace(sized.slice, start=low, stop=high), sized.bytes // count)
-
-
-def _shares(slices: Sequence[_Sized]) -> Iterator[Share]:
-    for store, members in _by_store(slices):
-        yield _share(store, [each.slice for each in members])
-
-
-def _by_store(slices: Sequence[_Sized]) -> list[tuple[Store, list[_Sized]]]:
-    found: dict[str, tuple[Store, list[_Sized]]] = {}
+def _shares(slices: Sequence[Sized]) -> Iterator[Share]:
+    found: dict[str, tuple[Store, list[QueueSlice]]] = {}
     for each in slices:
-        found.setdefault(each.store.path, (each.store, []))[1].append(each)
-    return list(found.values())
+        found.setdefault(each.store.path, (each.store, []))[1].append(each.slice)
+    for store, pieces in found.values():
+        yield _share(store, pieces)
 
 
 def _share(store: Store, slices: Sequence[QueueSlice]) -> Share:
     return Share(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
-
-
-def _splits_by_commitlog(slices: list[_Sized], options: ReadOptions, cores: int) -> list[Split]:
-    """Physical ranges of each store. A task reads what queues have in a range, in the order of the log."""
-    splits = []
-    total = sum(each.bytes for each in slices)
-    for store, members in _by_store(slices):
-        low, high = _physical_range([each.slice for each in members])
-        held = sum(each.bytes for each in members)
-        store_cores = max(1, cores * held // max(total, 1))
-        size, wanted = _split_size(held, options, len(members), store_cores)
-        count = max(-(-held // size), wanted if options.min_partitions else 1)
-        edges = [low + (high - low) * i // count for i in range(1, count)]
-        ranges: dict[int, list[QueueSlice]] = {}
-        for each in members:
-            cuts = cuts_at(each.slice, edges)
-            # if there are many ranges, most have no message of a queue
-            for number in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():
-                part = replace(each.slice, start=int(cuts[number]), stop=int(cuts[number + 1]))
-                ranges.setdefault(number, []).append(part)
-        shares = (replace(_share(store, parts), in_log_order=True) for _, parts in sorted(ranges.items()))
-        splits += [Split((share,)) for share in shares]
-    return splits
-
-
-def _physical_range(slices: Sequence[QueueSlice]) -> tuple[int, int]:
-    """From the first message of the slices to 1 behind the start of the last, as far as their queues say."""
-    starts: list[int] = []
-    stops: list[int] = []
-    for piece in slices:
-        for offset, edge in ((piece.start, starts), (piece.stop - 1, stops)):
-            _, units = read_slice(replace(piece, start=offset, stop=offset + 1))
-            edge += units["physical_offset"].tolist()
-        if piece.queue.bounds is not None:
-            starts.append(max(piece.queue.bounds.first_physical_offset, 0))
-    return (min(starts, default=0), max(stops, default=0) + 1)
 
 
 def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[Share]:

@@ -118,23 +118,19 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
     return low
 
 
-def cut_slice(whole: QueueSlice) -> Iterator[QueueSlice]:
-    """Cuts a slice into pieces of at most a chunk of entries.
+def cut_slice(whole: QueueSlice, step: int | None = None) -> Iterator[QueueSlice]:
+    """Cuts a slice into pieces of at most `step` entries (None: CHUNK_ENTRIES).
 
     In a batch queue the pieces follow the number of entries: damaged units can cover a huge range of offsets.
     """
-    queue = whole.queue
-    if (
-        whole.stop - whole.start <= CHUNK_ENTRIES
-        and whole.stop <= queue.extra_start
-        and queue.bounds is not None
-    ):
+    queue, step = whole.queue, CHUNK_ENTRIES if step is None else step
+    if whole.stop - whole.start <= step and whole.stop <= queue.extra_start and queue.bounds is not None:
         yield whole
         return
     if queue.bounds is not None:
-        stop, step = min(whole.stop, queue.extra_start), CHUNK_ENTRIES
+        stop = min(whole.stop, queue.extra_start)
         if queue.is_batch:
-            chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // CHUNK_ENTRIES + 1
+            chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // step + 1
             step = max(step, (stop - whole.start) // chunks + 1)
         for start in range(whole.start, stop, step):
             yield replace(whole, start=start, stop=min(start + step, stop))
