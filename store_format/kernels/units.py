@@ -17,6 +17,7 @@ from store_format.kernels.jit import (
     INT,
     INTS,
     INTS32,
+    NOTHING,
     OUT_BOOLS,
     OUT_INTS,
     OUT_INTS32,
@@ -179,3 +180,25 @@ def count_valid(buffer, base, positions, sizes, verify_crc):
         if parts[0] == 0 or (verify_crc and not is_intact(buffer, position, parts[0], parts[1])):
             return i
     return len(positions)
+
+
+@part
+def _field_place(positions, sys_flags, offsets, i):
+    return positions[i] + offsets[sys_flags[i] >> 4 & 3]
+
+
+@kernel(NOTHING, BYTES, INTS, INTS32, INTS, OUT_INTS)
+def head_longs(buffer, positions, sys_flags, offsets, values):
+    """Writes a field of eight bytes of each head, which the caller has checked, into `values`.
+
+    The field lies `offsets[v]` bytes behind the position, where v is the variant (`parts.head_variant`).
+    """
+    for i in range(len(positions)):
+        values[i] = load64(buffer, _field_place(positions, sys_flags, offsets, i))
+
+
+@kernel(NOTHING, BYTES, INTS, INTS32, INTS, OUT_INTS32)
+def head_ints(buffer, positions, sys_flags, offsets, values):
+    """Writes a field of four bytes of each head, as `head_longs`."""
+    for i in range(len(positions)):
+        values[i] = load32(buffer, _field_place(positions, sys_flags, offsets, i))

@@ -55,9 +55,16 @@ class Units:
 
     def integers(self, name: str) -> NDArray[np.generic]:
         """Returns a head field of every unit as a native array."""
-        kind = MESSAGE_HEADS[0][name]
-        at = _OFFSETS[name][head_variant(self.sys_flag)]
-        return gather_units(self.refs.buffer, self.refs.positions + at, kind).astype(kind.newbyteorder("="))
+        kind, offsets = MESSAGE_HEADS[0][name], _OFFSETS[name]
+        buffer, positions = self.refs.buffer, self.refs.positions
+        native = kind.newbyteorder("=")
+        if not kernels.worth(0):
+            return gather_units(buffer, positions + offsets[head_variant(self.sys_flag)], kind).astype(native)
+        wide = kind.itemsize == 8
+        values = np.empty(len(self), np.int64 if wide else np.int32)
+        read = kernels.units.head_longs if wide else kernels.units.head_ints
+        read(buffer, positions, self.sys_flag, offsets, values)
+        return values.view(native)
 
     def hosts(self, which: str) -> list[tuple[_Ints | None, NDArray[np.void], NDArray[np.int32]]]:
         """Returns (rows, raw addresses, ports) of the `born` or `store` hosts for each head variant.
