@@ -9,9 +9,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from llvmlite import binding, ir
+from llvmlite import ir
 from numba import types
 from numba.core import cgutils
+from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from store_format.kernels.jit import BYTES, INT, INTS, NOTHING, OUT_INTS, kernel, part
@@ -44,8 +45,9 @@ def _power(exponent: int) -> int:
 
 
 def _has_multiplication() -> bool:
-    features = binding.get_host_cpu_features()
-    return bool(features.get("pclmul")) and bool(features.get("sse4.1"))
+    """By the features for which numba compiles, which NUMBA_CPU_NAME and NUMBA_CPU_FEATURES may lower."""
+    *_, features = cpu_target.target_context.codegen().magic_tuple()
+    return {"+pclmul", "+sse4.1"} <= set(features.split(","))
 
 
 _TABLES = _tables()

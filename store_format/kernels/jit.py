@@ -1,4 +1,4 @@
-"""How kernels are compiled: with explicit signatures, without the GIL, and kept in numba's cache."""
+"""How kernels are compiled: with explicit signatures, without the GIL, and kept on disk."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-import numba
 from numba import types
+from numba.core import typeinfer
+from numba.core.registry import CPUDispatcher
+
+from store_format.kernels.cache import KernelCache
 
 _Function = Callable[..., Any]  # mypy does not follow numba: parameters of kernels have no types
 
@@ -37,9 +40,24 @@ def kernel(result: types.Type, *parameters: types.Type) -> Callable[[_Function],
     parts allocate nothing: without numba's runtime, arrays are not counted at each call of a part, which
     takes longer than the work of a small part. The caller gives all memory.
     """
-    return numba.njit(result(*parameters), cache=True, nogil=True, boundscheck=CHECKED, _nrt=False)
+
+    def compiled(function: _Function) -> _Function:
+        dispatcher = _dispatcher(function)
+        dispatcher._cache = KernelCache(function, CHECKED)
+        with typeinfer.register_dispatcher(dispatcher):  # a kernel may call itself
+            dispatcher.compile(result(*parameters))
+        dispatcher.disable_compile()
+        return dispatcher
+
+    return compiled
 
 
 def part(function: _Function) -> _Function:
     """Compiles a function as a part of the kernels that call it, for the types with which they call it."""
-    return numba.njit(function, inline="never", nogil=True, boundscheck=CHECKED, _nrt=False)
+    return _dispatcher(function)
+
+
+def _dispatcher(function: _Function) -> Any:
+    """What `numba.njit` makes, also in a program that has set NUMBA_DISABLE_JIT for functions of its own."""
+    options = {"nopython": True, "nogil": True, "boundscheck": CHECKED, "_nrt": False}
+    return CPUDispatcher(py_func=function, targetoptions=options)
