@@ -19,7 +19,6 @@ import shutil
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +28,7 @@ from store_format import MessageStore
 from store_format.diagnose import diagnose
 from store_format.read.stored_messages import read_stored_slice
 from tests.support.failing_writer import Failure, install
+from tests.support.forks import fork
 from tests.support.service_scenarios import SCENARIOS, Scenario
 
 _STATE_FILES = (
@@ -81,21 +81,6 @@ def left(root: str, scenario: Scenario) -> tuple[Counter[_Row], object, object, 
     return messages_seen(root, scenario), state_files(root), scenario.seen(root), problems
 
 
-def _fork(action: Callable[[], object]) -> int:
-    """Runs the action in a fork; the status of its end."""
-    child = os.fork()
-    if not child:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            import traceback
-
-            traceback.print_exc()
-            os._exit(1)
-    return os.waitpid(child, 0)[1]
-
-
 def _killed(root: str, scenario: Scenario, what: str, at: int) -> bool:
     """Runs the scenario in a fork that dies at change `at`; False if the run ended before."""
 
@@ -103,7 +88,7 @@ def _killed(root: str, scenario: Scenario, what: str, at: int) -> bool:
         install(Failure(what, at))
         scenario.run(root)
 
-    status = _fork(action)
+    status = os.waitpid(fork(action), 0)[1]
     if os.WIFEXITED(status):
         assert os.WEXITSTATUS(status) == 0, f"change {at}: the run failed"
         return False

@@ -19,6 +19,7 @@ from rmq_spark.pop.watcher import notify
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.files.watch import FileWatch
+from tests.support.forks import fork
 from tests.support.staged import append, make_store, numbered
 
 _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=20.0)
@@ -53,17 +54,6 @@ def _later(action: Callable[[], object], seconds: float = 0.05) -> threading.Tim
     return timer
 
 
-def _in_another_process(action: Callable[[], object]) -> int:
-    child = os.fork()
-    if not child:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return child
-
-
 def test_an_append_of_another_process_wakes(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     with Waiter(str(root), ["T", "%RETRY%g_T"]) as waiter:
@@ -74,7 +64,7 @@ def test_an_append_of_another_process_wakes(tmp_path: Path) -> None:
             time.sleep(0.05)
             _send(root)
 
-        child = _in_another_process(act)
+        child = fork(act)
         woken = waiter.wait(look, _LONG)
         assert woken is not None
         assert _offsets(woken) == {("store", "T", queue): 1 for queue in range(4)}
@@ -310,7 +300,7 @@ def test_a_broker_that_takes_the_store_ends_the_wait(tmp_path: Path) -> None:
 
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
-        child = _in_another_process(hold)
+        child = fork(hold)
         try:
             with pytest.raises(StoreInUseError, match=f"{root}/lock: held by process {child}"):
                 waiter.wait(look, _LONG)
@@ -374,7 +364,7 @@ def test_a_forked_child_goes_on_with_a_thread_of_its_own(tmp_path: Path) -> None
             assert _all_of(woken) == 4
             waiter.close()
 
-        child = _in_another_process(act)
+        child = fork(act)
         woken = waiter.wait(look, _LONG)
         assert woken is not None
         assert _all_of(woken) == 4

@@ -7,7 +7,6 @@ import os
 import random
 import threading
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Look, Waiter
 from store_format.commit.prepare_store import CommitOptions
 from store_format.files.watch import FileWatch
+from tests.support.forks import fork
 from tests.support.staged import append, make_store, numbered
 
 _OPTIONS = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=60.0)
@@ -37,17 +37,6 @@ def _write(root: Path, counts: mmap.mmap, writer: int, appends: int, pause: floa
 
 def _committed(counts: mmap.mmap) -> int:
     return sum(int.from_bytes(counts[8 * i : 8 * i + 8], "little") for i in range(_WRITERS))
-
-
-def _fork(action: Callable[[], object]) -> int:
-    child = os.fork()
-    if not child:
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            os._exit(1)
-    return child
 
 
 def _seen(look: Look) -> int:
@@ -91,7 +80,7 @@ def test_no_message_is_missed(
     appends, pause = (1000, 0.02) if whole else (30, 0.02)
     root = make_store(tmp_path / "store")
     counts = mmap.mmap(-1, _END)
-    children = [_fork(partial(_write, root, counts, writer, appends, pause)) for writer in range(_WRITERS)]
+    children = [fork(partial(_write, root, counts, writer, appends, pause)) for writer in range(_WRITERS)]
     # short waits end at about the time of an append, of the long ones none may end without news
     threads = [
         _Waiting(root, counts, _WRITERS * appends, seed, longest)
@@ -126,7 +115,7 @@ def test_every_append_wakes(tmp_path: Path, whole: bool, monkeypatch: pytest.Mon
     appends = 3000 if whole else 50
     root = make_store(tmp_path / "store")
     counts = mmap.mmap(-1, 8)
-    child = _fork(partial(_write_when_seen, root, counts, appends))
+    child = fork(partial(_write_when_seen, root, counts, appends))
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
         while _seen(look) < appends:
@@ -166,7 +155,7 @@ def test_a_consumer_is_never_told_nothing_while_a_message_is_there(tmp_path: Pat
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 9000, _BEFORE), options=_OPTIONS)  # the topic
     counts = mmap.mmap(-1, _END)
-    children = [_fork(partial(_write, root, counts, writer, appends, 0.02)) for writer in range(_WRITERS)]
+    children = [fork(partial(_write, root, counts, writer, appends, 0.02)) for writer in range(_WRITERS)]
     messages = _BEFORE + _WRITERS * appends
     threads = [_Receiving(root, counts, messages, seconds) for seconds in (0.0, 0.01, 30.0)]
     for thread in threads:
