@@ -5,10 +5,12 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -114,10 +116,9 @@ class CommitLog:
 
     def file_at(self, physical_offset: int) -> StoreFile | None:
         """The file that holds the offset; None outside of all files."""
-        if not 0 <= physical_offset <= OFFSET_MAX:
-            return None
-        index = int(self.file_index(np.array([physical_offset], np.int64))[0])
-        return None if index < 0 else self.files[index]
+        index = bisect_right(self.files, physical_offset, key=attrgetter("start")) - 1
+        file = self.files[index] if index >= 0 else None
+        return file if file is not None and physical_offset < file.stop else None
 
     def view(self, file: StoreFile) -> FileView:
         """The file, open. Raises StoreNotFoundError when it is gone."""

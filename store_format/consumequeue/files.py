@@ -27,6 +27,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 
 _BLOCK_SIZE = 4096
+_ZEROS = bytes(_BLOCK_SIZE)
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
 QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
@@ -262,8 +263,9 @@ class UnitFiles:
             return
         if not self._block_start <= stop < self._block_stop:
             self._load(stop)
-        rest = self._data[(stop - self._block_start) * size :].lstrip(b"\0")
-        if rest:
+        behind = (self._block_stop - stop) * size
+        if not self._data.endswith(_ZEROS[:behind]):
+            rest = self._data[-behind:].lstrip(b"\0")
             path, within = place_in_files(self.directory, file_size, stop * size)
             at = within + (self._block_stop - stop) * size - len(rest)
             expected = f"zeros behind the queue's last entry, unit {stop - 1}"
