@@ -12,9 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.message_entries import FoundEntries, find_entries
+from store_format.consumequeue.queue_table import QueueRules, QueueTable
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
@@ -82,20 +84,36 @@ class Dispatch:
         self._names: list[QueueKey] = []
         self._floors: list[tuple[int, int]] = []  # per number: max offset and last physical offset on disk
         self._rows: list[NDArray[np.void]] = []
+        self._table: QueueTable | None = None
 
     def add(self, run: UnitRun, commit_log: CommitLog) -> None:
         """Adds the missing entries of a run. A message whose queue or offset is impossible adds none."""
-        units, _ = locate(commit_log.refs_of(run), verify_crc=False)
+        refs = commit_log.refs_of(run)
+        if kernels.worth(len(refs)):
+            self._table = self._table or QueueTable(self._rules)
+            entries, odd = self._table.entries(refs)
+            if len(entries):
+                self.count += len(entries)
+                self._rows.append(entries.view(ENTRY_ROW).reshape(-1))
+            if not len(odd):
+                return
+            refs = refs.select(odd)
+        units, _ = locate(refs, verify_crc=False)
         found = find_entries(units, batch_topics=self._batch_topics)
         numbers = np.array([self._number(queue) for queue in found.keys], np.int64)
         if not len(found.key):
             return
         queues = numbers[found.key]
-        floors = np.array(self._floors, np.int64)[queues]
+        floors = np.array([self._floors[number] for number in numbers.tolist()], np.int64)[found.key]
         missing = np.flatnonzero((found.offset >= floors[:, 0]) & (found.physical > floors[:, 1]))
         if len(missing):
             self.count += len(missing)
             self._rows.append(self._entry_rows(units, found, missing, queues[missing]))
+
+    def _rules(self, queue: QueueKey) -> QueueRules:
+        number = self._number(queue)
+        is_odd = queue[0] == SCHEDULE_TOPIC or queue[0] in self._batch_topics
+        return QueueRules(number, *self._floors[number], is_odd)
 
     def _number(self, queue: QueueKey) -> int:
         number = self._queues.get(queue)
@@ -138,13 +156,15 @@ class Dispatch:
         found = self.entries()
         for queue, each in found.items():
             self._floors[self._queues[queue]] = (each.max_offset, int(each.units["physical_offset"][-1]))
+        if self._table is not None:
+            self._table.refresh()
         self._rows, self.count = [], 0
         return found
 
     def take_rows(self) -> tuple[list[QueueKey], NDArray[np.void]]:
         """(queues, the entries since the last take as ENTRY_ROW in the order of the log, with repetitions).
 
-        The entries of one run are in the order of their messages, the light queues' behind the others.
+        The entries of one run are in the order of their messages, those of unusual messages behind them.
         """
         rows = np.concatenate(self._rows) if self._rows else np.empty(0, ENTRY_ROW)
         self._rows, self.count = [], 0

@@ -5,9 +5,7 @@ Both apply the same test of topic, key and time, to many messages at once.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,24 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.memmem import occurrences
+from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, decode
 from store_format.message.locate import Units, inner_batches, locate
-from store_format.message.parts import head_offset
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import is_light_queue
 from store_format.read.log_reader import is_written
 from store_format.read.tolerance import Tolerance
-
-_INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
-_SYS_FLAG_LOW = head_offset("sys_flag") + 3  # the byte of a unit that has these bits
-_OCCURRENCES_MAX = 256  # of a key in one window; if there are more, all its messages are checked
-_WINDOWS_AHEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,47 +87,35 @@ class KeySearch:
     def scan(self, start: int, stop: int, edges: frozenset[int]) -> Iterator[pa.RecordBatch]:
         """The matching messages among those that begin in [start, stop)."""
         known = np.array(sorted(edges), np.int64)
-        searched: deque[tuple[UnitRun, Future[NDArray[np.int64]]]] = deque()
-        # one thread walks the messages, the other searches for the key's bytes
-        with ThreadPoolExecutor(1) as searcher:
-            for step in self.log.walk(start, stop, resync=True):
-                if isinstance(step, Damage):
-                    if not (step.at_tail and self.is_live):  # a message that is being written
-                        self.damaged_bytes += step.stop - step.start
-                        self.tolerance.damage(
-                            CorruptStoreError(step.file.path, step.start, step.expected, step.found)
-                        )
-                    continue
-                self.bytes_scanned += step.stop - int(step.positions[0])
-                if self.on_scanned is not None:
-                    self.on_scanned(self.bytes_scanned + self.damaged_bytes)
-                self.units_scanned += len(step.positions) - _count_in(known, step.physical_offsets)
-                searched.append((step, searcher.submit(self._rows_with_key, step)))
-                if len(searched) > _WINDOWS_AHEAD:
-                    yield from self._found_in(*searched.popleft())
-            while searched:
-                yield from self._found_in(*searched.popleft())
-
-    def _found_in(self, run: UnitRun, rows: Future[NDArray[np.int64]]) -> Iterator[pa.RecordBatch]:
-        if len(rows.result()):
-            yield from self._matching(self._refs(run, rows.result()))
+        for step in self.log.walk(start, stop, resync=True):
+            if isinstance(step, Damage):
+                if not (step.at_tail and self.is_live):  # a message that is being written
+                    self.damaged_bytes += step.stop - step.start
+                    self.tolerance.damage(
+                        CorruptStoreError(step.file.path, step.start, step.expected, step.found)
+                    )
+                continue
+            self.bytes_scanned += step.stop - int(step.positions[0])
+            if self.on_scanned is not None:
+                self.on_scanned(self.bytes_scanned + self.damaged_bytes)
+            self.units_scanned += len(step.positions) - _count_in(known, step.physical_offsets)
+            rows = self._rows_with_key(step)
+            if len(rows):
+                yield from self._matching(self._refs(step, rows))
 
     def _rows_with_key(self, run: UnitRun) -> NDArray[np.int64]:
-        """Messages whose bytes contain those of the key, and message batches, which may be compressed.
+        """Messages with the bytes of the key in their properties, and batches, which may be compressed.
 
-        All messages of the run where the bytes cannot tell.
+        All messages of the run where the bytes cannot tell, and of a run that is not worth a kernel.
         """
-        everything = np.arange(len(run.positions))
-        key = self.wanted.key
-        if run.buffer is None or "\ufffd" in key:  # malformed bytes decode to this character
-            return everything
-        starts = run.positions - run.buffer_start
-        batches = np.flatnonzero((run.buffer[starts + _SYS_FLAG_LOW] & _INNER) == _INNER)
-        places = occurrences(run.buffer, key.encode(), _OCCURRENCES_MAX)
-        if places is None:
-            return everything
-        rows = np.searchsorted(starts, places, "right") - 1
-        return np.union1d(rows[rows >= 0], batches)
+        rows, key = np.arange(len(run.positions)), self.wanted.key
+        # malformed bytes decode to U+FFFD
+        if run.buffer is None or "\ufffd" in key or not kernels.worth(0):
+            return rows
+        starts, offset = run.positions - run.buffer_start, run.file.start + run.buffer_start
+        wanted = np.frombuffer(key.encode(), np.uint8)
+        count = kernels.search.rows_with(run.buffer, starts, run.sizes, offset, wanted, rows)
+        return rows[:count]
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
         """References into the mapped file, so that errors name its bytes.

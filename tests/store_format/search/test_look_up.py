@@ -8,10 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
-from store_format.arrays.memmem import occurrences
 from store_format.errors import ChecksumError, OptionError
 from store_format.files.read import FileView
 from store_format.read.tolerance import Tolerance
@@ -325,30 +323,3 @@ def _tolerant(store: MessageStore) -> list[int]:
         for batch in search.scan(0, store.log.files[-1].stop, frozenset())
         for offset in batch["queueOffset"].to_pylist()
     ]
-
-
-@pytest.mark.parametrize(
-    ("data", "wanted", "places"),
-    [
-        (b"", b"a", []),
-        (b"a", b"a", [0]),
-        (b"a", b"ab", []),
-        (b"aaaa", b"aa", [0, 1, 2]),
-        (b"\0\0x\0", b"\0", [0, 1, 3]),
-        (b"abcabc", b"abc", [0, 3]),
-        (b"x" * 999 + b"y", b"xy", [998]),
-    ],
-)
-def test_occurrences(data: bytes, wanted: bytes, places: list[int]) -> None:
-    found = occurrences(np.frombuffer(data, np.uint8), wanted, 9)
-    assert found is not None
-    assert found.tolist() == places
-    few = occurrences(np.frombuffer(data, np.uint8), wanted, max(len(places) - 1, 0))
-    assert (few is None) == bool(places)
-
-
-def test_occurrences_without_libc(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("store_format.arrays.memmem._memmem", lambda: None)
-    found = occurrences(np.frombuffer(b"abcab", np.uint8), b"ab", 9)
-    assert found is not None
-    assert found.tolist() == [0, 3]

@@ -1,0 +1,123 @@
+"""Queue entries and key hashes of stored messages by kernels, beside the scalar oracle."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from store_format import kernels
+from store_format.consumequeue.queue_table import QueueRules, QueueTable
+from store_format.message.unit_refs import UnitRefs
+from store_format.names import QueueKey
+from tests.store_format.kernels.test_walk import BASE, units_of
+from tests.support import oracle, oracle_units, strategies
+from tests.support.oracle import Message
+
+
+def _refs(data: bytes, starts: list[int]) -> UnitRefs:
+    positions = np.array(starts, np.int64)
+    sizes = np.diff(np.append(positions, len(data)))
+    return UnitRefs("file", np.frombuffer(data, np.uint8), BASE, positions, sizes, None)
+
+
+def _is_ascii(*texts: str | None) -> bool:
+    return all(text is None or text.isascii() for text in texts)
+
+
+@settings(max_examples=25)
+@given(st.lists(strategies.messages(), min_size=1, max_size=4))
+def test_the_entries_are_those_that_the_oracle_expects(messages: list[Message]) -> None:
+    data, starts, placed = units_of(messages)
+    names: list[QueueKey] = []
+
+    def rules(queue: QueueKey) -> QueueRules:
+        names.append(queue)
+        return QueueRules(len(names) - 1, 3, BASE, is_odd=queue[0] == "SCHEDULE_TOPIC_XXXX")
+
+    table = QueueTable(rules)
+    for _ in range(2):  # the second time all queues are known
+        entries, odd = table.entries(_refs(data, starts))
+        queued = [i for i, message in enumerate(placed) if message.sys_flag & 0xC in (0x0, 0x8)]
+        assert odd.tolist() == [i for i in queued if not _is_ascii(placed[i].properties.get("TAGS"))]
+        plain = [placed[i] for i in queued if i not in odd.tolist()]
+        assert [(*names[row[0]], *row[1:]) for row in entries.tolist()] == [
+            (
+                message.topic,
+                message.queue_id,
+                message.queue_offset,
+                message.physical_offset,
+                message.total_size,
+                oracle.tags_code(message),
+                message.store_timestamp,
+                1,
+            )
+            for message in plain
+            if 3 <= message.queue_offset <= 2**63 - 1 - 2**15 and message.physical_offset > BASE
+        ]
+
+
+def test_unusual_messages_are_left_to_python() -> None:
+    light = "INNER_MULTI_DISPATCH\x01%LMQ%a\x02INNER_MULTI_QUEUE_OFFSET\x015\x02"
+    cases = [
+        (b"T", "a\x01b\x02", False),
+        (b"T", light, True),
+        (b"T", "TAGS\x01é\x02", True),
+        (b"T", "é\x01TAGS\x02", False),
+        (b"Odd", "", True),
+    ]
+    data, starts, _ = units_of([Message(topic, b"", text.encode()) for topic, text, _ in cases])
+    table = QueueTable(lambda queue: QueueRules(0, 0, -1, is_odd=queue[0] == "Odd"))
+    entries, odd = table.entries(_refs(data, starts))
+    assert odd.tolist() == [i for i, case in enumerate(cases) if case[2]]
+    assert len(entries) == len(cases) - len(odd)
+
+
+def test_more_queues_than_the_table_has_room_for() -> None:
+    messages = [Message(b"T" * (n % 100 + 1), queue_id=n // 100) for n in range(3000)]
+    data, starts, _ = units_of(messages)
+    names: list[QueueKey] = []
+
+    def rules(queue: QueueKey) -> QueueRules:
+        names.append(queue)
+        return QueueRules(len(names) - 1, 0, -1, is_odd=False)
+
+    table = QueueTable(rules)
+    for _ in range(2):
+        entries, _ = table.entries(_refs(data, starts))
+        assert entries[:, 0].tolist() == list(range(3000))
+    assert names == [(message.topic, message.queue_id) for message in messages]
+
+
+@settings(max_examples=25)
+@given(st.lists(strategies.messages(), min_size=1, max_size=4), st.booleans())
+def test_the_key_hashes_are_those_that_the_oracle_expects(messages: list[Message], tag_keys: bool) -> None:
+    data, starts, placed = units_of(messages)
+    refs = _refs(data, starts)
+    count = len(placed)
+    kinds, timestamps = np.full(count, 9, np.uint8), np.empty(count, np.int64)
+    hashes, units = np.empty(len(data), np.int32), np.empty(len(data), np.int64)
+    found = kernels.dispatch.index_keys(
+        refs.buffer, refs.positions, refs.sizes, BASE, tag_keys, kinds, timestamps, hashes, units
+    )
+    expected, wanted_kinds = [], []
+    for i, message in enumerate(placed):
+        keys = oracle.index_keys(message, tag_keys)
+        is_odd = not _is_ascii(*keys, message.topic) or not message.topic_bytes.isascii()
+        rolled_back = message.sys_flag & 0xC == 0xC
+        wanted_kinds.append(2 if rolled_back else int(is_odd))
+        if not is_odd:
+            expected += [(i, oracle_units.index_key_hash(key)) for key in keys]
+        assert rolled_back or timestamps[i] == message.store_timestamp
+    assert kinds.tolist() == wanted_kinds
+    assert list(zip(units[:found].tolist(), hashes[:found].tolist(), strict=True)) == expected
+
+
+def test_a_hash_without_absolute_value_and_a_unit_that_does_not_fit() -> None:
+    data, starts, _ = units_of([Message(b"TopicTest", b"", b"KEYS\x01aXA4ptp\x02")])
+    refs = _refs(data, [*starts, 5])
+    kinds, timestamps = np.empty(2, np.uint8), np.empty(2, np.int64)
+    hashes, units = np.full(9, -1, np.int32), np.empty(9, np.int64)
+    arguments = (refs.buffer, refs.positions, np.full(2, len(data)), BASE, True, kinds, timestamps)
+    assert kernels.dispatch.index_keys(*arguments, hashes, units) == 1
+    assert (hashes[0], kinds.tolist()) == (0, [kernels.dispatch.PLAIN, kernels.dispatch.NOT_INDEXED])
