@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick test test-all proofs notebooks docs format lint bench clean check-java check-python
+.PHONY: help demo quick test test-all proofs notebooks docs format lint bench figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
@@ -41,7 +41,9 @@ help:
 	@echo "make format    format the code, sort the imports"
 	@echo "make docs      write the generated tables of docs/, the README and FORMAT.md again"
 	@echo "make notebooks run the notebooks again and keep their new output"
-	@echo "make bench     fill stores, measure reading and writing"
+	@echo "make bench     measure an older commit (BASE=c886f6e) and this checkout in turns (25 minutes in all);"
+	@echo "               ONLY=decode,read@100 measures these parts, EXTENT=--quick a tenth of the messages"
+	@echo "make figures   measure reading and writing of this checkout, and write the figures of the README"
 	@echo "make clean     remove the environments and everything that was made"
 
 demo: check-java $(DEMO)/installed
@@ -78,7 +80,10 @@ notebooks: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m notebooks.run
 
 bench: check-java $(DEV)/installed
-	$(call run_in,$(DEV)) -m benchmarks
+	$(call run_in,$(DEV)) -m benchmarks.compare $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only $(ONLY)) $(EXTENT)
+
+figures: check-java $(DEV)/installed
+	$(call run_in,$(DEV)) -m benchmarks --markdown README.md
 
 clean:
 	rm -rf $(DEV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log

@@ -1,3 +1,8 @@
-"""What reading costs: `python -m benchmarks` fills stores, reads them with and without Spark, and prints the
-figures of README.
+"""What reading and writing cost. `python -m benchmarks` prints the figures of README, `python -m
+benchmarks.compare` those of an older commit and of this checkout side by side, `python -m benchmarks.peers`
+those of Kafka, Parquet and rmqlog.
 """
+
+from benchmarks.old_names import alias_old_names
+
+alias_old_names()  # also in the Python workers of Spark, which import this package by name

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 
 import pyarrow as pa
@@ -26,13 +26,11 @@ _PREPARED_BYTES_MAX = 32 << 20
 
 def prepare_batches(scan: Scan, path: Path) -> None:
     """Write the first batches that a task of `scan` gives to `path`, as Arrow's file format."""
-    splits = plan(scan.options).splits
+    batches = scan.read(plan(scan.options).splits[0])
+    first = next(batches)
     held = 0
-    with (
-        pa.OSFile(str(path), "wb") as sink,
-        pa.ipc.new_file(sink, scan.fields.to_arrow_schema()) as writer,
-    ):
-        for batch in scan.read(splits[0]):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, first.schema) as writer:
+        for batch in chain([first], batches):
             writer.write_batch(batch)
             held += batch.nbytes
             if held > _PREPARED_BYTES_MAX:

@@ -24,11 +24,16 @@ def measure_decode(root: Path, rounds: int) -> list[Rates]:
     """Messages a second for each set of options over all queues at once, and for the default columns queue by
     queue.
     """
-    cases: dict[str, Callable[[], int]] = {
-        name: partial(_read_together, root, decode_options) for name, decode_options in _PROJECTIONS.items()
-    }
+    cases = decode_cases(root)
     cases["default columns, CRC on, queue by queue"] = partial(_read_one_by_one, root)
     return list(interleave(cases, rounds).values())
+
+
+def decode_cases(root: Path) -> dict[str, Callable[[], int]]:
+    """A read of all queues at once for each set of options."""
+    return {
+        name: partial(_read_together, root, decode_options) for name, decode_options in _PROJECTIONS.items()
+    }
 
 
 def _read_together(root: Path, decode_options: DecodeOptions) -> int:

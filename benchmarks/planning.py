@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-_ROOT = Path(__file__).resolve().parent.parent
+_ROOT = Path(__file__).absolute().parent.parent  # not resolved: an older commit links to this directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,15 +30,17 @@ class Planning:
 
 def measure_planning(root: Path, queues: int, rounds: int) -> list[Planning]:
     """Plan a read of everything in the store, `rounds` times, each in a fresh process."""
+    return [plan_once(root, queues) for _ in range(rounds)]
+
+
+def plan_once(root: Path, queues: int) -> Planning:
+    """Plan a read of everything in the store in a fresh process."""
     environment = dict(
         os.environ, PYTHONPATH=os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     )
     command = [sys.executable, "-m", "benchmarks.planning", str(root)]
-    found = []
-    for _ in range(rounds):
-        done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
-        found.append(Planning(queues, **json.loads(done.stdout)))
-    return found
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+    return Planning(queues, **json.loads(done.stdout))
 
 
 def _plan(root: str) -> dict[str, float]:

@@ -20,7 +20,6 @@ from benchmarks.spark_read import Comparison, Memory
 from benchmarks.streaming import Looks
 from benchmarks.writing import SmallCommits
 
-_BEGIN, _END = "<!-- measured -->", "<!-- /measured -->"
 _PACKAGES = ("pyspark", "numpy", "pyarrow")
 
 
@@ -70,7 +69,7 @@ class Report:
                 [name, *(_millions(cases[i].rate()) for cases in self.decode.values())]
                 for i, name in enumerate(names)
             ]
-            yield _table(["columns", *(_size(size) for size in self.decode)], rows)
+            yield table(["columns", *(_size(size) for size in self.decode)], rows)
 
     def _spark(self) -> Iterable[str]:
         if not self.spark:
@@ -83,7 +82,7 @@ class Report:
             "rows by CPU time of all processes:"
         )
         for size, (comparisons, memory) in self.spark.items():
-            yield _table(
+            yield table(
                 [f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"],
                 map(_compared, comparisons),
             )
@@ -110,7 +109,7 @@ class Report:
                 memory = _mib(max(run.resident_bytes for run in runs))
                 seconds = f"{Figure.of(times).median:.2f} ({max(times):.2f})"
                 rows.append([f"{runs[0].queues:,}", seconds, str(runs[0].partitions), memory])
-            yield _table(["queues", "seconds: median (maximum)", "partitions", "memory of the process"], rows)
+            yield table(["queues", "seconds: median (maximum)", "partitions", "memory of the process"], rows)
 
     def _writing(self) -> Iterable[str]:
         if self.encode:
@@ -123,7 +122,7 @@ class Report:
             rows += [
                 [name, *(_millions(cases[name].rate()) for cases in self.commit.values())] for name in names
             ]
-            yield _table(["", *(f"{_size(size)} bodies" for size in self.encode)], rows)
+            yield table(["", *(f"{_size(size)} bodies" for size in self.encode)], rows)
         if self.spark_write:
             yield (
                 "Spark, `local[2]`, from a cached DataFrame into a new store: millions of rows a second "
@@ -131,7 +130,7 @@ class Report:
                 "Arrow batches and only counts:"
             )
         for size, (comparisons, memory) in self.spark_write.items():
-            yield _table(
+            yield table(
                 [f"{_size(size)} bodies", "rows/s", "ceiling", "ratio", "ratio by CPU"],
                 map(_compared, comparisons),
             )
@@ -147,7 +146,7 @@ class Report:
             for each in self.small_commits:
                 times = [f"{figure.median:.1f}" for figure in (each.milliseconds, each.fsync_milliseconds)]
                 rows.append([each.flush_disk_type, f"{each.commits:,}", *times, str(each.files_left)])
-            yield _table(["", "commits", "a commit", "of it fsync", "files left behind"], rows)
+            yield table(["", "commits", "a commit", "of it fsync", "files left behind"], rows)
 
     def _streaming(self) -> Iterable[str]:
         if self.catching_up is not None:
@@ -157,7 +156,7 @@ class Report:
                 "end, 100 B bodies: millions of rows a "
                 "second beside the same stream of ready Arrow batches in two partitions:"
             )
-            yield _table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
+            yield table(["", "rows/s", "ceiling", "ratio", "ratio by CPU"], map(_compared, comparisons))
         if self.looks:
             yield "What `latestOffset` takes, in milliseconds (median, minimum):"
             figures = [
@@ -165,7 +164,7 @@ class Report:
                 for each in self.looks
             ]
             rows = [[f"{queues:,}", *map(_shown, times)] for queues, *times in figures]
-            yield _table(
+            yield table(
                 ["queues", "nothing appended", "ten messages appended", "a message appended to each queue"],
                 rows,
             )
@@ -186,7 +185,7 @@ class Report:
                 ]
                 for each in self.turns
             ]
-            yield _table(["delayed messages that wait", "services", "median (minimum)", "maximum"], rows)
+            yield table(["delayed messages that wait", "services", "median (minimum)", "maximum"], rows)
         if self.lateness:
             yield "From the delivery time of a delayed message until its copy can be read, in milliseconds:"
             rows = [
@@ -194,7 +193,7 @@ class Report:
                  f"{each.max_ms:.0f}"]
                 for each in self.lateness
             ]  # fmt: skip
-            yield _table(["messages due within a second", "commits", "p50", "p99", "maximum"], rows)
+            yield table(["messages due within a second", "commits", "p50", "p99", "maximum"], rows)
 
     def _pop(self) -> Iterable[str]:
         if self.latency:
@@ -207,13 +206,13 @@ class Report:
                  f"{each.append_p50_ms:.1f}"]
                 for each in self.latency
             ]  # fmt: skip
-            yield _table(["commit", "messages", "p50", "p99", "the append itself, p50"], rows)
+            yield table(["commit", "messages", "p50", "p99", "the append itself, p50"], rows)
         if self.idle:
             yield "Consumers that wait while nothing comes:"
             rows = [
                 [str(each.processes), str(each.consumers), f"{100 * each.core:.1f} %"] for each in self.idle
             ]
-            yield _table(["processes", "consumers in each", "CPU time, of one core"], rows)
+            yield table(["processes", "consumers in each", "CPU time, of one core"], rows)
         if self.popped:
             yield "Messages that consumers receive and acknowledge:"
             rows = [
@@ -221,18 +220,19 @@ class Report:
                  f"{each.messages / each.seconds:,.0f}", f"{1e6 * each.cpu_seconds / each.messages:.1f}"]
                 for each in self.popped
             ]  # fmt: skip
-            yield _table(["processes", "queues", "batch", "messages a second", "CPU µs a message"], rows)
+            yield table(["processes", "queues", "batch", "messages a second", "CPU µs a message"], rows)
 
 
-def write_block(path: Path, text: str) -> None:
-    """Replace what stands between the marks of `path` by `text`. Raises ValueError for a file without
-    them.
+def write_block(path: Path, text: str, mark: str = "measured") -> None:
+    """Replaces what is between <!-- mark --> and <!-- /mark --> in `path` by `text`. Raises ValueError for a
+    file without them.
     """
+    marks = f"<!-- {mark} -->", f"<!-- /{mark} -->"
     old = path.read_text(encoding="utf-8")
-    head, begin, rest = old.partition(_BEGIN)
-    _, end, tail = rest.partition(_END)
+    head, begin, rest = old.partition(marks[0])
+    _, end, tail = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"{path}: no {_BEGIN} … {_END} to write between")
+        raise ValueError(f"{path}: no {marks[0]} … {marks[1]} to write between")
     path.write_text(f"{head}{begin}\n\n{text}\n{end}{tail}", encoding="utf-8")
 
 
@@ -270,6 +270,7 @@ def _mib(count: int) -> str:
     return f"{count / (1 << 20):,.0f} MiB"
 
 
-def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table of Markdown, all columns but the first aligned to the right."""
     lines = [list(head), ["---"] + ["---:"] * (len(head) - 1), *map(list, rows)]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)

@@ -4,7 +4,7 @@ columns.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -50,14 +50,7 @@ class Memory:
 
 def measure_spark(spark: SparkSession, root: Path, rounds: int) -> tuple[list[Comparison], Memory]:
     """Every group with CRC on and off, and `count()`. Each DataFrame is planned before it is timed."""
-    cases: dict[str, Callable[[], int]] = {}
-    for group, options in _GROUPS.items():
-        cases[group] = _consume(
-            _ceiling(spark, root, options, root.with_name(f"{root.name}-{len(cases)}.arrow"))
-        )
-        for crc in ("on", "off"):
-            read = spark.read.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
-            cases[f"{group}, CRC {crc}"] = _consume(read.load(str(root)))
+    cases = read_cases(spark, root, root.parent, _GROUPS)
     cases[_COUNT] = spark.read.format("rmqlog").load(str(root)).count
     with WorkerMemory() as memory:
         rates = interleave(cases, rounds, cpu_seconds)
@@ -66,6 +59,20 @@ def measure_spark(spark: SparkSession, root: Path, rounds: int) -> tuple[list[Co
     }
     comparisons = [Comparison(name, rates[name], rates[group]) for name, group in of_group.items()]
     return comparisons, Memory(memory.resident_bytes, memory.own_bytes)
+
+
+def read_cases(
+    spark: SparkSession, root: Path, directory: Path, groups: Iterable[str]
+) -> dict[str, Callable[[], int]]:
+    """For each group its ceiling, by the group's name, and reads with CRC on and off."""
+    cases: dict[str, Callable[[], int]] = {}
+    for group in groups:
+        options = _GROUPS[group]
+        cases[group] = _consume(_ceiling(spark, root, options, directory / f"{root.name}-{len(cases)}.arrow"))
+        for crc in ("on", "off"):
+            read = spark.read.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
+            cases[f"{group}, CRC {crc}"] = _consume(read.load(str(root)))
+    return cases
 
 
 def _consume(frame: DataFrame) -> Callable[[], int]:

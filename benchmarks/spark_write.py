@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -24,9 +25,24 @@ def measure_spark_write(
     """Everything in the store `source`, cached, into a new store each time: both kinds of flush, with and
     without index.
     """
-    frame = _cached(spark, source)
-    rows = frame.count()
     target = directory / "written"
+    with cached_messages(spark, source) as frame:
+        cases = write_cases(frame, target)
+        try:
+            with WorkerMemory() as memory:
+                before = {name: partial(remove, target) for name in cases}
+                rates = interleave(cases, rounds, cpu_seconds, before=before)
+        finally:
+            remove(target)
+    comparisons = [Comparison(name, rates[name], rates["ceiling"]) for name in cases if name != "ceiling"]
+    return comparisons, Memory(memory.resident_bytes, memory.own_bytes)
+
+
+def write_cases(frame: DataFrame, target: Path) -> dict[str, Callable[[], int]]:
+    """The ceiling, and a write for both kinds of flush with and without index. `target` must be removed
+    before each.
+    """
+    rows = frame.count()
     cases: dict[str, Callable[[], int]] = {"ceiling": partial(_count, frame, rows)}
     for flush in ("ASYNC_FLUSH", "SYNC_FLUSH"):
         for index in ("true", "false"):
@@ -34,22 +50,19 @@ def measure_spark_write(
             cases[name] = partial(
                 _write, frame, target, rows, {"flushDiskType": flush, "messageIndexEnable": index}
             )
-    try:
-        with WorkerMemory() as memory:
-            rates = interleave(
-                cases, rounds, cpu_seconds, before={name: partial(_remove, target) for name in cases}
-            )
-    finally:
-        frame.unpersist()
-        _remove(target)
-    comparisons = [Comparison(name, rates[name], rates["ceiling"]) for name in cases if name != "ceiling"]
-    return comparisons, Memory(memory.resident_bytes, memory.own_bytes)
+    return cases
 
 
-def _cached(spark: SparkSession, source: Path) -> DataFrame:
+@contextmanager
+def cached_messages(spark: SparkSession, source: Path) -> Iterator[DataFrame]:
+    """The messages of a store as an application has them, in the session's memory."""
     given = F.map_filter("properties", lambda name, _: name.isin(*_GIVEN))
     frame = spark.read.format("rmqlog").load(str(source)).withColumn("properties", given)
-    return frame.select(*_COLUMNS).cache()
+    cached = frame.select(*_COLUMNS).cache()
+    try:
+        yield cached
+    finally:
+        cached.unpersist()
 
 
 def _write(frame: DataFrame, target: Path, rows: int, options: dict[str, str]) -> int:
@@ -62,5 +75,6 @@ def _count(frame: DataFrame, rows: int) -> int:
     return rows
 
 
-def _remove(target: Path) -> None:
+def remove(target: Path) -> None:
+    """The store that a write has left."""
     shutil.rmtree(target, ignore_errors=True)

@@ -37,7 +37,7 @@ _IDLE_LOOKS = 200
 _APPENDS = 10
 _FEW = 10
 _MICRO_BATCHES = 6
-_TICK_S = 0.06  # directories count once they are older than a tick of the clock
+TICK_S = 0.06  # directories count once they are older than a tick of the clock
 _BATCH_TIMEOUT_S = 120
 _TASK_SLOTS = 2
 
@@ -60,20 +60,28 @@ def measure_catching_up(
     """A new stream with AvailableNow, from the beginning to the end of the store, into the noop sink:
     starting it is in the time.
     """
+    cases = catching_up_cases(spark, root, root.parent, rows_per_batch)
+    rates = interleave(cases, rounds, cpu_seconds)
+    return [Comparison(name, rates[name], rates["ceiling"]) for name in cases if name != "ceiling"]
+
+
+def catching_up_cases(
+    spark: SparkSession, root: Path, directory: Path, rows_per_batch: int
+) -> dict[str, Callable[[], int]]:
+    """Streams with CRC on and off, and the ceiling."""
     options = {"startingOffsets": "earliest", "maxOffsetsPerTrigger": str(rows_per_batch)}
-    places = (str(root.with_name(f"checkpoint-{number}")) for number in itertools.count())
+    places = (str(directory / f"checkpoint-{number}") for number in itertools.count())
     rows = spark.read.format("rmqlog").load(str(root)).count()
     cases: dict[str, Callable[[], int]] = {}
     for crc in ("on", "off"):
         read = spark.readStream.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
-        cases[f"stream, default columns, CRC {crc}"] = partial(_run, read.load(str(root)), places)
-    names = tuple(cases)
-    cases["ceiling"] = partial(_run, _ceiling(spark, root, rows, rows_per_batch), places)
-    rates = interleave(cases, rounds, cpu_seconds)
-    return [Comparison(name, rates[name], rates["ceiling"]) for name in names]
+        cases[f"stream, default columns, CRC {crc}"] = partial(run_stream, read.load(str(root)), places)
+    ceiling = _ceiling(spark, root, directory, rows, rows_per_batch)
+    return cases | {"ceiling": partial(run_stream, ceiling, places)}
 
 
-def _run(frame: DataFrame, places: Iterator[str]) -> int:
+def run_stream(frame: DataFrame, places: Iterator[str]) -> int:
+    """Rows of a stream from its start to its end, into the noop sink."""
     query = (
         frame.writeStream.format("noop")
         .option("checkpointLocation", next(places))
@@ -84,10 +92,10 @@ def _run(frame: DataFrame, places: Iterator[str]) -> int:
     return sum(int(progress["numInputRows"]) for progress in query.recentProgress)
 
 
-def _ceiling(spark: SparkSession, root: Path, rows: int, rows_per_batch: int) -> DataFrame:
+def _ceiling(spark: SparkSession, root: Path, directory: Path, rows: int, rows_per_batch: int) -> DataFrame:
     read = parse_read_options({"path": str(root)})
     fields = fields_from_options(read)
-    batches = root.with_name(f"{root.name}-stream.arrow")
+    batches = directory / f"{root.name}-stream.arrow"
     prepare_batches(Scan(fields, read), batches)
     options: Mapping[str, str | int] = {
         "batches": str(batches),
@@ -111,13 +119,13 @@ def measure_looks(root: Path, filling: Filling) -> Looks:
     idle: list[float] = []
     appended: dict[int, list[float]] = {_FEW: [], filling.queues: []}
     for count in (_FEW, filling.queues) * _APPENDS:
-        time.sleep(_TICK_S)
+        time.sleep(TICK_S)
         for _ in range(_IDLE_LOOKS // _APPENDS):
             seconds, found = _timed(partial(positions.latest, end))
             if found != end:
                 raise ValueError(f"{root}: a look found more where nothing had been appended")
             idle.append(seconds * 1000)
-        _append_more(root, filling, count)
+        append_more(root, filling, count)
         seconds, found = _timed(partial(positions.latest, end))
         if found == end:
             raise ValueError(f"{root}: a look did not find what had been appended")
@@ -138,7 +146,7 @@ def measure_micro_batches(spark: SparkSession, root: Path, filling: Filling) -> 
         try:
             query.processAllAvailable()
             for number in range(_MICRO_BATCHES):
-                _append_more(root, filling, filling.queues)
+                append_more(root, filling, filling.queues)
                 _wait_for_rows(query, (number + 1) * filling.queues)
             seconds = [
                 each["durationMs"]["triggerExecution"] / 1000
@@ -158,7 +166,7 @@ def _wait_for_rows(query: StreamingQuery, rows: int) -> None:
         time.sleep(0.02)
 
 
-def _append_more(root: Path, filling: Filling, count: int) -> None:
+def append_more(root: Path, filling: Filling, count: int) -> None:
     """So many messages more, to one queue after another, committed at once."""
     messages, _ = message_columns(filling, 0, count)
     writer = StagingWriter(str(root), secrets.token_hex(8), sync=False)

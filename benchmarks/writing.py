@@ -24,6 +24,7 @@ from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.message.encode import encode
 
+INDEXED = "three index entries a message"
 _TASKS = 2
 _CHUNK_BYTES = 4 << 20  # of bodies; about what a task gets of Spark at a time
 _SMALL_ROWS = 10
@@ -46,20 +47,25 @@ class SmallCommits:
 
 def measure_encode(filling: Filling, rounds: int) -> Rates:
     """Messages a second through `encode`, one thread."""
+    return interleave({"encode": encode_case(filling)}, rounds)["encode"]
+
+
+def encode_case(filling: Filling) -> Callable[[], int]:
+    """Encodes all messages, in chunks of what a task gets of Spark at a time."""
     chunks = [message_columns(filling, start, stop)[0] for start, stop in _chunks(filling)]
-    return interleave({"encode": lambda: sum(len(encode(chunk)) for chunk in chunks)}, rounds)["encode"]
+    return lambda: sum(len(encode(chunk)) for chunk in chunks)
 
 
 def measure_commit(directory: Path, filling: Filling, rounds: int) -> dict[str, Rates]:
     """The driver's part of a write into a new store, and for scale a copy of as many bytes with the same
     flush.
     """
-    place = _Place(directory / "commit", filling)
+    place = CommitPlace(directory / "commit", filling)
     cases: dict[str, Callable[[], int]] = {}
     before: dict[str, Callable[[], None]] = {}
     for flush, sync in (("ASYNC_FLUSH", False), ("SYNC_FLUSH", True)):
         for index in (False, True):
-            name = f"commit, {flush}, {'three index entries a message' if index else 'no index'}"
+            name = f"commit, {flush}, {INDEXED if index else 'no index'}"
             cases[name], before[name] = partial(place.commit, sync), partial(place.stage, index)
         cases[f"file copy, {flush}"], before[f"file copy, {flush}"] = (
             partial(place.copy, sync),
@@ -71,7 +77,7 @@ def measure_commit(directory: Path, filling: Filling, rounds: int) -> dict[str, 
         place.clear()
 
 
-class _Place:
+class CommitPlace:
     """A new store for every commit, with the messages staged by as many tasks as there are cores here."""
 
     def __init__(self, directory: Path, filling: Filling) -> None:

@@ -4,19 +4,27 @@ fast.
 
 from __future__ import annotations
 
+import ast
+import importlib
 import os
 import re
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.bars import Bar, judge
+from benchmarks.compare import BEFORE
 from benchmarks.fill import BROKER_NAME, Filling, fill
+from benchmarks.old_commit import git
+from benchmarks.old_names import OLD_NAMES
 from benchmarks.processes import cpu_seconds
 from benchmarks.report import write_block
 from benchmarks.rounds import Rates, interleave
+from benchmarks.sides import Spent
 from store_format import MessageStore
 from store_format.layouts import MAGIC_BLANK
 
@@ -150,3 +158,85 @@ def test_the_benchmarks_run(tmp_path: Path) -> None:
     commits = re.findall(r"^\| A?SYNC_FLUSH \|.*\| (\d+) \|$", text, re.MULTILINE)
     assert commits == ["0", "0"]  # files that small commits leave behind
     assert [path.name for path in tmp_path.iterdir()] == ["page.md"]  # what was filled is gone
+
+
+def test_names_of_the_older_commit_are_names_of_today() -> None:
+    for module, names in OLD_NAMES.items():
+        for name in names:
+            assert hasattr(importlib.import_module(module), name), (
+                f"{module}.{name} has moved: see old_names.py"
+            )
+
+
+def test_the_older_commit_has_every_name_that_measurements_import() -> None:
+    """A name of today that commit c886f6e keeps elsewhere is in OLD_NAMES, where it says the old place."""
+    if subprocess.run(["git", "-C", str(ROOT), "cat-file", "-e", BEFORE], capture_output=True).returncode:
+        pytest.skip(f"not a clone with commit {BEFORE}")
+    files = set(git("ls-tree", "-r", "--name-only", BEFORE, "rmq_spark/", "store_format/").split())
+    for module, name in _imported_by_the_measuring_process():
+        place, _, old = OLD_NAMES.get(module, {}).get(name, module).partition(":")
+        path = place.replace(".", "/")
+        (file,) = files & {f"{path}.py", f"{path}/__init__.py"} or {f"no {place}"}
+        assert re.search(rf"\b{old or name}\b", git("show", f"{BEFORE}:{file}")), (module, name)
+
+
+def _imported_by_the_measuring_process() -> set[tuple[str, str]]:
+    found = set()
+    for path in ("ceiling", "decode", "fill", "parts", "planning", "spark_read", "streaming", "writing"):
+        for node in ast.walk(ast.parse((ROOT / "benchmarks" / f"{path}.py").read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (
+                "rmq_spark",
+                "store_format",
+            ):
+                found |= {(node.module or "", alias.name) for alias in node.names}
+    return found
+
+
+def test_a_bar_is_a_multiple_of_the_same_round() -> None:
+    before, after = Spent(100, [2.0, 4.0, 8.0]), Spent(100, [1.0, 1.0, 4.0])
+    faster = Bar("decode", "decode@100", "case", "faster", "1.23", 2.0)
+    done = judge(faster, {"case": {"before": before, "after": after}})
+    assert done.cells == ("decode", "1.23 M/s", "0.00 M/s", "0.00 M/s", "2.00", "2.00 times as fast", "yes")
+    slow = {"case": {"before": after, "after": before}}
+    assert not judge(faster, slow).reached
+    assert not judge(replace(faster, kind="quicker", bar=1.0), slow).reached
+    ceiling = {"ceiling": {"before": Spent(100, [1.0] * 3), "after": Spent(100, [0.9, 0.8, 3.0])}}
+    by_ceiling = judge(
+        replace(faster, kind="ceiling", bar=0.8), ceiling | {"case": {"before": before, "after": after}}
+    )
+    assert (by_ceiling.cells[2][:6], by_ceiling.cells[3][:6], by_ceiling.reached) == (
+        "0.25 ×",
+        "0.80 ×",
+        True,
+    )
+    assert judge(replace(faster, kind="within", bar=1.5), {"case": {"after": after}}).reached
+
+
+@pytest.mark.process
+def test_two_versions_are_compared(tmp_path: Path) -> None:
+    """The smallest run, with this checkout in the place of the older commit."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- compared -->old<!-- /compared -->\n", encoding="utf-8")
+    (tmp_path / "stores").mkdir()
+    arguments = [
+        "--smallest",
+        "--base",
+        ".",
+        "--only",
+        "encode,search",
+        "--directory",
+        str(tmp_path / "stores"),
+    ]
+    arguments += ["--results", str(tmp_path / "results"), "--markdown", str(page)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compare", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    assert re.search(r"^\| encode, 100 B \| 2\.36 M/s \| [\d.]+ M/s \| [\d.]+ M/s \| [\d.]+ \|", text, re.M)
+    assert re.search(r"^\| verify, 1 GiB of 1 KiB messages \|", text, re.M)
+    assert {path.name for path in (tmp_path / "results" / "smallest").iterdir()} == {
+        "encode@100.json",
+        "search@1024.json",
+    }
+    assert list((tmp_path / "stores").iterdir()) == []  # what was filled is gone
