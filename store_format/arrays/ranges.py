@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 _INT32_MAX = 2**31 - 1
@@ -112,3 +113,8 @@ def fixed_width(records: NDArray[Any]) -> pa.LargeBinaryArray:
         np.ascontiguousarray(records).view(np.uint8).reshape(-1),
         np.arange(0, (len(records) + 1) * size, size, dtype=np.int64),
     )
+
+
+def without_nulls(array: pa.Array) -> pa.Array:
+    """Returns a string or binary array with empty values in place of nulls, which may cover bytes."""
+    return pc.fill_null(array, pa.scalar("", array.type)) if array.null_count else array

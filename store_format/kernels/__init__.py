@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from store_format.kernels import crc32 as crc32
+    from store_format.kernels import encode as encode
 
 _WORTH_ROWS = 4096  # read or written one by one in about 50 ms
 

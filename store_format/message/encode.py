@@ -1,7 +1,6 @@
 """Encodes message columns as message units, byte for byte as a broker (MessageExtEncoder.encode, spec 2.1).
 
-Heads are numpy records; one Arrow join puts them before bodies, topics and properties. `assign` writes
-offsets and store times into encoded units, because a commit knows them only later.
+`assign` writes offsets and store times into encoded units, because a commit knows them only later.
 """
 
 from __future__ import annotations
@@ -13,20 +12,12 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import fixed_width, flat_bytes, gather_units
+from store_format.arrays.ranges import flat_bytes, gather_units, without_nulls
 from store_format.layouts import CRC_PROPERTY_SIZE
-from store_format.message.crc import body_crcs, range_crcs
-from store_format.message.encode_parts import (
-    Addresses,
-    Integers,
-    Topics,
-    fitting,
-    heads,
-    lengths,
-)
+from store_format.message.crc import range_crcs
+from store_format.message.encode_parts import Addresses, Integers, Topics, UnitParts
 from store_format.message.parts import head_offset
 from store_format.message.properties import crc_properties
 from store_format.message.property_encoder import without_crc_property
@@ -36,11 +27,7 @@ MESSAGE_SIZE_MAX = 4 << 20  # MessageStoreConfig.maxMessageSize
 UNIT_OVERHEAD_MAX = 1 << 16  # MessageExtEncoder: bytes by which a unit may exceed maxMessageSize
 PROPERTIES_SIZE_MAX = 2**15 - 1  # MessageExtEncoder: the length is an i16; an appended CRC property counts
 
-_KIND = pa.large_binary()
-_NOTHING = pa.scalar(b"", _KIND)
 _LOCALHOST = bytes([127, 0, 0, 1])
-_NARROW_FIELDS = ("queue_id", "flag", "sys_flag", "born_port", "store_port", "reconsume_times")
-_WIDE_FIELDS = ("queue_offset", "born_timestamp", "store_timestamp", "prepared_transaction_offset")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,32 +85,27 @@ def encode(
     With `crc_property` each unit ends in its CRC property (spec 2.7). Raises IllegalMessageError for a topic,
     properties, a body or a unit above its limit, and for a number that does not fit its field.
     """
-    body, properties = _binary(messages.body), _binary(messages.properties)
+    properties = without_nulls(messages.properties)
     if crc_property:
-        properties = without_crc_property(properties)
+        properties = without_crc_property(properties.cast(pa.large_binary()))
     topics = Topics(messages.topic)
-    body_sizes, properties_sizes = lengths(body), lengths(properties) + CRC_PROPERTY_SIZE * crc_property
-    topics.check(body_sizes, message_size_max, "a body", "maxMessageSize")
-    topics.check(properties_sizes, PROPERTIES_SIZE_MAX, "properties", "the broker's limit")
-    rest_sizes = body_sizes + topics.sizes + 2 + properties_sizes
-    numbers: dict[str, Any] = {name: fitting(name, getattr(messages, name), 4) for name in _NARROW_FIELDS}
-    numbers |= {name: fitting(name, getattr(messages, name), 8) for name in _WIDE_FIELDS}
-    numbers["physical_offset"] = (
-        0 if messages.physical_offset is None else fitting("physical_offset", messages.physical_offset, 8)
+    parts = UnitParts(
+        topics,
+        *flat_bytes(without_nulls(messages.body)),
+        *flat_bytes(properties),
+        CRC_PROPERTY_SIZE * crc_property,
     )
-    numbers |= {"magic": topics.magic, "body_crc": body_crcs(body), "body_length": body_sizes}
-    head = heads(numbers, {"born_ip": messages.born_ip, "store_ip": messages.store_ip}, rest_sizes)
+    topics.check(parts.body_sizes, message_size_max, "a body", "maxMessageSize")
+    topics.check(parts.properties_sizes, PROPERTIES_SIZE_MAX, "properties", "the broker's limit")
+    parts.take_numbers(vars(messages))
     # After the checks above this one can fail only with a message_size_max near 2 GiB; the size is an i32.
     topics.check(
-        lengths(head) + rest_sizes,
+        parts.sizes,
         min(message_size_max + UNIT_OVERHEAD_MAX, 2**31 - 1),
         "a unit",
         "maxMessageSize + 65536",
     )
-    parts = [head, body, topics.pieces, fixed_width(properties_sizes.astype(">i2")), properties]
-    if crc_property:
-        parts.append(pa.scalar(bytes(CRC_PROPERTY_SIZE), _KIND))
-    units = _join_parts(parts, crc_property)
+    units = EncodedUnits(*parts.units(), crc_property)
     if crc_property and messages.physical_offset is not None:
         _seal(units)
     return units
@@ -150,17 +132,6 @@ def assign(
     _scatter(data, starts + place["store_timestamp"] + moved * born_v6, store_timestamp.astype(">i8"))
     if units.crc_property:
         _seal(units)
-
-
-def _binary(values: pa.Array) -> pa.LargeBinaryArray:
-    return pc.fill_null(values.cast(_KIND), _NOTHING)
-
-
-def _join_parts(parts: list[Any], crc_property: bool) -> EncodedUnits:
-    data, offsets = flat_bytes(pc.binary_join_element_wise(*parts, _NOTHING))
-    if not data.flags.writeable:  # Arrow's new memory is writable, but Arrow does not guarantee it
-        data = data.copy()
-    return EncodedUnits(data, offsets, crc_property)
 
 
 def _seal(units: EncodedUnits) -> None:

@@ -1,23 +1,26 @@
-"""Heads and topics of message units, encoded a column at a time; `encode.py` joins them with the other parts.
+"""The parts of message units, and how they become units: by a kernel, or one by one where that loads faster.
 
 A message that breaks a limit raises an IllegalMessageError that names its topic.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
+from operator import itemgetter
 from typing import Any, TypeAlias
+from zlib import crc32
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import fixed_width
+from store_format import kernels
 from store_format.errors import IllegalMessageError
 from store_format.java.text import utf16_length
-from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS
-from store_format.message.parts import head_variant
+from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, as_struct
+from store_format.message.parts import CRC_MASK, head_variant
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
 
 # CommitLog.asyncPutMessage: a topic of more UTF-16 units makes a V2 unit. The V1 length is a signed byte.
@@ -28,11 +31,6 @@ Integers: TypeAlias = NDArray[np.integer[Any]] | int
 Addresses: TypeAlias = NDArray[np.void] | bytes
 
 _HOSTS = (("born_ip", BORN_HOST_V6), ("store_ip", STORE_HOST_V6))
-
-
-def lengths(values: pa.LargeBinaryArray) -> NDArray[np.int64]:
-    sizes: NDArray[np.int64] = pc.binary_length(values).to_numpy()
-    return sizes
 
 
 def fitting(name: str, values: Integers, size: int) -> Integers:
@@ -71,86 +69,153 @@ def _topic_piece(name: str) -> _TopicPiece:
 
 
 class Topics:
-    """The topics of a batch as stored, their sizes and magic codes: one for all messages or one for each.
-
-    Each distinct topic is encoded once.
-    """
-
-    pieces: pa.LargeBinaryArray | pa.LargeBinaryScalar
-    sizes: Any  # an integer, or an array with an element for each message
-    magic: Any
+    """The topics of a batch as stored, each once: `codes` has the place of each message's, or of all."""
 
     def __init__(self, topic: pa.Array | str) -> None:
-        self._codes: NDArray[np.int64] | None = None
+        self.codes = np.zeros(1, np.int64)
         if isinstance(topic, str):
-            piece = _topic_piece(topic)
-            self._distinct = [piece]
-            self.pieces, self.sizes, self.magic = (
-                pa.scalar(piece.stored, pa.large_binary()),
-                len(piece.stored),
-                piece.magic,
-            )
-            return
-        if topic.null_count:
-            raise IllegalMessageError("topic null: every message needs a topic")
-        encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
-        self._distinct = [_topic_piece(name) for name in encoded.dictionary.to_pylist()]
-        self._codes = encoded.indices.to_numpy().astype(np.int64)
-        self.pieces = pa.array([piece.stored for piece in self._distinct], pa.large_binary()).take(
-            encoded.indices
-        )
-        self.sizes = np.array([len(piece.stored) for piece in self._distinct], np.int64)[self._codes]
-        self.magic = np.array([piece.magic for piece in self._distinct], np.int64)[self._codes]
+            names = [topic]
+        else:
+            if topic.null_count:
+                raise IllegalMessageError("topic null: every message needs a topic")
+            encoded = topic if pa.types.is_dictionary(topic.type) else topic.dictionary_encode()
+            names = encoded.dictionary.to_pylist()
+            if len(names) != 1:
+                self.codes = encoded.indices.to_numpy().astype(np.int64)
+        self.pieces = [_topic_piece(name) for name in names]
 
     def check(self, sizes: NDArray[np.int64], size_max: int, what: str, limit: str) -> None:
         """Raises IllegalMessageError when one of `sizes` exceeds `size_max`, whose name is `limit`."""
         if int(sizes.max(initial=0)) > size_max:
             index = int(sizes.argmax())
-            topic = self._distinct[0 if self._codes is None else int(self._codes[index])].name
+            topic = self.pieces[self.codes[index if len(self.codes) > 1 else 0]].name
             raise IllegalMessageError(
                 f"topic {topic}: {what} of {int(sizes[index])} bytes, "
                 f"at most {size_max} are allowed ({limit})"
             )
 
 
-# ---- heads -------------------------------------------------------------------------------------------------
+# ---- units -------------------------------------------------------------------------------------------------
+
+# (name, size in bytes) of the numbers of a head, in the order of the head and of `kernels.encode.write_units`
+_NUMBERS = (
+    ("queue_id", 4), ("flag", 4), ("queue_offset", 8), ("physical_offset", 8), ("sys_flag", 4),
+    ("born_timestamp", 8), ("born_port", 4), ("store_timestamp", 8), ("store_port", 4),
+    ("reconsume_times", 4), ("prepared_transaction_offset", 8),
+)  # fmt: skip
+_HEADS = tuple(map(as_struct, MESSAGE_HEADS))
+_HEAD_SIZES = np.array([head.size for head in _HEADS], np.int64)
+_PADDING = 8  # bytes behind its output that a kernel may overwrite
 
 
-def heads(
-    numbers: dict[str, Integers], addresses: dict[str, Addresses], rest_sizes: NDArray[np.int64]
-) -> pa.LargeBinaryArray:
-    """Returns the heads of units whose other parts have `rest_sizes` bytes.
+class UnitParts:
+    """The parts of units: bytes with offsets, and arrays with an element for each message or for all.
 
-    `numbers` has every field but the total size; `addresses` has born_ip and store_ip. Heads are filled one
-    variant after another (MESSAGE_HEADS).
+    `crc_size` bytes behind the properties count as properties.
     """
-    sys_flag = _with_host_flags(numbers["sys_flag"], addresses, len(rest_sizes))
-    numbers = numbers | {"sys_flag": sys_flag}
-    variants = head_variant(sys_flag)
-    parts, places = [], []
-    for variant in np.unique(variants).tolist():
-        rows = np.flatnonzero(variants == variant)
-        chosen = slice(None) if len(rows) == len(variants) else rows
-        part = np.empty(len(rows), MESSAGE_HEADS[variant])
-        part["total_size"] = rest_sizes[chosen] + part.itemsize
-        for name, values in numbers.items():
-            part[name] = values[chosen] if isinstance(values, np.ndarray) else values
-        for name, ip in addresses.items():
-            part[name] = (
-                np.void(ip) if isinstance(ip, bytes) else _narrowed(ip[chosen], part.dtype[name].itemsize)
-            )
-        parts.append(fixed_width(part))
-        places.append(rows)
-    if len(parts) == 1:
-        return parts[0]
-    if not parts:
-        return pa.array([], pa.large_binary())
-    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places))))
+
+    def __init__(
+        self,
+        topics: Topics,
+        body: NDArray[np.uint8],
+        body_ends: NDArray[np.int64],
+        properties: NDArray[np.uint8],
+        property_ends: NDArray[np.int64],
+        crc_size: int,
+    ) -> None:
+        self._topics, self._crc_size = topics, crc_size
+        self._body, self._body_ends = body, body_ends
+        self._properties, self._property_ends = properties, property_ends
+        self.body_sizes = np.diff(body_ends)
+        self.properties_sizes = np.diff(property_ends) + crc_size
+
+    def __len__(self) -> int:
+        return len(self.body_sizes)
+
+    def take_numbers(self, columns: Mapping[str, Any]) -> None:
+        """Takes the numbers and addresses of heads. Raises IllegalMessageError for one that does not fit."""
+        values = dict(columns)
+        if values["physical_offset"] is None:
+            values["physical_offset"] = 0
+        for name, size in sorted(_NUMBERS, key=itemgetter(1)):
+            fitting(name, values[name], size)
+        ips = {name: values[name] for name, _ in _HOSTS}
+        values["sys_flag"] = _with_host_flags(values["sys_flag"], ips)
+        self._numbers = {
+            name: self._checked(name, np.asarray(values[name], np.int64)) for name, _ in _NUMBERS
+        }
+        self._ips = [
+            self._checked(name, np.array([ip], f"V{len(ip)}") if isinstance(ip, bytes) else ip)
+            for name, ip in ips.items()
+        ]
+        codes, stored = self._checked("topic", self._topics.codes), self._topics.pieces
+        sizes = (
+            _HEAD_SIZES[head_variant(self._numbers["sys_flag"])] + self.body_sizes + self.properties_sizes + 2
+        )
+        sizes += np.array([len(piece.stored) for piece in stored], np.int64)[codes]
+        self.sizes = sizes
+
+    def _checked(self, name: str, values: NDArray[Any]) -> NDArray[Any]:
+        """Returns the values. Kernels rely on their number."""
+        values = np.ascontiguousarray(np.atleast_1d(values))
+        if len(values) not in (1, len(self)):
+            raise ValueError(f"{name}: expected {len(self)} values, or one, found {len(values)}")
+        return values
+
+    def units(self) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
+        """Returns (the units end to end, the place of each and the end of the last)."""
+        places = np.zeros(len(self) + 1, np.int64)
+        np.cumsum(self.sizes, out=places[1:])
+        if not kernels.worth(len(self)):
+            return np.frombuffer(bytearray(b"".join(self._one_by_one())), np.uint8), places
+        pieces = self._topics.pieces
+        stored = b"".join(piece.stored for piece in pieces)
+        data = np.empty(int(places[-1]) + _PADDING, np.uint8)
+        kernels.encode.write_units(
+            data,
+            places,
+            tuple(self._numbers.values()),
+            self._body,
+            self._body_ends,
+            self._properties,
+            self._property_ends,
+            np.frombuffer(stored, np.uint8),
+            np.cumsum([0, *(len(piece.stored) for piece in pieces)]),
+            np.array([piece.magic for piece in pieces], np.int64),
+            self._topics.codes,
+            *(part for ip in self._ips for part in (ip.view(np.uint8), ip.itemsize)),
+            self._crc_size,
+        )
+        return data[:-_PADDING], places
+
+    def _one_by_one(self) -> Iterator[bytes]:
+        """Returns each unit, as the kernel writes it."""
+        rows = zip(*(_each(values, len(self)) for values in self._numbers.values()), strict=True)
+        hosts = zip(*(_each(values, len(self)) for values in self._ips), strict=True)
+        pieces = (self._topics.pieces[code] for code in _each(self._topics.codes, len(self)))
+        bodies = pairwise(self._body_ends.tolist())
+        properties = pairwise(self._property_ends.tolist())
+        for size, row, ips, piece, body_range, range_ in zip(
+            self.sizes.tolist(), rows, hosts, pieces, bodies, properties, strict=True
+        ):
+            body = self._body[slice(*body_range)].tobytes()
+            raw = self._properties[slice(*range_)].tobytes() + bytes(self._crc_size)
+            queue_id, flag, queue_offset, physical_offset, sys_flag, born, port, *rest = row
+            variant = int(head_variant(sys_flag))
+            yield _HEADS[variant].pack(
+                size, piece.magic, crc32(body) & CRC_MASK, queue_id, flag, queue_offset, physical_offset,
+                sys_flag, born, ips[0], port, rest[0], ips[1], *rest[1:], len(body),
+            )  # fmt: skip
+            yield body + piece.stored + len(raw).to_bytes(2, "big") + raw
 
 
-def _with_host_flags(sys_flag: Integers, addresses: dict[str, Addresses], count: int) -> NDArray[np.int64]:
-    flags = np.empty(count, np.int64)
-    flags[:] = sys_flag
+def _each(values: NDArray[Any], count: int) -> list[Any]:
+    each: list[Any] = values.tolist()
+    return each if len(values) == count else each * count
+
+
+def _with_host_flags(sys_flag: Integers, addresses: dict[str, Addresses]) -> NDArray[np.int64]:
+    flags = np.array(sys_flag, np.int64)
     for name, bit in _HOSTS:
         ip = addresses[name]
         size = len(ip) if isinstance(ip, bytes) else ip.dtype.itemsize
@@ -161,12 +226,3 @@ def _with_host_flags(sys_flag: Integers, addresses: dict[str, Addresses], count:
         elif isinstance(ip, bytes):
             flags |= bit
     return flags
-
-
-def _narrowed(ip: NDArray[np.void], size: int) -> NDArray[np.void]:
-    """Returns the first `size` bytes of each address."""
-    if ip.dtype.itemsize == size:
-        return ip
-    first = np.ascontiguousarray(ip).view(np.uint8).reshape(len(ip), -1)[:, :size]
-    narrowed: NDArray[np.void] = np.ascontiguousarray(first).view(f"V{size}").reshape(-1)
-    return narrowed

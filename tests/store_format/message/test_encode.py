@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.errors import IllegalMessageError
 from store_format.message.crc import body_crcs
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
@@ -200,8 +201,14 @@ def stored_messages(draw: st.DrawFn) -> oracle.Message:
     )
 
 
-@given(st.lists(stored_messages(), max_size=6))
-def test_any_batch_equals_the_oracle(messages: list[oracle.Message]) -> None:
+@given(st.lists(stored_messages(), max_size=6), st.booleans())
+def test_any_batch_equals_the_oracle(messages: list[oracle.Message], by_kernel: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "worth", lambda rows: by_kernel)
+        assert_equal_to_the_oracle(messages)
+
+
+def assert_equal_to_the_oracle(messages: list[oracle.Message]) -> None:
     assert list(encode(columns_of(messages))) == [oracle.encode_message(message) for message in messages]
     sealed = [oracle.encode_message(oracle.with_crc_property(message)) for message in messages]
     assert list(encode(columns_of(messages), crc_property=True)) == sealed
