@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 
 def fork(action: Callable[[], object]) -> int:
-    """Runs the action in a fork, and returns its process id. An error is printed, and ends the fork with 1."""
+    """Runs the action in a fork and returns its process id. An error is printed and ends the fork with 1."""
     child = os.fork()
     if not child:
         try:
