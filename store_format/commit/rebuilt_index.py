@@ -23,9 +23,9 @@ from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexHeader, list_index_files
 from store_format.index.geometry import IndexGeometry
 from store_format.index.keys import unit_key_hashes
+from store_format.index.slots import IndexSlots
 from store_format.index.updates import IndexBatch, IndexState
 from store_format.index.write import IndexFiles
-from store_format.layouts import INDEX_SLOT
 from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.metadata.group_offsets import is_broker_49
@@ -209,7 +209,8 @@ class IndexBuilder:
             self._end = last.header.end_physical_offset
             # The first keys of this message are in the full file already.
             self._skip = int(np.count_nonzero(last.units["physical_offset"] == self._end))
-            state = IndexState(last.path.rpartition("/")[2], last.header, np.empty(0, INDEX_SLOT))
+            # A full file, which gets no entry: its slots do not matter.
+            state = IndexState(last.path.rpartition("/")[2], last.header, IndexSlots.empty(check.geometry))
         self.start = max(self._end, check.log_start)
         self._index = IndexFiles(aside, check.geometry, now, zone, files, after=state)
         self.entries = 0

@@ -13,7 +13,7 @@ import stat
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from mmap import ACCESS_READ, mmap
+from mmap import ACCESS_COPY, ACCESS_READ, mmap
 from types import TracebackType
 from typing import Literal
 
@@ -294,6 +294,10 @@ class FileView:
             else:
                 self._mapped = np.frombuffer(mmap(self._descriptor, self.size, access=ACCESS_READ), np.uint8)
         return self._mapped
+
+    def copy_on_write(self, length: int) -> NDArray[np.uint8]:
+        """Returns the first `length` bytes, 1 to `size`, as an array to change: the file stays as it is."""
+        return np.frombuffer(mmap(self._descriptor, length, access=ACCESS_COPY), np.uint8)
 
     def close(self) -> None:
         if self._descriptor >= 0:

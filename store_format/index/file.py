@@ -11,7 +11,7 @@ import datetime
 import re
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import astuple, dataclass, replace
 from types import TracebackType
 
 import numpy as np
@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from store_format.errors import OptionError
 from store_format.files.read import FileView, StoreFile, list_store_files
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms, infer_geometry
+from store_format.index.slots import IndexSlots
 from store_format.java.hashes import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
 
@@ -79,6 +80,9 @@ class IndexHeader:
     end_physical_offset: int
     hash_slot_count: int
     index_count: int
+
+    def to_bytes(self) -> bytes:
+        return _HEADER.pack(*astuple(self))
 
 
 class IndexFile:
@@ -140,6 +144,10 @@ class IndexFile:
         """The slots as INDEX_SLOT: a view of the mapped file. A file that ends before its units has fewer."""
         raw = self._view.map()[INDEX_HEADER.itemsize : self._geometry().units_start]
         return np.frombuffer(raw[: len(raw) // INDEX_SLOT.itemsize * INDEX_SLOT.itemsize], INDEX_SLOT)
+
+    def slots_to_change(self) -> IndexSlots:
+        """The slots as a copy in memory."""
+        return IndexSlots.read(self._view, self._geometry())
 
     def chain(self, hash_value: int, header: IndexHeader) -> Iterator[tuple[int, int, int, int]]:
         """(unit number, key hash, physical offset, time diff) along a slot's chain, newest first.

@@ -1,8 +1,7 @@
 """The bytes that a broker's IndexService writes for a batch of messages, and their places; nothing here
 touches a file.
 
-All units of one file are computed at once. Sorted by slot and number, the unit before another one of its slot
-is its predecessor in the chain; the first one's predecessor is the slot's value before the batch
+Each unit takes the value of its slot as its predecessor in the chain, and its number becomes the slot's value
 (IndexFile.putKey, spec 4.3 to 4.5).
 """
 
@@ -14,32 +13,30 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.index.file import IndexFile, IndexHeader, index_file_name
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
-from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, pack
+from store_format.index.slots import IndexSlots
+from store_format.layouts import INDEX_UNIT
 
-_PLACE_BITS = 32
-_PLACE_MASK = (1 << _PLACE_BITS) - 1
 _INT_MAX = 2**31 - 1
 _NAME_STOP = 10**17  # names have 17 digits
-_NO_SLOTS = np.empty(0, INDEX_SLOT)
 
 _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexState:
-    """The last index file of a store before an update. `slots` are as stored; missing slots count as 0."""
+    """The last index file of a store before an update. An update changes `slots`, in memory."""
 
     name: str
     header: IndexHeader
-    slots: NDArray[np.int32]
+    slots: IndexSlots
 
     @classmethod
     def read(cls, file: IndexFile) -> IndexState:
-        """`slots` is a view of the mapped file: use it before the update is written."""
-        return cls(file.path.rpartition("/")[2], file.header(), file.slots())
+        return cls(file.path.rpartition("/")[2], file.header(), file.slots_to_change())
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,12 +48,18 @@ class IndexBatch:
     key_hashes: NDArray[np.int32]
     message_index: _Ints  # the message of each entry, ascending
 
+    def message(self, entry: int) -> tuple[int, int]:
+        """(store time, physical offset) of the message of an entry."""
+        message = self.message_index[entry]
+        return int(self.store_timestamps[message]), int(self.physical_offsets[message])
+
 
 @dataclass(frozen=True, eq=False, slots=True)
 class IndexUpdate:
-    """The update of one file: units from number `unit_start` on, new `slot_values`, and then the header.
+    """The update of one file: units from number `unit_start` on, the changed slots, and then the header.
 
-    A new file must be created with `geometry.file_size` bytes. Slots ascend.
+    A new file must be created with `geometry.file_size` bytes. Several updates of a file may be written
+    together: all units, the slots, and the last header.
     """
 
     name: str
@@ -65,14 +68,12 @@ class IndexUpdate:
     header: IndexHeader
     unit_start: int
     units: NDArray[np.void]
-    slot_numbers: _Ints
-    slot_values: NDArray[np.int32]
+    slots: IndexSlots
 
     @property
-    def header_bytes(self) -> bytes:
-        return pack(
-            INDEX_HEADER, {name: getattr(self.header, name) for name in INDEX_HEADER.names or ()}
-        ).tobytes()
+    def state(self) -> IndexState:
+        """The file with this update."""
+        return IndexState(self.name, self.header, self.slots)
 
     @property
     def units_position(self) -> int:
@@ -107,12 +108,12 @@ def index_updates(
     file = state
     while True:
         if file is None or file.header.index_count >= geometry.index_num:
-            file = _new_file(file, timestamp, zone)
+            file = _new_file(file, geometry, timestamp, zone)
         file_stop = min(start + geometry.index_num - file.header.index_count, stop)
         is_new = file is not state
         if is_new or file_stop > start:
             updates.append(_put(file, is_new, geometry, batch, start, file_stop))
-            file = replace(file, header=updates[-1].header)
+            file = updates[-1].state
         # Only a message creates a file: a full file stays the last one until the next message.
         if file_stop == stop and not (
             file.header.index_count >= geometry.index_num and _message_follows(batch)
@@ -153,16 +154,17 @@ def next_index_file_name(last: str | None, timestamp: int, zone: datetime.tzinfo
 # ---- files -------------------------------------------------------------------------------------------------
 
 
-def _new_file(last: IndexState | None, timestamp: int, zone: datetime.tzinfo) -> IndexState:
+def _new_file(
+    last: IndexState | None, geometry: IndexGeometry, timestamp: int, zone: datetime.tzinfo
+) -> IndexState:
     """A new file, which begins where the last one ended (IndexFile's constructor, IndexFile.flush)."""
     end_timestamp = max(last.header.end_timestamp, 0) if last is not None else 0
     end_offset = max(last.header.end_physical_offset, 0) if last is not None else 0
     header = IndexHeader(
         end_timestamp, end_timestamp, end_offset, end_offset, hash_slot_count=0, index_count=1
     )
-    return IndexState(
-        next_index_file_name(last.name if last is not None else None, timestamp, zone), header, _NO_SLOTS
-    )
+    name = next_index_file_name(last.name if last is not None else None, timestamp, zone)
+    return IndexState(name, header, IndexSlots.empty(geometry))
 
 
 def _first_entry(state: IndexState | None, batch: IndexBatch) -> int:
@@ -183,79 +185,72 @@ def _put(
     file: IndexState, is_new: bool, geometry: IndexGeometry, batch: IndexBatch, start: int, stop: int
 ) -> IndexUpdate:
     """The update of one file for the entries [start, stop) of a batch."""
-    header, units, no_slots = file.header, np.empty(stop - start, INDEX_UNIT), np.empty(0, np.int64)
-    first_number = header.index_count
+    header, units, number = file.header, np.empty(stop - start, INDEX_UNIT), file.header.index_count
     if not len(units):
-        return IndexUpdate(file.name, is_new, geometry, header, first_number, units, no_slots, _NO_SLOTS)
-    hashes, messages = batch.key_hashes[start:stop], batch.message_index[start:stop]
-    previous, slot_numbers, slot_values, slots_taken = _chain(
-        hashes, geometry.hash_slot_num, first_number, file.slots
+        return IndexUpdate(file.name, is_new, geometry, header, number, units, file.slots)
+    entries = replace(
+        batch, key_hashes=batch.key_hashes[start:stop], message_index=batch.message_index[start:stop]
     )
-    first, last = int(messages[0]), int(messages[-1])
-    offsets, timestamps = batch.physical_offsets[first : last + 1], batch.store_timestamps[first : last + 1]
-    messages = messages - first
-    units["key_hash"] = hashes
-    units["physical_offset"] = offsets[messages]
-    units["prev_index"] = previous
-    begin = (header.begin_timestamp, header.begin_physical_offset)
-    if first_number <= 1:
-        begin = (int(timestamps[0]), int(offsets[0]))
-    units["time_diff"] = _time_diffs(timestamps, begin[0])[messages]
-    # The first unit of a rolled file counts from the end of the file before: the header takes the unit's time
-    # only afterwards.
-    if first_number <= 1:
-        units["time_diff"][0] = _time_diffs(timestamps[:1], header.begin_timestamp)[0]
+    first, last = entries.message(0), entries.message(-1)
+    begin = header.begin_timestamp, header.begin_physical_offset
+    if number <= 1:
+        begin = first
+    insert = _insert if kernels.worth(len(units)) else _insert_one_by_one
+    taken = insert(file.slots, geometry.hash_slot_num, units, number, entries, begin[0])
+    if number <= 1:
+        # The first unit of a rolled file counts from the end of the file before: the header takes the unit's
+        # time only afterwards.
+        units["time_diff"][0] = _time_diff(first[0], header.begin_timestamp)
     after = IndexHeader(
         begin_timestamp=begin[0],
-        end_timestamp=int(timestamps[-1]),
+        end_timestamp=last[0],
         begin_physical_offset=begin[1],
-        end_physical_offset=int(offsets[-1]),
+        end_physical_offset=last[1],
         # a Java int wraps
-        hash_slot_count=(header.hash_slot_count + slots_taken + (1 << 31)) % (1 << 32) - (1 << 31),
-        index_count=first_number + len(units),
+        hash_slot_count=(header.hash_slot_count + taken + (1 << 31)) % (1 << 32) - (1 << 31),
+        index_count=number + len(units),
     )
-    return IndexUpdate(file.name, is_new, geometry, after, first_number, units, slot_numbers, slot_values)
+    return IndexUpdate(file.name, is_new, geometry, after, number, units, file.slots)
 
 
-def _time_diffs(timestamps: _Ints, begin: int) -> NDArray[np.int32]:
+def _time_diff(timestamp: int, begin: int) -> int:
     """Whole seconds after `begin`, in [0, 2^31); 0 without a begin."""
-    if begin <= 0:
-        return np.zeros(len(timestamps), np.int32)
-    # below 0 the result is clipped, however // rounds
-    return np.clip((timestamps - begin) // 1000, 0, _INT_MAX).astype(np.int32)
+    return min(max((timestamp - begin) // 1000, 0), _INT_MAX) if begin > 0 else 0
 
 
-def _chain(
-    hashes: NDArray[np.int32], hash_slot_num: int, first_number: int, stored: NDArray[np.int32]
-) -> tuple[NDArray[np.int32], _Ints, NDArray[np.int32], int]:
-    """(prev_index of each unit, changed slots, their new values, how many of these slots were empty).
-
-    One sort of 64-bit words, with the slot in the high bits, takes 20 ns a unit; a stable argsort by slot 300
-    ns.
-    """
-    words = hashes.astype(np.int64) % hash_slot_num
-    words <<= _PLACE_BITS
-    words |= np.arange(len(words))
-    words.sort()
-    places, slots = words & _PLACE_MASK, words >> _PLACE_BITS
-    numbers = (places + first_number).astype(np.int32)
-    heads, tails = np.ones(len(words), bool), np.ones(len(words), bool)
-    np.not_equal(slots[1:], slots[:-1], out=heads[1:])
-    tails[:-1] = heads[1:]
-    chained = np.empty(len(words), np.int32)
-    chained[1:] = numbers[:-1]
-    before = _stored_values(stored, slots[heads])
-    # IndexFile.putKey takes a slot's value above the new number as empty
-    before[(before < 0) | (before > numbers[heads])] = 0
-    chained[heads] = before
-    previous = np.empty(len(words), np.int32)
-    previous[places] = chained
-    return previous, slots[tails], numbers[tails].astype(INDEX_SLOT), int(np.count_nonzero(before == 0))
+def _insert(
+    slots: IndexSlots, slot_num: int, units: NDArray[np.void], number: int, entries: IndexBatch, begin: int
+) -> int:
+    """Fills `units`, changes the slots, and returns how many slots were empty."""
+    taken = kernels.index_entries.insert(
+        slots.head,
+        slots.pages,
+        slot_num,
+        units.view(np.uint8),
+        number,
+        entries.key_hashes,
+        entries.message_index,
+        entries.physical_offsets,
+        entries.store_timestamps,
+        begin,
+    )
+    assert taken >= 0, "arrays that do not fit together"
+    return int(taken)
 
 
-def _stored_values(stored: NDArray[np.int32], slots: _Ints) -> NDArray[np.int32]:
-    """The values of ascending slots; 0 for slots that a short file lacks."""
-    values = np.zeros(len(slots), np.int32)
-    there = int(np.searchsorted(slots, len(stored)))
-    values[:there] = stored[slots[:there]]
-    return values
+def _insert_one_by_one(
+    slots: IndexSlots, slot_num: int, units: NDArray[np.void], number: int, entries: IndexBatch, begin: int
+) -> int:
+    """`_insert` without the kernel."""
+    values, taken = slots.values, 0
+    changed = entries.key_hashes.astype(np.int64) % slot_num
+    slots.mark(changed)
+    for i, (slot, hash_value) in enumerate(zip(changed.tolist(), entries.key_hashes.tolist(), strict=True)):
+        timestamp, offset = entries.message(i)
+        before = int(values[slot])
+        if not 0 <= before <= number + i:  # IndexFile.putKey takes such a value as empty
+            before = 0
+        taken += before == 0
+        units[i] = hash_value, offset, _time_diff(timestamp, begin), before
+        values[slot] = number + i
+    return taken

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
+from functools import partial
 
 import numpy as np
-from numpy.typing import NDArray
 
 from store_format.files.read import FileView
 from store_format.files.write import FileWrites, WritableFile
 from store_format.index.file import IndexFile, list_index_files
 from store_format.index.geometry import IndexGeometry
+from store_format.index.slots import IndexSlots
 from store_format.index.updates import IndexBatch, IndexState, IndexUpdate, index_updates
-from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, pack
+from store_format.layouts import INDEX_HEADER, INDEX_UNIT, pack
 
-_PAGE = 4096
-_GAP_PAGES_MAX = 16  # unchanged pages between two changed ones that are written with them
+
+def _at_once(change: Callable[[], None]) -> None:
+    change()
 
 
 class IndexFiles:
-    """Writes batches behind the entries of the last index file."""
+    """Writes batches behind the entries of the last index file.
+
+    Slots and header are written when the file is full, or at `close`.
+    """
 
     def __init__(
         self,
@@ -36,8 +41,12 @@ class IndexFiles:
         files: FileWrites,
         *,
         after: IndexState | None = None,
+        call: Callable[[Callable[[], None]], None] = _at_once,
     ) -> None:
-        """`after` is a full file in another directory that the first new file follows."""
+        """`after` is a full file in another directory that the first new file follows.
+
+        `call` carries out the changes of the files, in order, perhaps in another thread, and until `close`.
+        """
         self._directory = directory
         self._geometry = geometry
         self._timestamp = timestamp
@@ -45,6 +54,8 @@ class IndexFiles:
         self._files = files
         self._state = after or _last_state(directory, geometry)
         self._file: WritableFile | None = None
+        self._written: IndexState | None = None  # the state of the open file with all units written so far
+        self._call = call
 
     @property
     def end_timestamp(self) -> int | None:
@@ -56,37 +67,38 @@ class IndexFiles:
         for update in index_updates(
             self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone
         ):
-            if update.is_new:
-                self._begin(update.name)
-            slots = self._put(update)
-            self._state = IndexState(update.name, update.header, slots)
+            self._state = update.state
+            self._call(partial(self._put, update))
 
-    def _begin(self, name: str) -> None:
-        self.close()
-        root, _, folder = self._directory.rpartition("/")
-        self._files.make_directories(root, folder)
-        self._file, _ = self._files.open_full(f"{self._directory}/{name}", self._geometry.file_size)
-        self._files.sync_directory(self._directory)
-
-    def _put(self, update: IndexUpdate) -> NDArray[np.int32]:
-        if self._file is None:
+    def _put(self, update: IndexUpdate) -> None:
+        if update.is_new:
+            self._finish()
+            root, _, folder = self._directory.rpartition("/")
+            self._files.make_directories(root, folder)
+            self._file, _ = self._files.open_full(
+                f"{self._directory}/{update.name}", self._geometry.file_size
+            )
+            self._files.sync_directory(self._directory)
+        elif self._file is None:
             self._file = self._files.open(f"{self._directory}/{update.name}")
-        file = self._file
         if len(update.units):
-            file.write(update.units_position, update.units)
-            self._files.sync(file)
-        with FileView(file.path) as view:
-            stored = view.map()[INDEX_HEADER.itemsize : self._geometry.units_start].view(INDEX_SLOT)
-        _write_slots(file, stored, update.slot_numbers, update.slot_values)
-        file.write(0, update.header_bytes)
-        return stored
+            self._file.write(update.units_position, update.units)
+        self._written = update.state
 
-    def close(self) -> None:
-        """Syncs and closes the open file."""
+    def _finish(self) -> None:
+        """Writes slots and header of the open file behind its units, syncs and closes it."""
         if self._file is not None:
             file, self._file = self._file, None
             with file:
                 self._files.sync(file)
+                assert self._written is not None
+                self._written.slots.write(file)
+                file.write(0, self._written.header.to_bytes())
+                self._files.sync(file)
+
+    def close(self) -> None:
+        """Completes the last file."""
+        self._call(self._finish)
 
 
 def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:
@@ -96,25 +108,6 @@ def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:
     return IndexState.read(
         IndexFile.open(files[-1].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
     )
-
-
-def _write_slots(
-    file: WritableFile, stored: NDArray[np.int32], numbers: NDArray[np.int64], values: NDArray[np.int32]
-) -> None:
-    """Writes `values` at ascending slot `numbers`, by pages.
-
-    A write through a memory map would kill the process when the disk is full.
-    """
-    if not len(numbers):
-        return
-    per_page = _PAGE // INDEX_SLOT.itemsize
-    pages = numbers // per_page
-    cuts = np.flatnonzero(np.diff(pages) > _GAP_PAGES_MAX) + 1
-    for low, high in zip([0, *cuts.tolist()], [*cuts.tolist(), len(numbers)], strict=True):
-        start = int(pages[low]) * per_page
-        changed = stored[start : (int(pages[high - 1]) + 1) * per_page].copy()
-        changed[numbers[low:high] - start] = values[low:high]
-        file.write(INDEX_HEADER.itemsize + start * INDEX_SLOT.itemsize, changed)
 
 
 # ---- rewinding ---------------------------------------------------------------------------------------------
@@ -151,11 +144,10 @@ def rewind_index(
     with files.open(path) as writable, FileView(path) as view:
         if writable.size != geometry.file_size:
             return  # another file now; its units stay
-        mapped = view.map()
-        slots = mapped[INDEX_HEADER.itemsize : geometry.units_start].view(INDEX_SLOT)
-        previous = mapped[geometry.units_start :].view(INDEX_UNIT)["prev_index"]
-        later = np.flatnonzero(slots >= count)
-        values = slots[later].astype(np.int64)
+        slots = IndexSlots.read(view, geometry)
+        previous = view.map()[geometry.units_start :].view(INDEX_UNIT)["prev_index"]
+        later = np.flatnonzero(slots.values >= count)
+        values = slots.values[later].astype(np.int64)
         while (values >= count).any():
             ahead = values >= count
             # Links point to lower numbers; the slot of a damaged unit with another link becomes empty.
@@ -163,7 +155,9 @@ def rewind_index(
                 values[ahead] < len(previous), previous[np.minimum(values[ahead], len(previous) - 1)], 0
             )
             values[ahead] = np.where((following < values[ahead]) & (following > 0), following, 0)
-        _write_slots(writable, slots, later, values.astype(INDEX_SLOT))
+        slots.values[later] = values
+        slots.mark(later)
+        slots.write(writable)
         writable.write(0, header)
         writable.zero(geometry.units_start + count * INDEX_UNIT.itemsize, writable.size)
         files.sync(writable)

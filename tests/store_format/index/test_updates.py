@@ -10,6 +10,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.errors import CorruptStoreError, OptionError
@@ -24,6 +26,7 @@ from store_format.files.read import FileCache
 from store_format.index.file import IndexFile, IndexHeader
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.index.keys import index_key_hashes, unit_key_hashes
+from store_format.index.slots import IndexSlots
 from store_format.index.updates import (
     IndexBatch,
     IndexState,
@@ -61,7 +64,8 @@ class Directory:
         name = max(self.files)
         raw = self.files[name]
         begin, end, begin_offset, end_offset, slot_count, index_count = struct.unpack(">qqqqii", raw[:40])
-        slots = np.frombuffer(bytes(raw[40 : self.geometry.units_start]), ">i4")
+        slots = IndexSlots.empty(self.geometry)
+        slots.head[:] = np.frombuffer(raw, np.uint8)[: self.geometry.units_start]
         return IndexState(
             name, IndexHeader(begin, end, begin_offset, end_offset, slot_count, max(index_count, 1)), slots
         )
@@ -72,10 +76,8 @@ class Directory:
             raw = self.files.setdefault(update.name, bytearray(self.geometry.file_size))
             units = update.units.tobytes()
             raw[update.units_position : update.units_position + len(units)] = units
-            slots = update.slot_values.tobytes()
-            for i, slot in enumerate(update.slot_numbers.tolist()):
-                raw[40 + 4 * slot : 44 + 4 * slot] = slots[4 * i : 4 * i + 4]
-            raw[:40] = update.header_bytes
+            raw[40 : self.geometry.units_start] = update.slots.head[40:].tobytes()
+            raw[:40] = update.header.to_bytes()
             assert len(raw) == update.geometry.file_size
 
     def put(self, batch: IndexBatch, timestamp: int = T0) -> list[IndexUpdate]:
@@ -136,15 +138,16 @@ def _logs(draw: st.DrawFn) -> list[Message]:
     return messages
 
 
-@given(_logs(), st.integers(1, 7), st.integers(2, 9), st.booleans(), st.data())
+@given(_logs(), st.integers(1, 7), st.integers(2, 9), st.booleans(), st.booleans(), st.data())
 def test_files_are_the_scalar_writers_however_the_log_is_cut(
-    messages: list[Message], slots: int, numbers: int, tags: bool, data: st.DataObject
+    messages: list[Message], slots: int, numbers: int, tags: bool, kernel: bool, data: st.DataObject
 ) -> None:
     geometry = IndexGeometry(slots, numbers)
     directory = Directory(geometry)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(messages)), max_size=3)))
-    for start, stop in zip([0, *cuts], [*cuts, len(messages)], strict=True):
-        directory.put(_batch(messages[start:stop], tags=tags))
+    with patch.object(kernels, "worth", lambda rows: kernel):
+        for start, stop in zip([0, *cuts], [*cuts, len(messages)], strict=True):
+            directory.put(_batch(messages[start:stop], tags=tags))
     assert directory.contents() == _written(messages, geometry, tags=tags)
 
 
@@ -208,7 +211,11 @@ PUT_INTO_DAMAGED = (
 
 
 @pytest.mark.parametrize("size", [1, 2, 6])
-def test_a_damaged_file_is_continued_as_the_broker_continues_it(size: int) -> None:
+@pytest.mark.parametrize("kernel", [True, False])
+def test_a_damaged_file_is_continued_as_the_broker_continues_it(
+    size: int, kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "worth", lambda rows: kernel)
     directory = Directory(IndexGeometry(3, 9), {"20260101000000001": bytearray.fromhex(DAMAGED)})
     messages: list[Message] = [
         ("T", {"KEYS": key}, 500 + 100 * i, T0 + 9500 - 4001 * i) for i, key in enumerate("bcadef")
@@ -230,7 +237,7 @@ def test_slots_that_a_short_file_lacks_are_empty(tmp_path: Path, length: int) ->
         (update,) = index_updates(
             state, _batch([("T", {"KEYS": "a b c"}, 9, T0)]), geometry=geometry, timestamp=T0, zone=UTC
         )
-    assert (update.name, update.is_new, update.slot_numbers.tolist()) == (name, False, [0, 1, 2])
+    assert (update.name, update.is_new, update.slots.pages.tolist()) == (name, False, [1])
     slots = (
         struct.unpack(">3i", directory.contents()[0][40:length].ljust(12, b"\0")[:12])
         if length >= 40
@@ -384,9 +391,12 @@ def test_the_brokers_own_file_of_default_size(golden: Callable[[str], Path]) -> 
     with path.open("rb") as file:
         head = file.read(DEFAULT_GEOMETRY.units_start)
         unit_bytes = file.read(20 * (1 + update.header.index_count))
-    slots = np.zeros(DEFAULT_GEOMETRY.hash_slot_num, ">i4")
-    slots[update.slot_numbers] = update.slot_values
-    assert head == update.header_bytes + slots.tobytes()
+    assert head == update.header.to_bytes() + update.slots.head[40:].tobytes()
+    assert (
+        not np.delete(update.slots.head, slice(40))
+        .reshape(-1)[np.repeat(update.slots.pages == 0, 4096)[40 : len(head)]]
+        .any()
+    )
     assert unit_bytes == bytes(20) + update.units.tobytes() + bytes(20)
 
 
@@ -399,10 +409,9 @@ def test_the_worked_example_of_the_format() -> None:
     for put, told in zip(puts, (vector, vector["second_put"]), strict=True):
         message = (put["topic"], {"KEYS": put["key"]}, put["phy_offset"], put["store_timestamp"])
         (update,) = index_updates(state, _batch([message]), timestamp=T0, zone=UTC)
-        assert [40 + 4 * slot for slot in update.slot_numbers.tolist()] == [vector["slot_pos"]]
-        assert update.slot_values.tobytes().hex() == told["slot_value_hex"]
+        slot = vector["slot_pos"]
+        assert np.flatnonzero(update.slots.pages).tolist() == [slot // 4096]
+        assert update.slots.head[slot : slot + 4].tobytes().hex() == told["slot_value_hex"]
         assert (update.units_position, update.units.tobytes().hex()) == (told["unit_pos"], told["unit_hex"])
-        assert update.header_bytes.hex() == told["header_hex"]
-        slots = np.zeros(vector["slot"] + 1, ">i4")
-        slots[update.slot_numbers] = update.slot_values
-        state = IndexState(update.name, update.header, slots)
+        assert update.header.to_bytes().hex() == told["header_hex"]
+        state = update.state
