@@ -7,6 +7,7 @@ others.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -173,17 +174,22 @@ def _expected(identity: Identity | None) -> tuple[NDArray[Any], ...]:
     """Returns the arguments of the kernel that say in which queue each unit should be."""
     if identity is None:
         return _NO_INTS32, _NO_INTS, _NO_BYTES, _NO_INTS, _NO_INTS32, _NO_BOOLS
-    encoded = [topic.encode() for topic in identity.topics]
-    edges = np.cumsum([0, *(len(topic) for topic in encoded)])
-    light = np.array(identity.light or [False] * len(encoded))
+    topics, edges = _encoded_topics(identity.topics)
     return (
         np.ascontiguousarray(identity.queue_ids, np.int32),
         np.ascontiguousarray(identity.queue_offsets, np.int64),
-        np.frombuffer(b"".join(encoded) + bytes(8), np.uint8),
+        topics,
         edges,
         _NO_INTS32 if identity.topic_index is None else np.ascontiguousarray(identity.topic_index, np.int32),
-        light,
+        np.array(identity.light or [False] * len(identity.topics)),
     )
+
+
+@lru_cache(maxsize=4)
+def _encoded_topics(topics: tuple[str, ...]) -> tuple[NDArray[np.uint8], _Ints]:
+    """Returns the bytes of all topics, padded for the kernel, and where each begins and the last ends."""
+    encoded = [topic.encode() for topic in topics]
+    return np.frombuffer(b"".join(encoded) + bytes(8), np.uint8), np.cumsum([0, *map(len, encoded)])
 
 
 def inner_batches(units: Units) -> NDArray[np.bool_]:

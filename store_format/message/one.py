@@ -26,6 +26,7 @@ from store_format.message.parts import (
 )
 
 _STRUCTS = tuple(as_struct(layout) for layout in MESSAGE_HEADS)
+_SIZES = tuple(layout.itemsize for layout in MESSAGE_HEADS)
 _PIECE_SIZE = 1 << 20  # a body may be as long as a file; its CRC is computed without holding it
 
 
@@ -77,8 +78,7 @@ class MessageHead(NamedTuple):
     @property
     def head_size(self) -> int:
         """The size of the head in bytes."""
-        size: int = _STRUCTS[head_variant(self.sys_flag)].size
-        return size
+        return _SIZES[self.sys_flag >> 4 & 3]
 
 
 def read_head(data: bytes) -> MessageHead | None:
@@ -127,7 +127,7 @@ def find_parts(
     As in MessageDecoder, a negative body length means no body. The properties must end where the unit ends.
     """
     width = 2 if head.magic == MAGIC_V2 else 1
-    start, body_length = head.head_size, max(head.body_length, 0)
+    start, body_length = head.head_size, head.body_length if head.body_length > 0 else 0
     topic_at = start + body_length
     topic_start = topic_at + width
     room = size - start - width - 2  # of body, topic and properties
@@ -139,8 +139,9 @@ def find_parts(
     if topic_start > size:
         return MessageParts(start, body_length, topic_start), wrong
     topic_length = int.from_bytes(bytes(unit[position + topic_at : position + topic_start]), "big")
-    longest = min(room - body_length, TOPIC_LENGTH_MAX_V1 if width == 1 else LENGTH_MAX)
-    if wrong is None and topic_length > longest:
+    longest = TOPIC_LENGTH_MAX_V1 if width == 1 else LENGTH_MAX
+    if wrong is None and (topic_length > longest or topic_length > room - body_length):
+        longest = min(room - body_length, longest)
         wrong = Wrong(topic_at, f"a topic of at most {longest} bytes", f"topic length {topic_length}")
     at = topic_start + topic_length
     if at + 2 > size:
@@ -190,7 +191,7 @@ def locate_one(
     if position < 0 or position + size > len(buffer):
         found = f"a file of {len(buffer)} bytes"
         return Wrong(0, f"a message of {size} bytes", found, TruncatedRecordError)
-    data = bytes(buffer[position : position + min(size, HEAD_SIZE_MAX)])
+    data = bytes(buffer[position : position + (size if size < HEAD_SIZE_MAX else HEAD_SIZE_MAX)])
     # The fields that are checked first lie at the same place in every head.
     first = MessageHead._make(_STRUCTS[0].unpack_from(data))
     wrong = _wrong_number(first, size, physical_offset, place)
