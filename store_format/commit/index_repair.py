@@ -13,11 +13,8 @@ from store_format.commitlog.walk import Damage
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexHeader, list_index_files
 from store_format.index.geometry import IndexGeometry
-from store_format.index.keys import unit_key_hashes
-from store_format.index.updates import IndexBatch
+from store_format.index.keys import index_batch
 from store_format.index.write import IndexFiles
-from store_format.message.locate import locate
-from store_format.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +103,10 @@ def _index_units(
     for run in log.walk(start, stop, resync=True):
         if isinstance(run, Damage):
             continue  # The warning about the queues has counted these bytes.
-        units, _ = locate(log.refs_of(run), verify_crc=False)
+        refs = log.refs_of(run)
         # A broker would index the last message of a file that is not full once more.
-        is_new = units.refs.positions + units.refs.base > indexed
-        units = units.select(((units.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK) & is_new)
-        if len(units):
-            hashes, message_index = unit_key_hashes(units, tag_keys=indexing.tag_keys)
-            offsets = units.refs.positions + units.refs.base
-            index.write(
-                IndexBatch(offsets, units.integers("store_timestamp").astype(np.int64), hashes, message_index)
-            )
+        new = np.flatnonzero(refs.positions + refs.base > indexed)
+        batch = index_batch(refs.select(new), tag_keys=indexing.tag_keys)
+        if len(batch.physical_offsets):
+            index.write(batch)
     index.close()

@@ -1,42 +1,32 @@
 """The queue and index entries of all messages of a commitlog, found on all cores.
 
-The log is cut into parts of about 64 MiB. A part is scanned by one process (`log_scan_worker.py`). Threads
-gain nothing, because most of the work holds the interpreter lock: 1 GiB of messages of 1 KiB took one
-thread 2.0 s and two threads 2.0 s. The parts come back in the order of the log. A small log is scanned in
-this process.
+The log is cut into parts of about 64 MiB, which threads scan: reads and kernels run without the interpreter
+lock. The parts come back in the order of the log.
 """
 
 from __future__ import annotations
 
 import os
-import pickle
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import SimpleQueue
-from struct import Struct
+from threading import local
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage, UnitRun
+from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch
 from store_format.files.read import FileCache
-from store_format.index.keys import unit_key_hashes
+from store_format.index.keys import index_batch
 from store_format.index.updates import IndexBatch
-from store_format.message.locate import locate
-from store_format.message.sysflag import TRANSACTION_MASK, TRANSACTION_ROLLBACK
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import QueueKey
 
 PART_SIZE = 64 << 20
-_PROCESSES_FROM = 12 * PART_SIZE  # a process needs half a second to start: the time of 256 MiB
-_LENGTH = Struct("<q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +59,20 @@ class LogPart:
 
 
 def scan_log(
-    scan: LogScan, log: CommitLog, start: int, stop: int, *, processes: int | None = None
+    scan: LogScan, log: CommitLog, start: int, stop: int, *, threads: int | None = None
 ) -> Iterator[LogPart]:
     """The parts of [start, stop) in their order. A unit begins at `start`; damage is skipped and listed.
 
-    `processes` is by default the number of cores; 0 scans in this process.
+    `threads` is by default the number of cores; 0 scans in this thread.
     """
     cuts = _cuts(log, start, stop)
-    if processes is None:
-        processes = len(os.sched_getaffinity(0)) if stop - start >= _PROCESSES_FROM else 0
+    if threads is None:
+        threads = len(os.sched_getaffinity(0)) if stop - start > PART_SIZE else 0
     covered = start
     with ExitStack() as stack:
         parts = (
-            _in_processes(scan, cuts, processes, stack)
-            if processes
+            _in_threads(scan, cuts, threads, stack)
+            if threads
             else (scan_part(scan, log, *each) for each in cuts)
         )
         for (low, high), part in zip(cuts, parts, strict=True):
@@ -108,17 +98,9 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
         end, units = run.file.start + run.stop, units + len(run.positions)
         dispatch.add(run, log)
         if scan.index:
-            indexed.append(_indexed(scan, log, run))
+            indexed.append(index_batch(log.refs_of(run), tag_keys=scan.tag_keys))
     queues, rows = dispatch.take_rows()
     return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
-
-
-def _indexed(scan: LogScan, log: CommitLog, run: UnitRun) -> IndexBatch:
-    units, _ = locate(log.refs_of(run), verify_crc=False)
-    units = units.select((units.sys_flag & TRANSACTION_MASK) != TRANSACTION_ROLLBACK)
-    hashes, message_index = unit_key_hashes(units, tag_keys=scan.tag_keys)
-    times = units.integers("store_timestamp").astype(np.int64)
-    return IndexBatch(units.physical_offsets, times, hashes, message_index)
 
 
 def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
@@ -142,98 +124,24 @@ def _cuts(log: CommitLog, start: int, stop: int) -> list[tuple[int, int]]:
     return list(zip(places, [*places[1:], stop], strict=True))
 
 
-# ---- other processes ---------------------------------------------------------------------------------------
-
-
-class _Worker:
-    """A process that scans parts on demand.
-
-    A process of its own, not a fork: a fork of a process with threads, such as Spark's driver, can deadlock,
-    and would inherit the store's lock file.
-    """
-
-    def __init__(self, scan: LogScan) -> None:
-        package = __file__
-        for _ in range(3):
-            package = os.path.dirname(package)
-        path = os.pathsep.join(filter(None, (os.path.abspath(package), os.environ.get("PYTHONPATH"))))
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "store_format.commit.log_scan_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path},
-        )
-        self._send(scan)
-
-    def _send(self, value: object) -> None:
-        assert self._process.stdin is not None
-        data = pickle.dumps(value)
-        self._process.stdin.write(_LENGTH.pack(len(data)) + data)
-        self._process.stdin.flush()
-
-    def scan(self, start: int, stop: int) -> LogPart:
-        assert self._process.stdout is not None
-        self._send((start, stop))
-        (length,) = _LENGTH.unpack(self._process.stdout.read(_LENGTH.size))
-        found = pickle.loads(self._process.stdout.read(length))  # from our own process
-        if isinstance(found, BaseException):
-            raise found
-        assert isinstance(found, LogPart)
-        return found
-
-    def close(self) -> None:
-        self._process.kill()
-        self._process.communicate()
-
-
-def _in_processes(
-    scan: LogScan, cuts: list[tuple[int, int]], processes: int, stack: ExitStack
+def _in_threads(
+    scan: LogScan, cuts: list[tuple[int, int]], threads: int, stack: ExitStack
 ) -> Iterator[LogPart]:
-    """The parts in order, at most two a process ahead of the caller: they are held in memory."""
-    workers = [_Worker(scan) for _ in range(min(processes, len(cuts)))]
-    free: SimpleQueue[_Worker] = SimpleQueue()
-    for worker in workers:
-        free.put(worker)
+    """The parts in order, at most two a thread ahead of the caller: they are held in memory."""
+
+    own = local()  # a FileCache is for one thread
 
     def run(start: int, stop: int) -> LogPart:
-        worker = free.get()
-        try:
-            return worker.scan(start, stop)
-        finally:
-            free.put(worker)
+        own.log = getattr(own, "log", None) or CommitLog.open(scan.directories, FileCache())
+        return scan_part(scan, own.log, start, stop)
 
-    pool = stack.enter_context(ThreadPoolExecutor(len(workers), thread_name_prefix="rmqlog-scan"))
-    # Before the pool waits for its threads: they wait for the processes.
-    for worker in workers:
-        stack.callback(worker.close)
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-scan")
+    stack.callback(pool.shutdown, cancel_futures=True)
     ahead: deque[Future[LogPart]] = deque()
     left = iter(cuts)
     while True:
-        while len(ahead) < 2 * len(workers) and (cut := next(left, None)) is not None:
+        while len(ahead) < 2 * threads and (cut := next(left, None)) is not None:
             ahead.append(pool.submit(run, *cut))
         if not ahead:
             return
         yield ahead.popleft().result()
-
-
-def serve() -> None:
-    """The worker's side: a scan, then parts until stdin is closed."""
-    source, sink = sys.stdin.buffer, sys.stdout.buffer
-
-    def receive() -> object:
-        head = source.read(_LENGTH.size)
-        return pickle.loads(source.read(*_LENGTH.unpack(head))) if len(head) == _LENGTH.size else None
-
-    scan = receive()
-    assert isinstance(scan, LogScan)
-    log = CommitLog.open(scan.directories, FileCache())
-    while (cut := receive()) is not None:
-        assert isinstance(cut, tuple)
-        try:
-            answer: object = scan_part(scan, log, *cut)
-        except Exception as error:
-            answer = error
-        data = pickle.dumps(answer, protocol=5)
-        sink.write(_LENGTH.pack(len(data)))
-        sink.write(data)
-        sink.flush()

@@ -59,7 +59,7 @@ class RecoverOptions:
       mappedFileSizeConsumeQueue. `batch_queue_file_size` is mapperFileSizeBatchConsumeQueue.
     - `delay_levels_ms`: messageDelayLevel. `tag_keys`: whether the broker indexes tags (5.4 and later); None
       asks the store.
-    - `processes` scan the log; None: one for each core. `clock` (ms) names index files.
+    - `threads` scan the log; None: one for each core. `clock` (ms) names index files.
     """
 
     topics: frozenset[str] | None = None
@@ -75,7 +75,7 @@ class RecoverOptions:
     tag_keys: bool | None = None
     log_directories: tuple[str, ...] = ()
     lock_timeout: float = 0.0
-    processes: int | None = None
+    threads: int | None = None
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def chooses(self, topic: str) -> bool:
@@ -259,13 +259,13 @@ def look(
 def _parts(scan: LogScan, survey: Survey, options: RecoverOptions) -> Iterator[LogPart]:
     log = survey.log
     if log.min_offset < survey.end.offset:
-        yield from scan_log(scan, log, log.min_offset, survey.end.offset, processes=options.processes)
+        yield from scan_log(scan, log, log.min_offset, survey.end.offset, threads=options.threads)
 
 
 def index_parts(survey: Survey, options: RecoverOptions, start: int) -> Iterator[LogPart]:
     """The messages of the log from `start`, where a message begins, for the index alone."""
     scan = _scan_log(survey, options)
-    return scan_log(scan, survey.log, start, survey.end.offset, processes=options.processes)
+    return scan_log(scan, survey.log, start, survey.end.offset, threads=options.threads)
 
 
 def _scan_log(survey: Survey, options: RecoverOptions) -> LogScan:

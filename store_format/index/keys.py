@@ -13,11 +13,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.arrays.ranges import flat_bytes, from_flat
+from store_format.index.updates import IndexBatch
 from store_format.java.hashes import hash_powers, java_hash_many
 from store_format.message import sysflag
-from store_format.message.locate import Units
+from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import UnitRefs
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 _SPACE = 0x20  # MessageConst.KEY_SEPARATOR
@@ -77,6 +80,35 @@ def unit_key_hashes(units: Units, *, tag_keys: bool = True) -> _Hashes:
         tag_keys=tag_keys,
         rolled_back=(units.sys_flag & sysflag.TRANSACTION_MASK) == sysflag.TRANSACTION_ROLLBACK,
     )
+
+
+def index_batch(refs: UnitRefs, *, tag_keys: bool = True) -> IndexBatch:
+    """Returns the index entries of the messages at `refs`, except those of rolled back messages."""
+    if not kernels.worth(len(refs)):
+        units, _ = locate(refs, verify_crc=False)
+        units = units.select((units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK)
+        times = units.integers("store_timestamp").astype(np.int64)
+        return IndexBatch(units.physical_offsets, times, *unit_key_hashes(units, tag_keys=tag_keys))
+    kinds, times = np.empty(len(refs), np.uint8), np.empty(len(refs), np.int64)
+    room = int(refs.sizes.sum()) // 2
+    hashes, messages = np.empty(room, np.int32), np.empty(room, np.int64)
+    count = kernels.dispatch.index_keys(
+        refs.buffer, refs.positions, refs.sizes, refs.base, tag_keys, kinds, times, hashes, messages
+    )
+    hashes, messages = hashes[:count].copy(), messages[:count].copy()
+    odd = np.flatnonzero(kinds == kernels.dispatch.ODD)
+    if len(odd):
+        units, _ = locate(refs.select(odd), verify_crc=False)
+        more, of = unit_key_hashes(units, tag_keys=tag_keys)
+        messages = np.concatenate([messages, odd[of]])
+        order = np.argsort(messages, kind="stable")
+        hashes, messages = np.concatenate([hashes, more])[order], messages[order]
+    physical = refs.positions + refs.base
+    indexed = kinds != kernels.dispatch.NOT_INDEXED
+    if not indexed.all():
+        physical, times = physical[indexed], times[indexed]
+        messages = (np.cumsum(indexed) - 1)[messages]
+    return IndexBatch(physical, times, hashes, messages)
 
 
 def _interleave(count: int, groups: list[_Hashes]) -> _Hashes:
