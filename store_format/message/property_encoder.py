@@ -1,5 +1,4 @@
-"""The properties strings of many messages, made from columns: byte for byte what a broker stores, without
-per-message Python.
+"""The properties strings of many messages, made from maps and columns: byte for byte what a broker stores.
 
 A broker reads the client's properties into a HashMap and writes that map, so names come out in Java's bucket
 order, and properties with an empty name or value do not come out at all (spec 2.5).
@@ -8,15 +7,18 @@ order, and properties with an empty name or value do not come out at all (spec 2
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
-from typing import Any, TypeAlias
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import islice, pairwise, repeat
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import flat_bytes, from_flat
+from store_format import kernels
+from store_format.arrays.ranges import flat_bytes, from_flat, without_nulls
 from store_format.errors import IllegalMessageError
 from store_format.java.hash_map import BROKER_MAP_CAPACITY, hash_bucket, hash_map_order, table_size
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -27,10 +29,8 @@ _PROPERTY = bytes([PROPERTY_SEPARATOR])
 _CRC_PREFIX = CRC_PROPERTY_NAME + _NAME_VALUE
 _CRC_PROPERTY = re.compile(rb"(?:\A|(?<=\x02))" + re.escape(_CRC_PREFIX) + rb"[^\x02]*\x02?")
 _KIND = pa.large_binary()
-_NOTHING = pa.scalar(b"", _KIND)
-
-# A column of values, null where the property is absent, or the one value of all messages.
-_Values: TypeAlias = pa.LargeBinaryArray | bytes
+_PADDING = 8  # bytes behind its output that a kernel may overwrite
+_HASH_SIZE = 1 << 32
 
 
 def encode_property_columns(
@@ -48,20 +48,21 @@ def encode_property_columns(
 
     Raises IllegalMessageError for a separator in a name or value, which would change the decoded properties.
     """
-    given = {name: _as_values(name, values) for name, values in columns.items() if name}
+    given = {name: _Values.of(repr(name), values) for name, values in columns.items() if name}
     for name in given:
         _check_name(name)
-    maps = _checked_maps(properties, count)
-    merged = _merged_columns(maps.as_columns(), given)
-    # With no more names than never make the table grow, one order serves every message, whichever of them it
-    # has: unless names share a bucket and were not put in one order.
-    if (
-        merged is not None
-        and table_size(len(merged), capacity) == capacity
-        and (maps.alike or _apart(merged, capacity))
-    ):
-        return _encode_columns(count, merged, capacity)
-    return _encode_entries(count, maps, given, capacity)
+    maps = PropertyMaps.of(properties) if isinstance(properties, pa.MapArray) else properties
+    if maps is None:
+        maps = PropertyMaps([], np.zeros(count, np.int64), np.empty(0, np.int32), pa.array([], _KIND))
+    for name in maps.names:
+        _check_name(name)
+    entries = _Values.of(None, maps.values)
+    counts = {len(maps.counts), *(len(each.ends) - 1 for each in given.values() if not each.is_constant)}
+    if counts - {count}:  # the kernel relies on them
+        raise ValueError(f"expected properties of {count} messages, found {sorted(counts)}")
+    if not kernels.worth(count):
+        return pa.array(_strings_one_by_one(maps, entries, given, count, capacity), _KIND)
+    return _strings(maps, entries, given, capacity)
 
 
 def _check_name(name: str) -> None:
@@ -72,145 +73,93 @@ def _check_name(name: str) -> None:
         )
 
 
-def _as_values(name: str | None, values: Any) -> _Values:
-    if isinstance(values, str):
-        flat = values.encode()
-        separated = _PROPERTY in flat
-    else:
-        flat = values.cast(_KIND)
-        separated = bool((flat_bytes(flat)[0] == PROPERTY_SEPARATOR).any())
-        lengths = pc.binary_length(flat)
-        if len(flat) and pc.min(lengths).as_py() == 0:
-            flat = pc.if_else(pc.equal(lengths, 0), pa.scalar(None, _KIND), flat)
-    if separated:
-        where = "a property in a map" if name is None else f"property {name!r}"
-        raise IllegalMessageError(
-            f"{where}: a value contains 0x02, which ends a property in the store; remove it"
-        )
-    return flat
+@dataclass(frozen=True, slots=True)
+class _Values:
+    """Values end to end: one for each message or entry, or one for all messages. An empty value is none."""
+
+    data: NDArray[np.uint8]
+    ends: NDArray[np.int64]
+    is_constant: bool
+
+    @staticmethod
+    def of(name: str | None, values: Any) -> _Values:
+        is_constant = isinstance(values, str)
+        array = pa.array([values.encode()], _KIND) if is_constant else without_nulls(values)
+        data, ends = flat_bytes(array)
+        if _PROPERTY in data.tobytes():
+            where = "a property in a map" if name is None else f"property {name}"
+            raise IllegalMessageError(
+                f"{where}: a value contains 0x02, which ends a property in the store; remove it"
+            )
+        return _Values(data, ends, is_constant)
+
+    def each(self, count: int) -> Iterator[bytes]:
+        raw, ends = self.data.tobytes(), self.ends.tolist()
+        if self.is_constant:
+            return repeat(raw, count)
+        return (raw[start:stop] for start, stop in pairwise(ends))
 
 
-def _checked_maps(properties: pa.MapArray | PropertyMaps | None, count: int) -> PropertyMaps:
-    if properties is None:
-        return PropertyMaps([], np.zeros(count, np.int64), np.empty(0, np.int32), pa.array([], _KIND))
-    maps = properties if isinstance(properties, PropertyMaps) else PropertyMaps.of(properties)
-    for name in maps.names:
-        _check_name(name)
-    values = _as_values(None, maps.values)
-    return maps if values is maps.values else PropertyMaps(maps.names, maps.counts, maps.codes, values)
-
-
-def _apart(names: Collection[str], capacity: int) -> bool:
-    return len({hash_bucket(name, capacity) for name in names}) == len(names)
-
-
-def _merged_columns(
-    columns: dict[str, _Values] | None, given: dict[str, _Values]
-) -> dict[str, _Values] | None:
-    """Returns `columns` with `given` put into them; None when `columns` is None."""
-    if columns is None:
-        return None
-    for name, values in given.items():
-        before = columns.get(name)
-        if before is None or (isinstance(values, bytes) and values):
-            columns[name] = values
-        elif not isinstance(values, bytes):
-            columns[name] = pc.coalesce(values, before)
-    return columns
-
-
-def _encode_columns(count: int, columns: dict[str, _Values], capacity: int) -> pa.LargeBinaryArray:
-    """Joins all columns at once; the bytes between two columns without nulls are one scalar."""
-    names = tuple(columns)
-    parts: list[Any] = []
-    text = b""
-    for place in hash_map_order(names, capacity):
-        name, values = names[place].encode() + _NAME_VALUE, columns[names[place]]
-        if isinstance(values, bytes):
-            text += name + values + _PROPERTY if values else b""
-        elif values.null_count:
-            # A null value removes its name and separators. The text before them is a part of its own, so that
-            # the null does not remove it.
-            parts += [
-                pa.scalar(text, _KIND),
-                pc.binary_join_element_wise(
-                    pa.scalar(name, _KIND), values, pa.scalar(_PROPERTY, _KIND), _NOTHING
-                ),
-            ]
-            text = b""
-        else:
-            parts += [pa.scalar(text + name, _KIND), values]
-            text = _PROPERTY
-    parts.append(pa.scalar(text, _KIND))
-    if not any(isinstance(part, pa.Array) for part in parts):
-        return pa.repeat(parts[-1], count)
-    return pc.binary_join_element_wise(*parts, _NOTHING, null_handling="replace", null_replacement="")
-
-
-def _encode_entries(
-    count: int, maps: PropertyMaps, given: dict[str, _Values], capacity: int
+def _strings(
+    maps: PropertyMaps, entries: _Values, given: Mapping[str, _Values], capacity: int
 ) -> pa.LargeBinaryArray:
-    """Encodes messages with different names: sorts all entries by message and bucket, then joins them."""
-    names = list(maps.names)
-    numbers = {name: number for number, name in enumerate(names)}
-    present = maps.values.is_valid().to_numpy(zero_copy_only=False)
-    if "" in numbers:
-        present &= maps.codes != numbers[""]
-    rows, codes, values = [maps.rows[present]], [maps.codes[present]], [maps.values.filter(pa.array(present))]
-    for name, column in given.items():
-        if name not in numbers:
-            numbers[name] = len(names)
-            names.append(name)
-        if isinstance(column, bytes):
-            column = pa.repeat(pa.scalar(column or None, _KIND), count)
-        rows.append(np.flatnonzero(column.is_valid().to_numpy(zero_copy_only=False)))
-        codes.append(np.full(len(rows[-1]), numbers[name]))
-        values.append(column.drop_null())
-    row, code = np.concatenate(rows), np.concatenate(codes)
-    kept, source = _last_values(row * len(names) + code)
-    row, code = row[kept], code[kept]
-    counts = np.bincount(row, minlength=count)
-    order = np.lexsort((_bucket_of_entries(names, code, counts[row], capacity), row))
-    prefixes = pa.array([name.encode() + _NAME_VALUE for name in names], _KIND)
-    taken = pa.concat_arrays(values).take(pa.array(source[order]))
-    joined = pc.binary_join_element_wise(
-        prefixes.take(pa.array(code[order])), taken, pa.scalar(_PROPERTY, _KIND), _NOTHING
+    """Returns the strings, written by a kernel."""
+    count, groups = len(maps.counts), [entries, *given.values()]
+    numbers: dict[str, int] = {}  # of names; maps may have two numbers for one name, in malformed UTF-8
+    own = np.array([numbers.setdefault(name, len(numbers)) for name in maps.names], np.int32)
+    names = np.array([numbers.setdefault(name, len(numbers)) for name in given], np.int64)
+    prefixes = [name.encode() + _NAME_VALUE for name in numbers]
+    sizes = np.array([len(prefix) for prefix in prefixes], np.int64)
+    values = np.concatenate([group.data for group in groups])
+    starts = np.cumsum([0, *(len(group.data) for group in groups)])
+    ends = np.concatenate([group.ends + start for group, start in zip(groups, starts.tolist(), strict=False)])
+    firsts = np.cumsum([len(group.ends) for group in groups])[:-1]
+    steps = np.array([not group.is_constant for group in given.values()], np.int64)
+    codes = own[maps.codes] if len(numbers) < len(own) + len(given) else maps.codes
+    most = int(maps.counts.max(initial=0)) + len(given)
+    room = (
+        len(values) + count * int(sum(len(group.data) for group in given.values() if group.is_constant))
+        + int((sizes + 1)[codes].sum()) + count * int((sizes + 1)[names].sum())
+    )  # fmt: skip
+    out, offsets = np.empty(room + _PADDING, np.uint8), np.empty(count + 1, np.int64)
+    scratch = [np.empty(most, np.int64) for _ in range(5)]
+    scratch += [np.full(len(numbers), -1), np.empty(table_size(most, capacity), np.int64)]
+    kernels.encode.write_properties(
+        out,
+        offsets,
+        maps.counts,
+        codes,
+        values,
+        ends,
+        firsts,
+        steps,
+        names,
+        np.array([hash_bucket(name, _HASH_SIZE) if name else -1 for name in numbers], np.int64),
+        np.frombuffer(b"".join(prefixes) + bytes(_PADDING), np.uint8),
+        np.cumsum([0, *sizes]),
+        capacity,
+        tuple(scratch),
     )
-    data, offsets = flat_bytes(joined)
-    bounds = np.zeros(count + 1, np.int64)
-    np.cumsum(counts, out=bounds[1:])
-    return from_flat(data, offsets[bounds])
+    return from_flat(out, offsets)
 
 
-def _last_values(keys: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Returns the first and the last place of each distinct key (message and name)."""
-    everything = np.arange(len(keys))
-    ordered = np.sort(keys)
-    if not (ordered[1:] == ordered[:-1]).any():
-        return everything, everything
-    _, first = np.unique(keys, return_index=True)
-    _, last = np.unique(keys[::-1], return_index=True)
-    by_place = np.argsort(first)
-    return first[by_place], len(keys) - 1 - last[by_place]
-
-
-def _bucket_of_entries(
-    names: list[str], codes: NDArray[np.int64], counts: NDArray[np.int64], capacity: int
-) -> NDArray[np.int64]:
-    """Returns the bucket of each entry in the HashMap of its message, which grows with its names."""
-    largest = int(counts.max(initial=0))
-    if table_size(largest, capacity) == capacity:  # nearly always: no HashMap has grown
-        return _bucket_of_each(names, capacity)[codes]
-    buckets = np.empty(len(codes), np.int64)
-    sizes = np.array([table_size(number, capacity) for number in range(largest + 1)])[counts]
-    for size in np.unique(sizes).tolist():
-        of_size = sizes == size
-        buckets[of_size] = _bucket_of_each(names, size)[codes[of_size]]
-    return buckets
-
-
-def _bucket_of_each(names: list[str], size: int) -> NDArray[np.int64]:
-    return np.array([hash_bucket(name, size) for name in names], np.int64)
+def _strings_one_by_one(
+    maps: PropertyMaps, entries: _Values, given: Mapping[str, _Values], count: int, capacity: int
+) -> Iterator[bytes]:
+    """Returns each string, as the kernel writes it."""
+    own = zip((maps.names[code] for code in maps.codes.tolist()), entries.each(0), strict=True)
+    columns = [values.each(count) for values in given.values()]
+    for entries_count in maps.counts.tolist():
+        pairs = [*islice(own, entries_count), *zip(given, map(next, columns), strict=True)]
+        properties: dict[str, bytes] = {}
+        for name, value in pairs:
+            if name and value:
+                properties[name] = value
+        names = tuple(properties)
+        yield b"".join(
+            names[place].encode() + _NAME_VALUE + properties[names[place]] + _PROPERTY
+            for place in hash_map_order(names, capacity)
+        )
 
 
 # ---- encoded strings ---------------------------------------------------------------------------------------
@@ -231,5 +180,5 @@ def without_crc_property(properties: pa.LargeBinaryArray) -> pa.LargeBinaryArray
     open_ended[open_ended] = data[offsets[1:][open_ended] - 1] != PROPERTY_SEPARATOR
     if not open_ended.any():
         return properties
-    ended = pc.binary_join_element_wise(properties, pa.scalar(_PROPERTY, _KIND), _NOTHING)
+    ended = pc.binary_join_element_wise(properties, pa.scalar(_PROPERTY, _KIND), pa.scalar(b"", _KIND))
     return pc.if_else(pa.array(open_ended), ended, properties)

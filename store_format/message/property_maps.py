@@ -1,7 +1,6 @@
 """The property maps of many messages as flat entries: the message, the number of the name, and the value.
 
-Names repeat, so that each is decoded once. Mostly the messages of a batch have nearly the same names: then
-the maps are columns.
+Names repeat, so that each is decoded once.
 """
 
 from __future__ import annotations
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from store_format.java.text import decode_utf8
 
 _KIND = pa.large_binary()
-_SPARSE_MAX = 4  # a column with more than three nulls a value is slower than sorting entries
 
 
 class PropertyMaps:
@@ -79,11 +77,6 @@ class PropertyMaps:
             return None
         return [self.names[code] for code in codes[0]]
 
-    @property
-    def alike(self) -> bool:
-        """Returns whether all messages have the same names in the same order, with a value for each name."""
-        return not len(self.codes) or (self._shared is not None and not self.values.null_count)
-
     def column(self, name: str) -> pa.LargeBinaryArray | None:
         """Returns a property of each message, null if absent; None if no message has the property."""
         if name not in self.names:
@@ -108,24 +101,6 @@ class PropertyMaps:
         names = [name for name, is_used in zip(self.names, used.tolist(), strict=True) if is_used]
         renumbered = (np.cumsum(used) - 1).astype(np.int32)
         return PropertyMaps(names, counts, renumbered[codes], self.values.filter(pa.array(kept)))
-
-    def as_columns(self) -> dict[str, pa.LargeBinaryArray] | None:
-        """Returns a column for each name; None if columns would be mostly nulls or a map has a name twice."""
-        names = self._shared
-        if names is None:
-            names = self.names
-            if len(names) * len(self.counts) > _SPARSE_MAX * len(self.codes) or self._repeats_a_name():
-                return None
-        return (
-            None
-            if "" in names
-            else {name: column for name in names if (column := self.column(name)) is not None}
-        )
-
-    def _repeats_a_name(self) -> bool:
-        keys = self.rows * len(self.names) + self.codes
-        # at most four times as many keys as entries: `as_columns` has checked this
-        return bool((np.bincount(keys, minlength=1) > 1).any())
 
     def empty(self) -> NDArray[np.bool_]:
         """Returns the entries without a name or without a value, which are not stored."""

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.errors import IllegalMessageError
 from store_format.message.properties import decode_properties
 from store_format.message.property_encoder import encode_property_columns
@@ -73,11 +74,13 @@ def batches(draw: st.DrawFn) -> tuple[int, dict[str, Any], list[Any] | None]:
     return count, columns, maps
 
 
-@given(batches(), st.sampled_from([2, 16, 128]))
+@given(batches(), st.sampled_from([2, 16, 128]), st.booleans())
 def test_columns_and_maps_equal_one_by_one(
-    batch: tuple[int, dict[str, Any], list[Any] | None], capacity: int
+    batch: tuple[int, dict[str, Any], list[Any] | None], capacity: int, by_kernel: bool
 ) -> None:
-    assert encoded(*batch, capacity=capacity) == expected(*batch, capacity=capacity)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "worth", lambda rows: by_kernel)
+        assert encoded(*batch, capacity=capacity) == expected(*batch, capacity=capacity)
 
 
 def test_what_a_broker_adds_to_a_clients_message() -> None:
@@ -93,7 +96,9 @@ def test_what_a_broker_adds_to_a_clients_message() -> None:
     assert strings[0] == b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01c\x02KEYS\x01k1\x02TRACE_ON\x01true\x02"
 
 
-def test_more_names_than_the_table_holds_grow_it() -> None:
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_more_names_than_the_table_holds_grow_it(by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "worth", lambda rows: by_kernel)
     columns = {f"name-{i}": [f"v{i}", None if i % 3 else "w"] for i in range(120)}
     strings = encoded(2, columns, None)
     assert strings == expected(2, columns, None)
@@ -101,7 +106,11 @@ def test_more_names_than_the_table_holds_grow_it() -> None:
     assert len(decode_properties(strings[1])) == 40  # 128 buckets: another order
 
 
-def test_names_of_one_bucket_keep_the_order_of_each_message() -> None:
+@pytest.mark.parametrize("by_kernel", [True, False])
+def test_names_of_one_bucket_keep_the_order_of_each_message(
+    by_kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "worth", lambda rows: by_kernel)
     maps = [
         [("Aa", None)],
         [("Aa", "1")],

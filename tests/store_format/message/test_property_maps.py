@@ -1,4 +1,4 @@
-"""Maps of properties as entries and as columns; their bytes are proved in `test_property_strings`."""
+"""Maps of properties as entries and as columns; their bytes are proved in `test_property_encoder`."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pytest
-
 from store_format.message.property_maps import PropertyMaps
 
 MAP = pa.map_(pa.string(), pa.string())
@@ -17,41 +15,21 @@ def maps_of(*rows: Any) -> PropertyMaps:
     return PropertyMaps.of(pa.array(rows, MAP))
 
 
-def columns(maps: PropertyMaps) -> dict[str, list[bytes | None]] | None:
-    found = maps.as_columns()
-    return None if found is None else {name: values.to_pylist() for name, values in found.items()}
+def columns(maps: PropertyMaps) -> dict[str, list[bytes | None]]:
+    found = {name: maps.column(name) for name in maps.names}
+    return {name: values.to_pylist() for name, values in found.items() if values is not None}
 
 
 def test_equal_names_in_equal_order_are_columns_in_that_order() -> None:
     maps = maps_of([("b", "1"), ("a", "2")], [("b", "3"), ("a", None)])
     assert columns(maps) == {"b": [b"1", b"3"], "a": [b"2", None]}
-    assert list(columns(maps) or ()) == ["b", "a"]
+    assert list(columns(maps)) == ["b", "a"]
     assert maps.rows.tolist() == [0, 0, 1, 1]
 
 
-def test_alike_means_one_order_and_no_nulls() -> None:
-    assert maps_of([("b", "1"), ("a", "2")], [("b", "3"), ("a", "4")]).alike
-    assert maps_of([], None).alike
-    assert not maps_of([("b", "1"), ("a", "2")], [("b", "3"), ("a", None)]).alike
-    assert not maps_of([("b", "1"), ("a", "2")], [("a", "3"), ("b", "4")]).alike
-    assert not maps_of([("b", "1"), ("a", "2")], [("b", "3")]).alike
-
-
-def test_nearly_equal_names_are_columns_with_nulls() -> None:
+def test_names_that_some_messages_lack_are_columns_with_nulls() -> None:
     maps = maps_of([("a", "1"), ("b", "2")], [("b", "3")], None, [("a", "4"), ("b", "5")])
     assert columns(maps) == {"a": [b"1", None, None, b"4"], "b": [b"2", b"3", None, b"5"]}
-
-
-@pytest.mark.parametrize(
-    "rows",
-    [
-        [[("a", "1"), ("a", "2")], [("a", "3")]],  # a name twice keeps its first place
-        [[("", "1"), ("a", "2")]],
-        [[(str(i), "1")] for i in range(5)],  # mostly nulls: sorting is cheaper
-    ],
-)
-def test_what_columns_cannot_say_stays_entries(rows: Any) -> None:
-    assert maps_of(*rows).as_columns() is None
 
 
 def test_one_property_of_all_messages() -> None:
