@@ -169,19 +169,6 @@ def locate(
     return count
 
 
-@kernel(INT, BYTES, INT, INTS, INTS, BOOL)
-def count_valid(buffer, base, positions, sizes, verify_crc):
-    """Returns how many leading units fit, as in `locate`."""
-    for i in range(len(positions)):
-        if i + _AHEAD < len(positions):
-            prefetch_unit(buffer, positions[i + _AHEAD], sizes[i + _AHEAD], verify_crc)
-        position = positions[i]
-        parts = find_parts(buffer, position, sizes[i], base + position)
-        if parts[0] == 0 or (verify_crc and not is_intact(buffer, position, parts[0], parts[1])):
-            return i
-    return len(positions)
-
-
 @part
 def _field_place(positions, sys_flags, offsets, i):
     return positions[i] + offsets[sys_flags[i] >> 4 & 3]

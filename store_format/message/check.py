@@ -1,7 +1,7 @@
 """The broker's check of a message unit in the commitlog (CommitLog.checkMessageAndReturnSize, spec 7.2).
 
 `check_unit` checks one position and tells the three tails of a file apart: blank, unwritten and torn.
-`count_valid` applies the same rules to many positions and counts the leading units that pass.
+`kernels/walk.py` applies the same rules to many positions.
 """
 
 from __future__ import annotations
@@ -9,10 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-import numpy as np
-from numpy.typing import NDArray
-
-from store_format import kernels
 from store_format.layouts import (
     BLANK_HEAD,
     CRC_PROPERTY_NAME,
@@ -23,7 +19,7 @@ from store_format.layouts import (
     MESSAGE_SIZE_MIN,
     as_struct,
 )
-from store_format.message.one import Sliceable, Wrong, find_parts, locate_one, range_crc, read_head
+from store_format.message.one import Sliceable, find_parts, range_crc, read_head
 from store_format.message.parts import HEAD_SIZE_MAX, head_layout, head_offset
 from store_format.message.properties import parse_crc_property
 
@@ -144,27 +140,3 @@ def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitChec
     if computed != stored:
         return _torn(at, f"property CRC {computed}", str(stored))
     return UnitCheck(UnitKind.OK, size)
-
-
-# ---- many at once ------------------------------------------------------------------------------------------
-
-
-def count_valid(
-    buffer: NDArray[np.uint8],
-    positions: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    base: int,
-    *,
-    verify_crc: bool,
-) -> int:
-    """Returns how many leading units of `positions` pass `check_unit`; `base` is the offset of buffer[0].
-
-    The caller has followed the lengths: every unit has at least MESSAGE_SIZE_MIN bytes and lies inside the
-    buffer, and `sizes` are the stored sizes.
-    """
-    if kernels.worth(len(positions)):
-        return int(kernels.units.count_valid(buffer, base, positions, sizes, verify_crc))
-    for i, (position, size) in enumerate(zip(positions.tolist(), sizes.tolist(), strict=True)):
-        if isinstance(locate_one(buffer, position, size, base + position, verify_crc=verify_crc), Wrong):
-            return i
-    return len(positions)
