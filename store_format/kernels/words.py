@@ -27,9 +27,10 @@ def address(context: Any, builder: Any, kind: Any, array: Any, at: Any, size: An
     made = context.make_array(kind)(context, builder, array)
     if CHECKED:
         zero = ir.Constant(_WORD, 0)
+        length = builder.mul(made.nitems, made.itemsize)
         inside = builder.and_(
             builder.and_(builder.icmp_signed(">=", at, zero), builder.icmp_signed(">=", size, zero)),
-            builder.icmp_signed("<=", size, builder.sub(made.nitems, at)),
+            builder.icmp_signed("<=", size, builder.sub(length, at)),
         )
         empty = builder.icmp_signed("==", size, zero)
         with builder.if_then(builder.not_(builder.or_(inside, empty)), likely=False):
