@@ -45,6 +45,8 @@ class Buffer(Sliceable, Protocol):
 
 def range_crc(buffer: Sliceable, start: int, stop: int) -> int:
     """Returns the CRC of buffer[start:stop] as RocketMQ stores it: without the top bit (UtilAll.crc32)."""
+    if stop - start <= _PIECE_SIZE:
+        return crc32(buffer[start:stop]) & CRC_MASK
     value = 0
     for at in range(start, stop, _PIECE_SIZE):
         value = crc32(buffer[at : min(at + _PIECE_SIZE, stop)], value)
@@ -138,7 +140,7 @@ def find_parts(
         wrong = Wrong(start - 4, f"a body of at most {room} bytes", f"body length {body_length}")
     if topic_start > size:
         return MessageParts(start, body_length, topic_start), wrong
-    topic_length = int.from_bytes(bytes(unit[position + topic_at : position + topic_start]), "big")
+    topic_length = int.from_bytes(unit[position + topic_at : position + topic_start], "big")
     longest = TOPIC_LENGTH_MAX_V1 if width == 1 else LENGTH_MAX
     if wrong is None and (topic_length > longest or topic_length > room - body_length):
         longest = min(room - body_length, longest)
@@ -146,7 +148,7 @@ def find_parts(
     at = topic_start + topic_length
     if at + 2 > size:
         return MessageParts(start, body_length, topic_start, topic_length), wrong
-    length = int.from_bytes(bytes(unit[position + at : position + at + 2]), "big", signed=True)
+    length = int.from_bytes(unit[position + at : position + at + 2], "big", signed=True)
     rest = size - at - 2
     if wrong is None and length != rest:
         wrong = Wrong(at, f"properties of {rest} bytes", f"properties length {length}")
@@ -164,6 +166,21 @@ class QueuePlace(NamedTuple):
     queue_offset: int
 
 
+class UnitPlace(NamedTuple):
+    """Where a unit is, and in which queue: what its consume queue entry says of it.
+
+    `path` and `file_start` are the commitlog file and the physical offset of its first byte.
+    """
+
+    path: str
+    file_start: int
+    physical_offset: int
+    size: int
+    topic: str
+    queue_id: int
+    queue_offset: int
+
+
 class Located(NamedTuple):
     """A unit that passed every check."""
 
@@ -176,7 +193,7 @@ def locate_one(
     position: int,
     size: int,
     physical_offset: int,
-    place: QueuePlace | None = None,
+    place: QueuePlace | UnitPlace | None = None,
     *,
     verify_crc: bool = True,
 ) -> Located | Wrong:
@@ -223,7 +240,7 @@ def locate_one(
 
 
 def _wrong_number(
-    head: MessageHead, size: int, physical_offset: int, place: QueuePlace | None
+    head: MessageHead, size: int, physical_offset: int, place: QueuePlace | UnitPlace | None
 ) -> Wrong | None:
     """Returns the first wrong number among the fields that lie at the same place in every head."""
     if head.magic not in (MAGIC_V1, MAGIC_V2):
@@ -248,21 +265,6 @@ def _wrong_number(
 # ---- fields ------------------------------------------------------------------------------------------------
 
 
-class UnitPlace(NamedTuple):
-    """Where a unit is, and in which queue: what its consume queue entry says of it.
-
-    `path` and `file_start` are the commitlog file and the physical offset of its first byte.
-    """
-
-    path: str
-    file_start: int
-    physical_offset: int
-    size: int
-    topic: str
-    queue_id: int
-    queue_offset: int
-
-
 class SingleUnit(NamedTuple):
     """One message: its head, the body as stored, and the stored properties string."""
 
@@ -277,8 +279,7 @@ def decode_unit(unit: bytes, place: UnitPlace) -> SingleUnit:
     Checks what `locate` checks, the CRC of the body included. Raises CorruptStoreError, or a class of it, for
     the first check that fails.
     """
-    queue = QueuePlace(place.topic, place.queue_id, place.queue_offset)
-    found = locate_one(unit, 0, place.size, place.physical_offset, queue)
+    found = locate_one(unit, 0, place.size, place.physical_offset, place)
     if isinstance(found, Wrong):
         raise found.error(place.path, place.physical_offset - place.file_start)
     head, parts = found
