@@ -1,8 +1,7 @@
 """Byte ranges of one buffer, and Arrow's string and binary arrays as bytes and offsets.
 
-No function makes a Python object for a range. Two measured choices: a void view gathers fixed records ten
-times faster than the structured dtype, and one Arrow `take` over interleaved start and end offsets copies
-variable ranges at memory speed. Offsets are 64 bits wide, so that no sum of lengths overflows.
+A void view gathers fixed records ten times faster than the structured dtype; a kernel copies ranges of any
+length. Offsets are 64 bits wide, so that no sum of lengths overflows.
 """
 
 from __future__ import annotations
@@ -14,6 +13,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store_format import kernels
+
+PADDING = 8  # bytes behind the last text that kernels may write
 _INT32_MAX = 2**31 - 1
 
 
@@ -28,11 +30,6 @@ def gather_units(
     return windows[positions].view(layout)
 
 
-def gather_words(buffer: NDArray[np.uint8], positions: NDArray[np.int64]) -> NDArray[np.uint64]:
-    """Returns the eight bytes at each position as a little-endian word. `buffer` is padded by seven bytes."""
-    return np.ndarray((len(buffer) - 7,), "<u8", buffer, strides=(1,))[positions]
-
-
 def gather_ranges(
     buffer: NDArray[np.uint8],
     starts: NDArray[np.int64],
@@ -41,25 +38,44 @@ def gather_ranges(
 ) -> pa.Array:
     """Returns buffer[start:start+length] for each pair as a new Arrow array of type `kind` (default: binary).
 
-    The sum of the lengths must be below 2 GiB; callers cut batches long before.
+    A negative length gives null. The sum of the lengths must be below 2 GiB; callers cut batches long before.
     """
-    count = len(starts)
-    kind = kind or pa.binary()
-    if count == 0:
-        return pa.array([], kind)
-    # Elements 1, 3, 5 … of this array are the ranges; the even elements span the bytes between two ranges.
-    wide = len(buffer) > _INT32_MAX
-    offsets = np.empty(2 * count + 2, np.int64 if wide else np.int32)
-    offsets[0], offsets[-1] = 0, len(buffer)
-    offsets[1:-1:2] = starts
-    np.add(starts, lengths, out=offsets[2:-1:2], casting="unsafe")
-    source = pa.Array.from_buffers(
-        pa.large_binary() if wide else kind,
-        2 * count + 1,
-        [None, pa.py_buffer(offsets), pa.py_buffer(buffer)],
+    count, kind = len(starts), kind or pa.binary()
+    if not kernels.worth(0):
+        pairs = zip(starts.tolist(), lengths.tolist(), strict=True)
+        values = [None if size < 0 else buffer[at : at + size].tobytes() for at, size in pairs]
+        return pa.array(values, kind)
+    total = int(np.maximum(lengths, 0).sum())
+    if total > _INT32_MAX:
+        raise OverflowError(f"{total} bytes do not fit one Arrow array: decode smaller batches")
+    offsets, data, valid = (
+        new_array(count + 1, np.int32),
+        new_array(total + PADDING, np.uint8),
+        new_array(count // 8 + 1, np.uint8),
     )
-    taken = source.take(pa.array(np.arange(1, 2 * count, 2, dtype=np.int32)))
-    return taken.cast(kind) if wide else taken
+    nulls = kernels.strings.gather(buffer, starts, lengths, offsets, data, valid)
+    return from_parts(kind, offsets, data, valid if nulls else None)
+
+
+def new_array(count: int, dtype: Any) -> NDArray[Any]:
+    """Returns memory of Arrow's pool as an array to be written.
+
+    The pool keeps its pages; those of new numpy arrays would be faulted in for each batch.
+    """
+    return np.frombuffer(pa.allocate_buffer(count * np.dtype(dtype).itemsize), dtype)
+
+
+def from_parts(
+    kind: pa.DataType,
+    offsets: NDArray[np.int32],
+    data: NDArray[np.uint8],
+    valid: NDArray[np.uint8] | None = None,
+) -> pa.Array:
+    """Returns the string or binary array of these offsets, bytes and bits of validity, without a copy."""
+    end = int(offsets[-1])
+    bits = None if valid is None else pa.py_buffer(valid)
+    buffers = [bits, pa.py_buffer(offsets), pa.py_buffer(data).slice(0, end)]
+    return pa.Array.from_buffers(kind, len(offsets) - 1, buffers)
 
 
 def mapped_array(array: pa.Array) -> tuple[NDArray[np.int32], NDArray[np.uint8]]:

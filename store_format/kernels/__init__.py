@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from store_format.kernels import crc32 as crc32
     from store_format.kernels import encode as encode
     from store_format.kernels import index_entries as index_entries
+    from store_format.kernels import properties as properties
+    from store_format.kernels import strings as strings
 
 _WORTH_ROWS = 4096  # read or written one by one in about 50 ms
 

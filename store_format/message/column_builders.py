@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import lru_cache
 from typing import Any
 
@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store_format.arrays.ranges import mapped_array
 from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.java.text import decode_utf8
 from store_format.message.hosts import format_hosts, offset_msg_ids
@@ -30,7 +29,6 @@ from store_format.names import (
     normal_topic,
 )
 
-KEYS_TYPE = pa.list_(pa.field("element", pa.string()))
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
 _STRING = pa.string()
@@ -61,8 +59,16 @@ class MessageRows(UnitRows):
 
     def properties(self) -> PropertyTable:
         if self._table is None:
-            self._table = PropertyTable(self.raw_properties())
+            self._table = self.property_table()
         return self._table
+
+    def prepare(self, names: Collection[str]) -> None:
+        """Finds what these columns need of the properties, in one pass."""
+        wanted = [
+            _PROPERTY_OF.get(name, name) for name in names if name in _PROPERTY_OF or name not in _BUILDERS
+        ]
+        if wanted or "properties" in names:
+            self.properties().find(wanted, maps="properties" in names)
 
     def share_properties(self, other: MessageRows) -> None:
         """Takes over the properties of `other`, which has rows of the same units."""
@@ -138,27 +144,6 @@ def _timestamp(field: str) -> Callable[[MessageRows], pa.Array]:
     return build
 
 
-def _keys(rows: MessageRows) -> pa.Array:
-    """KEYS at spaces, empty parts left out, as the index does (IndexService.buildIndex)."""
-    values = rows.properties().values(KEYS)
-    if not (mapped_array(values)[1] == ord(" ")).any():
-        offsets = np.zeros(len(values) + 1, np.int32)
-        present = values.is_valid().to_numpy(zero_copy_only=False)
-        np.cumsum(present, out=offsets[1:])
-        nulls = pa.array(~present) if values.null_count else None
-        return pa.ListArray.from_arrays(pa.array(offsets), values.drop_null(), type=KEYS_TYPE, mask=nulls)
-    lists = pc.split_pattern(values, " ")
-    flat = lists.flatten()
-    empty = pc.equal(flat, "").to_numpy(zero_copy_only=False)
-    parent = pc.list_parent_indices(lists).to_numpy()[~empty]
-    offsets = np.zeros(len(values) + 1, np.int32)
-    np.cumsum(np.bincount(parent, minlength=len(values)), out=offsets[1:])
-    nulls = values.is_null() if values.null_count else None
-    return pa.ListArray.from_arrays(
-        pa.array(offsets), flat.filter(pa.array(~empty)), type=KEYS_TYPE, mask=nulls
-    )
-
-
 def offset_msg_id(rows: MessageRows) -> pa.StringArray:
     physical = rows.units.refs.positions + rows.units.refs.base
     return rows.take(
@@ -194,13 +179,14 @@ def _tags_code(rows: MessageRows) -> pa.Array:
     if codes is None:
         scheduled = pc.equal(units.stored_topics(), SCHEDULE_TOPIC.encode()).to_numpy(zero_copy_only=False)
         codes = tags_codes(
-            PropertyTable(units.raw_properties()),
+            units.properties(),
             scheduled,
             units.integers("store_timestamp").astype(np.int64),
         )
     return pa.array(rows.of_units(codes))
 
 
+_PROPERTY_OF = {"tags": TAGS, "keys": KEYS, "msgId": UNIQ_KEY}
 _BUILDERS: dict[str, Callable[[MessageRows], pa.Array]] = {
     "topic": _topic,
     "flag": lambda rows: rows.header("flag"),
@@ -212,7 +198,8 @@ _BUILDERS: dict[str, Callable[[MessageRows], pa.Array]] = {
     "bornTimestamp": _timestamp("born_timestamp"),
     "storeTimestamp": _timestamp("store_timestamp"),
     "tags": lambda rows: rows.properties().values(TAGS),
-    "keys": _keys,
+    # KEYS at spaces, empty parts left out, as the index does (IndexService.buildIndex)
+    "keys": lambda rows: rows.properties().words(KEYS),
     "msgId": _msg_id,
     "bornTimestampMs": lambda rows: rows.header("born_timestamp"),
     "storeTimestampMs": lambda rows: rows.header("store_timestamp"),

@@ -15,8 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.message.column_builders import KEYS_TYPE, TIMESTAMP_TYPE, MessageRows, offset_msg_id
+from store_format.message.column_builders import TIMESTAMP_TYPE, MessageRows, offset_msg_id
 from store_format.message.locate import Units, inner_batches, locate
+from store_format.message.property_table import WORDS_TYPE
 from store_format.message.rows import TooMuchOpenedError
 from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import TAGS, UNIQ_KEY
@@ -34,7 +35,7 @@ COLUMNS: dict[str, pa.DataType] = {
     "bornTimestamp": TIMESTAMP_TYPE,
     "storeTimestamp": TIMESTAMP_TYPE,
     "tags": _STRING,
-    "keys": KEYS_TYPE,
+    "keys": WORDS_TYPE,
     "msgId": _STRING,
     "bornTimestampMs": pa.int64(),
     "storeTimestampMs": pa.int64(),
@@ -163,6 +164,7 @@ def _message_rows(
 def _record_batch(rows: MessageRows, names: tuple[str, ...]) -> pa.RecordBatch:
     if not names:  # no columns, but the right number of rows: what `count()` needs
         return pa.RecordBatch.from_struct_array(pa.array([{}] * len(rows), pa.struct([])))
+    rows.prepare(names)
     return pa.RecordBatch.from_arrays([rows.column(name) for name in names], schema=arrow_schema(names))
 
 

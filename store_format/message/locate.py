@@ -21,6 +21,7 @@ from store_format.layouts import MESSAGE_HEADS
 from store_format.message import sysflag
 from store_format.message.one import Located, QueuePlace, Wrong, locate_one
 from store_format.message.parts import PartArrays, head_offset, head_variant
+from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 
 _Ints = NDArray[np.int64]
@@ -97,6 +98,11 @@ class Units:
                 self.refs.buffer, parts.properties_start, parts.properties_length
             )
         return self._raw_properties
+
+    def properties(self) -> PropertyTable:
+        """Returns the properties, not yet parsed."""
+        parts = self.parts
+        return PropertyTable.in_buffer(self.refs.buffer, parts.properties_start, parts.properties_length)
 
     def stored_topics(self) -> pa.BinaryArray:
         """Returns the stored topics; units of a light queue (%LMQ%) have another topic than the queue."""

