@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from store_format.kernels import crc32 as crc32
     from store_format.kernels import encode as encode
+    from store_format.kernels import hashes as hashes
     from store_format.kernels import index_entries as index_entries
     from store_format.kernels import properties as properties
     from store_format.kernels import strings as strings

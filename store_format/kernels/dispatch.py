@@ -9,6 +9,7 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
+from store_format.kernels.hashes import java_hash
 from store_format.kernels.jit import BOOL, BYTES, INT, INTS, OUT_BYTES, OUT_INTS, OUT_INTS32, kernel, part
 from store_format.kernels.units import find_parts
 from store_format.kernels.words import U64, copy, load32, load64, trailing_zeros, word
@@ -35,9 +36,6 @@ _TAGS, _KEYS = U64(0x53474154), U64(0x5359454B)  # as words
 _UNIQ_KEY, _MULTI, _DISPATCH = (
     U64(int.from_bytes(name, "little")) for name in (b"UNIQ_KEY", b"INNER_MU", b"DISPATCH")
 )
-_EVEN_BYTES, _EVEN_PAIRS = U64(0x00FF00FF00FF00FF), U64(0x0000FFFF0000FFFF)
-_LOW, _ALL = U64(0xFFFFFFFF), U64(2**64 - 1)
-_POWERS = np.array([31**count % 2**32 for count in range(9)], np.uint64)
 
 
 @part
@@ -54,27 +52,6 @@ def text_word(buffer, at, size):
 
 
 # ---- Java hashes -------------------------------------------------------------------------------------------
-
-
-@part
-def java_hash(buffer, start, stop, value):
-    """Returns String.hashCode (32 bits) of a text behind a text of hash `value`, and all bytes or'ed.
-
-    The text is ASCII, or a byte has its high bit. Eight characters a step: one word has the sums of two, then
-    of four, then of eight. At least eight bytes of the buffer lie before `stop`.
-    """
-    hashed, seen, at = U64(value), U64(0), start
-    while at < stop:
-        text, count = word(buffer, min(at, stop - 8)), min(stop - at, 8)
-        if count < 8:
-            text &= _ALL << U64(64 - 8 * count)  # zeros before a text add nothing to its sum
-        seen |= text
-        pairs = (text & _EVEN_BYTES) * U64(31) + ((text >> U64(8)) & _EVEN_BYTES)
-        fours = (pairs & _EVEN_PAIRS) * U64(961) + ((pairs >> U64(16)) & _EVEN_PAIRS)
-        eights = (fours & _LOW) * U64(31**4) + (fours >> U64(32))
-        hashed = (hashed * _POWERS[count] + eights) & _LOW
-        at += 8
-    return np.int64(hashed), seen
 
 
 @part

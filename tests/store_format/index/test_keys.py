@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.index.keys import index_key_hashes
 from tests.support.index_writer import java_string_hash, message_index_keys
 
@@ -31,9 +33,18 @@ def _expected_hashes(topic: str, properties: Properties, tags: bool) -> list[int
 @given(
     st.lists(st.tuples(st.sampled_from(["T", "Orders", "主题"]), PROPERTIES), max_size=12),
     st.booleans(),
+    st.booleans(),
     st.data(),
 )
-def test_key_hashes(drawn: list[tuple[str, Properties]], tags: bool, data: st.DataObject) -> None:
+def test_key_hashes(
+    drawn: list[tuple[str, Properties]], tags: bool, by_kernel: bool, data: st.DataObject
+) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "worth", lambda rows: by_kernel)
+        assert_key_hashes(drawn, tags, data)
+
+
+def assert_key_hashes(drawn: list[tuple[str, Properties]], tags: bool, data: st.DataObject) -> None:
     rolled_back = np.array([data.draw(st.booleans()) for _ in drawn], bool)
     expected = [
         [] if back else _expected_hashes(*message, tags)

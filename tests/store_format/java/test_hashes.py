@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.java.hashes import java_hash, java_hash_many, tags_code, tags_code_many
 from store_format.java.text import decode_utf8
 
@@ -20,6 +22,13 @@ _VECTORS: dict[str, Any] = json.loads(
 )
 
 _TEXT = st.text(st.characters(codec="utf-8"), max_size=40)
+
+
+@pytest.fixture(autouse=True, scope="module", params=["by kernel", "one by one"])
+def way(request: pytest.FixtureRequest) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kernels, "worth", lambda rows: request.param == "by kernel")
+        yield
 
 
 def defined_hash(text: str) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+
 from store_format.message.property_maps import PropertyMaps
 
 MAP = pa.map_(pa.string(), pa.string())
