@@ -19,7 +19,7 @@ from store_format.layouts import (
     MESSAGE_SIZE_MIN,
     as_struct,
 )
-from store_format.message.one import Sliceable, find_parts, range_crc, read_head
+from store_format.message.one import Sliceable, find_parts, range_crc, read_head, wrong_crc
 from store_format.message.parts import HEAD_SIZE_MAX, head_layout, head_offset
 from store_format.message.properties import parse_crc_property
 
@@ -111,21 +111,13 @@ def _check_message(
         return _torn(at, f"physicalOffset {physical_offset}", str(head.physical_offset))
     size = head.total_size
     parts, wrong = find_parts(buffer, position, size, head)
+    if wrong is None and verify_property_crc:
+        return _check_property_crc(buffer, position, size)
+    if wrong is None and verify_crc:
+        # Last, although the broker checks the CRC first: a false length must not cost a pass over the file.
+        wrong = wrong_crc(buffer, position, head, parts)
     if wrong is not None:
         return _torn(wrong.at, wrong.expected, wrong.found)
-    if verify_property_crc:
-        return _check_property_crc(buffer, position, size)
-    if verify_crc and parts.body_length:
-        # Last, although the broker checks the CRC first: a false length must not cost a pass over the file.
-        computed = range_crc(
-            buffer, position + parts.body_start, position + parts.body_start + parts.body_length
-        )
-        if computed != head.body_crc:
-            return _torn(
-                head_offset("body_crc"),
-                f"body CRC 0x{computed:08X} of the {parts.body_length} stored bytes",
-                f"0x{head.body_crc & 0xFFFFFFFF:08X}",
-            )
     return UnitCheck(UnitKind.OK, size)
 
 
