@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.staged_file import StagedFile, staging_path
 from store_format.commit.staged_units import StagedUnits, read_staged
@@ -90,23 +91,18 @@ class QueueCounter:
     """Assigns queue offsets in the order of the log (ConsumeQueueStore.assignQueueOffset), many at once."""
 
     def __init__(self, bases: tuple[int, ...]) -> None:
-        # the last two are NOT_DISPATCHED and NO_QUEUE: their offset is 0
-        self.next = np.array([*bases, 0, 0], np.int64)
+        self.next = np.array(bases, np.int64)
 
     def take(self, queue: NDArray[np.int32]) -> NDArray[np.int64]:
         """The queue offset of each message, by its queue number; 0 for a message in no queue."""
-        count = len(self.next)
-        some_in_none = bool(queue.min(initial=0) < 0)
-        keys = np.where(queue < 0, queue + count, queue) if some_in_none else queue
-        keys = keys.astype(np.uint8 if count <= 1 << 8 else np.uint16 if count <= 1 << 16 else np.int64)
-        order = np.argsort(keys, kind="stable")  # a radix sort where the keys are short
-        counts = np.bincount(keys, minlength=count)
-        firsts = np.cumsum(counts) - counts
         offsets = np.empty(len(queue), np.int64)
-        offsets[order] = np.arange(len(queue)) + np.repeat(self.next - firsts, counts)
-        self.next[:-2] += counts[:-2]
-        if some_in_none:
-            offsets[queue < 0] = 0
+        if kernels.worth(len(queue)):
+            kernels.patch.take_offsets(queue, self.next, offsets)
+            return offsets
+        for i, number in enumerate(queue.tolist()):
+            offsets[i] = self.next[number] if number >= 0 else 0
+            if number >= 0:
+                self.next[number] += 1
         return offsets
 
 

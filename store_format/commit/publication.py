@@ -188,7 +188,7 @@ class Publication:
             last, last_unit = int(offsets[-1]), data[starts[-2] :].tobytes()
             self._last_timestamp = int(chunk.store_timestamps[-1])
             yield _Patched(data, starts, extents, chunk, queue_offsets)
-        self._queue_stops = counter.next[:-2].tolist()
+        self._queue_stops = counter.next.tolist()
         self._entry = self._ledger_entry(layout.position, last, last_unit)
 
     def _ledger_entry(self, stop: int, last_offset: int, last_unit: bytes) -> LedgerEntry:

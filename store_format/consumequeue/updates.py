@@ -2,7 +2,7 @@
 touches a file.
 
 The batch is in the order of the commitlog. The result is one run of units for each queue and file
-(ConsumeQueue.putMessagePositionInfo, spec 3.3). One sort serves thousands of queues.
+(ConsumeQueue.putMessagePositionInfo, spec 3.3).
 """
 
 from __future__ import annotations
@@ -10,17 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.layouts import CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.names import is_system_topic
 
 _UNIT_SIZE = CQ_UNIT.itemsize
-_PLACE_BITS = 32
-_PLACE_MASK = (1 << _PLACE_BITS) - 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,60 +103,83 @@ def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
     append other messages at wrong places. Raises CorruptStoreError with the queue and the byte for an offset
     that does not, and OptionError for a file size that is no multiple of a unit.
     """
-    order, queues, firsts = _sorted_by_queue(batch.queue_index)
-    offsets = batch.queue_offsets[order]
+    units, runs = _group(batch, len(ends)) if kernels.worth(len(batch.sizes)) else _sort(batch)
+    for run in runs:
+        _check_run(ends[run.queue], run)
+    if units is None:
+        raise _first_misplaced(ends, batch)
+    return [
+        update
+        for run in runs
+        for update in _cut_at_files(ends[run.queue], run.offset, units[run.start : run.stop])
+    ]
+
+
+class _Run(NamedTuple):
+    """The units [start, stop) of a queue, from the queue offset `offset` on."""
+
+    queue: int
+    offset: int
+    start: int
+    stop: int
+
+
+def _group(batch: CqBatch, queue_count: int) -> tuple[NDArray[np.void] | None, list[_Run]]:
+    """(all units by queue and place, their runs); None if the offsets of a queue have a gap."""
+    begins, stops, firsts = np.zeros((3, queue_count), np.int64)
+    units = np.empty(len(batch.sizes), CQ_UNIT)
+    ascends = kernels.queue_entries.group(
+        np.ascontiguousarray(batch.queue_index),
+        np.ascontiguousarray(batch.queue_offsets),
+        np.ascontiguousarray(batch.physical_offsets),
+        np.ascontiguousarray(batch.sizes),
+        np.ascontiguousarray(batch.tags_codes),
+        begins,
+        stops,
+        firsts,
+        units.view(np.uint8),
+    )
+    queues = np.flatnonzero(stops > begins)
+    columns = (queues, firsts[queues], begins[queues], stops[queues])
+    return units if ascends else None, list(map(_Run, *(column.tolist() for column in columns)))
+
+
+def _sort(batch: CqBatch) -> tuple[NDArray[np.void] | None, list[_Run]]:
+    """`_group` without the kernel."""
+    order = np.argsort(batch.queue_index, kind="stable")
     units = np.empty(len(order), CQ_UNIT)
     units["physical_offset"] = batch.physical_offsets[order]
     units["size"] = batch.sizes[order]
     units["tags_code"] = batch.tags_codes[order]
-    _check_offsets(ends, queues, firsts, offsets)
-    runs = zip(queues.tolist(), offsets[firsts[:-1]].tolist(), pairwise(firsts.tolist()), strict=True)
-    return [
-        update
-        for queue, offset, (start, stop) in runs
-        for update in _cut_at_files(ends[queue], offset, units[start:stop])
+    queues, offsets = batch.queue_index[order], batch.queue_offsets[order]
+    firsts = np.flatnonzero(np.diff(queues, prepend=-1)).tolist()
+    runs = [
+        _Run(int(queues[start]), int(offsets[start]), start, stop)
+        for start, stop in pairwise([*firsts, len(order)])
     ]
+    ascends = all(np.array_equal(offsets[a:b], np.arange(first, first + b - a)) for _, first, a, b in runs)
+    return units if ascends else None, runs
 
 
-def _sorted_by_queue(
-    queue_index: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """(messages ordered by queue and place, the queues, where each queue begins and, last, the end).
-
-    One sort of words with the queue in the high bits and the place in the low bits is ten times as fast as a
-    stable argsort.
-    """
-    words = queue_index.astype(np.int64) << _PLACE_BITS
-    words |= np.arange(len(words))
-    words.sort()
-    sorted_queues = words >> _PLACE_BITS
-    begins = np.flatnonzero(np.diff(sorted_queues, prepend=-1))
-    return words & _PLACE_MASK, sorted_queues[begins], np.append(begins, len(words))
+def _check_run(end: QueueEnd, run: _Run) -> None:
+    """Raises if the units do not continue their queue, or do not fit into its files."""
+    if end.file_stop is not None and run.offset != end.max_offset:
+        raise _misplaced(end, end.max_offset, run.offset)
+    if run.offset < 0 or (run.offset + run.stop - run.start) * _UNIT_SIZE > OFFSET_MAX - end.file_size:
+        raise CorruptStoreError(_queue_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(run.offset))
+    if end.file_size <= 0 or end.file_size % _UNIT_SIZE:
+        raise OptionError(
+            f"{_queue_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue must be a "
+            f"multiple of {_UNIT_SIZE}"
+        )
 
 
-def _check_offsets(
-    ends: Sequence[QueueEnd], queues: NDArray[np.int64], firsts: NDArray[np.int64], offsets: NDArray[np.int64]
-) -> None:
-    """Raises for the first message whose offset is not the next one of its queue."""
-    expected = np.arange(len(offsets)) + np.repeat(offsets[firsts[:-1]] - firsts[:-1], np.diff(firsts))
-    for queue, offset, count in zip(
-        queues.tolist(), offsets[firsts[:-1]].tolist(), np.diff(firsts).tolist(), strict=True
-    ):
-        end = ends[queue]
-        if end.file_stop is not None and offset != end.max_offset:
-            raise _misplaced(end, end.max_offset, offset)
-        if offset < 0 or (offset + count) * _UNIT_SIZE > OFFSET_MAX - end.file_size:
-            raise CorruptStoreError(_queue_path(end), 0, "queue offsets in [0, 2^63 / 20)", str(offset))
-        if end.file_size <= 0 or end.file_size % _UNIT_SIZE:
-            raise OptionError(
-                f"{_queue_path(end)}: files of {end.file_size} bytes; mappedFileSizeConsumeQueue must be a "
-                f"multiple of {_UNIT_SIZE}"
-            )
-    wrong = np.flatnonzero(offsets != expected)
-    if len(wrong):
-        place = int(wrong[0])
-        queue = int(queues[np.searchsorted(firsts, place, "right") - 1])
-        raise _misplaced(ends[queue], int(offsets[place - 1]) + 1, int(offsets[place]))
+def _first_misplaced(ends: Sequence[QueueEnd], batch: CqBatch) -> CorruptStoreError:
+    """The error for the first message, by queue, whose offset is not the next one."""
+    order = np.argsort(batch.queue_index, kind="stable")
+    queues, offsets = batch.queue_index[order], batch.queue_offsets[order]
+    place = int(np.flatnonzero((queues[1:] == queues[:-1]) & (offsets[1:] != offsets[:-1] + 1))[0]) + 1
+    return _misplaced(ends[int(queues[place])], int(offsets[place - 1]) + 1, int(offsets[place]))
 
 
 def _queue_path(end: QueueEnd) -> str:

@@ -228,10 +228,10 @@ def _insert(
         slot_num,
         units.view(np.uint8),
         number,
-        entries.key_hashes,
-        entries.message_index,
-        entries.physical_offsets,
-        entries.store_timestamps,
+        np.ascontiguousarray(entries.key_hashes),
+        np.ascontiguousarray(entries.message_index),
+        np.ascontiguousarray(entries.physical_offsets),
+        np.ascontiguousarray(entries.store_timestamps),
         begin,
     )
     assert taken >= 0, "arrays that do not fit together"

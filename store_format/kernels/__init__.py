@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from store_format.kernels import encode as encode
     from store_format.kernels import hashes as hashes
     from store_format.kernels import index_entries as index_entries
+    from store_format.kernels import patch as patch
     from store_format.kernels import properties as properties
+    from store_format.kernels import queue_entries as queue_entries
     from store_format.kernels import strings as strings
 
 _WORTH_ROWS = 4096  # read or written one by one in about 50 ms

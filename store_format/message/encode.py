@@ -8,13 +8,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import pairwise
+from struct import Struct
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import flat_bytes, gather_units, without_nulls
+from store_format import kernels
+from store_format.arrays.ranges import flat_bytes, without_nulls
 from store_format.layouts import CRC_PROPERTY_SIZE
 from store_format.message.crc import range_crcs
 from store_format.message.encode_parts import Addresses, Integers, Topics, UnitParts
@@ -27,6 +29,7 @@ MESSAGE_SIZE_MAX = 4 << 20  # MessageStoreConfig.maxMessageSize
 UNIT_OVERHEAD_MAX = 1 << 16  # MessageExtEncoder: bytes by which a unit may exceed maxMessageSize
 PROPERTIES_SIZE_MAX = 2**15 - 1  # MessageExtEncoder: the length is an i16; an appended CRC property counts
 
+_INT, _LONG = Struct(">i"), Struct(">q")
 _LOCALHOST = bytes([127, 0, 0, 1])
 
 
@@ -119,19 +122,28 @@ def assign(
     store_timestamp: NDArray[np.int64],
 ) -> None:
     """Writes offsets and store times into `units`, whose data is writable, then computes CRC properties."""
-    starts, data = units.offsets[:-1], units.data
-    if not len(starts):
-        return
-    place = {
-        name: head_offset(name) for name in ("sys_flag", "queue_offset", "physical_offset", "store_timestamp")
-    }
-    moved = head_offset("store_timestamp", variant=1) - place["store_timestamp"]  # by an IPv6 born host
-    born_v6 = gather_units(data, starts + place["sys_flag"], np.dtype(">i4")) & BORN_HOST_V6 != 0
-    _scatter(data, starts + place["queue_offset"], queue_offset.astype(">i8"))
-    _scatter(data, starts + place["physical_offset"], physical_offset.astype(">i8"))
-    _scatter(data, starts + place["store_timestamp"] + moved * born_v6, store_timestamp.astype(">i8"))
+    columns = [np.ascontiguousarray(each) for each in (physical_offset, queue_offset, store_timestamp)]
+    if kernels.worth(len(units)):
+        done = kernels.patch.assign(units.data, units.offsets, *columns)
+        assert done == len(units), f"unit {done} has no room for its head"
+    else:
+        _assign_one_by_one(units, *(column.tolist() for column in columns))
     if units.crc_property:
         _seal(units)
+
+
+def _assign_one_by_one(
+    units: EncodedUnits, physical: list[int], queue_offsets: list[int], store_timestamps: list[int]
+) -> None:
+    """`kernels.patch.assign` without the kernel."""
+    flag, first, second = (head_offset(name) for name in ("sys_flag", "queue_offset", "physical_offset"))
+    for start, *values in zip(
+        units.offsets[:-1].tolist(), queue_offsets, physical, store_timestamps, strict=True
+    ):
+        (sys_flag,) = _INT.unpack_from(units.data.data, start + flag)
+        third = head_offset("store_timestamp", variant=int(sys_flag & BORN_HOST_V6 != 0))
+        for place, value in zip((first, second, third), values, strict=True):
+            _LONG.pack_into(units.data.data, start + place, value)
 
 
 def _seal(units: EncodedUnits) -> None:

@@ -5,15 +5,17 @@ brokers' stores.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from store_format import kernels
 from store_format.consumequeue.updates import CqBatch, CqUpdate, QueueEnd, cq_updates, pre_blank_bytes
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from tests.support import goldens, oracle
@@ -47,6 +49,13 @@ def _apply(files: Files, updates: Sequence[CqUpdate], file_size: int) -> None:
 
 
 # ---- drawn -------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=[True, False], autouse=True)
+def kernel(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Every test of this module runs with the kernel and without."""
+    with patch.object(kernels, "worth", lambda rows: request.param):
+        yield
 
 
 @given(st.data(), st.integers(1, 5), st.lists(st.integers(0, 4), max_size=40))

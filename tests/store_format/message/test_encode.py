@@ -160,7 +160,11 @@ def assign_all(units: EncodedUnits, messages: list[oracle.Message]) -> None:
     assign(units, **positions)
 
 
-def test_assigned_later_is_the_same_as_given_at_once(golden: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize("kernel", [True, False])
+def test_assigned_later_is_the_same_as_given_at_once(
+    golden: Callable[[str], Path], kernel: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "worth", lambda rows: kernel)
     messages = commit_log(golden("edge-5.5.0"))
     assert {message.sys_flag & 0x30 for message in messages} == {0, 0x10, 0x20, 0x30}
     units = encode(replace(columns_of(messages), physical_offset=None, queue_offset=0, store_timestamp=0))
