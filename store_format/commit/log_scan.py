@@ -20,7 +20,6 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch
-from store_format.files.read import FileCache
 from store_format.index.keys import index_batch
 from store_format.index.updates import IndexBatch
 from store_format.message.tags_code import DELAY_LEVELS_MS
@@ -33,7 +32,6 @@ PART_SIZE = 64 << 20
 class LogScan:
     """What is looked for. `index` is False if nobody needs the index entries."""
 
-    directories: tuple[str, ...]
     batch_topics: frozenset[str] = frozenset()
     delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
     index: bool = True
@@ -71,7 +69,7 @@ def scan_log(
     covered = start
     with ExitStack() as stack:
         parts = (
-            _in_threads(scan, cuts, threads, stack)
+            _in_threads(scan, log, cuts, threads, stack)
             if threads
             else (scan_part(scan, log, *each) for each in cuts)
         )
@@ -125,14 +123,14 @@ def _cuts(log: CommitLog, start: int, stop: int) -> list[tuple[int, int]]:
 
 
 def _in_threads(
-    scan: LogScan, cuts: list[tuple[int, int]], threads: int, stack: ExitStack
+    scan: LogScan, log: CommitLog, cuts: list[tuple[int, int]], threads: int, stack: ExitStack
 ) -> Iterator[LogPart]:
     """The parts in order, at most two a thread ahead of the caller: they are held in memory."""
 
     own = local()  # a FileCache is for one thread
 
     def run(start: int, stop: int) -> LogPart:
-        own.log = getattr(own, "log", None) or CommitLog.open(scan.directories, FileCache())
+        own.log = getattr(own, "log", None) or log.apart()
         return scan_part(scan, own.log, start, stop)
 
     pool = ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-scan")

@@ -276,7 +276,6 @@ def _scan_log(survey: Survey, options: RecoverOptions) -> LogScan:
     if tag_keys is None:
         tag_keys = indexes_tags(root, survey.log, survey.settings)
     return LogScan(
-        tuple(sorted({file.path.rpartition("/")[0] for file in survey.log.files})),
         frozenset(batch),
         options.delay_levels_ms,
         options.index,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
 
@@ -81,6 +81,10 @@ class CommitLog:
     def relisted(self) -> CommitLog:
         """The same log, with its directories listed again."""
         return CommitLog.open(self._directories, self._cache)
+
+    def apart(self) -> CommitLog:
+        """The same log with open files of its own, for another thread."""
+        return replace(self, _cache=FileCache())
 
     @property
     def cache(self) -> FileCache:

@@ -158,8 +158,12 @@ class Dispatch:
             self._floors[self._queues[queue]] = (each.max_offset, int(each.units["physical_offset"][-1]))
         if self._table is not None:
             self._table.refresh()
-        self._rows, self.count = [], 0
+        self.clear()
         return found
+
+    def clear(self) -> None:
+        """Forgets the collected entries."""
+        self._rows, self.count = [], 0
 
     def take_rows(self) -> tuple[list[QueueKey], NDArray[np.void]]:
         """(queues, the entries since the last take as ENTRY_ROW in the order of the log, with repetitions).
@@ -167,7 +171,7 @@ class Dispatch:
         The entries of one run are in the order of their messages, those of unusual messages behind them.
         """
         rows = np.concatenate(self._rows) if self._rows else np.empty(0, ENTRY_ROW)
-        self._rows, self.count = [], 0
+        self.clear()
         return list(self._names), rows
 
     def entries(self) -> dict[QueueKey, MissingEntries]:
@@ -175,6 +179,8 @@ class Dispatch:
         if not self._rows:
             return {}
         rows = np.concatenate(self._rows)
+        if kernels.worth(0) and (grouped := self._grouped(rows)) is not None:
+            return grouped
         rows = rows[np.lexsort((rows["physical"], rows["offset"], rows["queue"]))]
         last = np.ones(len(rows), bool)
         last[:-1] = (rows["queue"][1:] != rows["queue"][:-1]) | (rows["offset"][1:] != rows["offset"][:-1])
@@ -188,6 +194,22 @@ class Dispatch:
                 mine["offset"].copy(), pack_entries(mine, batch=queue[0] in self._batch_topics)
             )
         return found
+
+    def _grouped(self, rows: NDArray[np.void]) -> dict[QueueKey, MissingEntries] | None:
+        """The entries by queue; None where they are not in order, or some are of batch queues."""
+        edges, offsets = np.zeros(len(self._names) + 2, np.int64), np.empty(len(rows), np.int64)
+        units = np.empty(len(rows), CQ_UNIT)
+        if not self._batch_topics.isdisjoint(topic for topic, _ in self._names) or not kernels.dispatch.group(
+            rows.view(np.int64), edges, offsets, units.view(np.uint8)
+        ):
+            return None
+        numbers = np.flatnonzero(np.diff(edges)).tolist()
+        return {
+            self._names[number]: MissingEntries(offsets[start:stop], units[start:stop])
+            for number, start, stop in zip(
+                numbers, edges[numbers].tolist(), edges[np.add(numbers, 1)].tolist(), strict=True
+            )
+        }
 
 
 def pack_entries(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:

@@ -7,7 +7,8 @@ ranges of the log are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -90,8 +91,8 @@ def check_log(
     """
     if not log.files:
         return Summary()
-    walk = log.walk(log.min_offset, verify_crc=True, resync=True)
-    for step in walk:
+    walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
+    for step in _one_ahead(walk):
         if isinstance(step, Damage):
             if readable is not None and step.file.start + step.start >= readable.offset:
                 step = replace(step, at_tail=True)  # only messages that a recovery has cut follow
@@ -119,6 +120,15 @@ def check_log(
         missing_bytes=sums.missing_bytes,
         log_end=walk.end.offset if walk.end is not None else 0,
     )
+
+
+def _one_ahead(walk: Walk) -> Iterator[UnitRun | Damage]:
+    """The steps of a walk. A thread takes the next step while the caller looks at this one."""
+    with ThreadPoolExecutor(1, thread_name_prefix="rmqlog-walk") as pool:
+        following = pool.submit(next, walk, None)
+        while (step := following.result()) is not None:
+            following = pool.submit(next, walk, None)
+            yield step
 
 
 def _report_damage(

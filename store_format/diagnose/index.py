@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
@@ -33,6 +34,7 @@ _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
 _BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header
 _PHYSICAL_OFFSET_AT = 4  # in a unit
+_KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
 
 
 def check_index_files(
@@ -131,7 +133,7 @@ def _check_targets(
         inside = np.flatnonzero(targets.readable(physical))
         files = targets.log.file_index(physical[inside])
         for index in np.unique(files[files >= 0]).tolist():
-            rows = inside[files == index]
+            rows = _doubtful(targets.log, index, part, inside[files == index])
             for row, wrong_offset, expected, found in _wrong_units(targets.log, index, part, rows):
                 number = start + 1 + row
                 foreign[number] = not wrong_offset
@@ -139,6 +141,20 @@ def _check_targets(
                 position += _PHYSICAL_OFFSET_AT if wrong_offset else 0
                 findings.add("damage", file.path, position, expected, found, INDEX_ADVICE)
     return behind
+
+
+def _doubtful(
+    log: CommitLog, index: int, part: NDArray[np.void], rows: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """The `rows` of units that a kernel does not find right."""
+    if not kernels.worth(len(rows)):
+        return rows
+    file, found = log.files[index], np.empty(len(rows), np.int64)
+    hashes = np.empty(_KEYS_MAX, np.int32)
+    count = kernels.dispatch.doubtful_keys(
+        part.view(np.uint8), rows, log.view(file).map(), file.start, hashes, found
+    )
+    return found[:count]
 
 
 def _wrong_units(

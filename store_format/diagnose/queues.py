@@ -22,7 +22,7 @@ from store_format.diagnose.queue_entries import CheckedQueue, check_entries
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
-_PENDING_MAX = 1 << 18  # messages between two comparisons: a comparison of few entries of each queue is slow
+_PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS = 1 << 16
 _LACKING_MAX = 1 << 16  # missing entries of one queue that are reported
 
@@ -69,7 +69,7 @@ class QueueCheck:
             run, usable = checked_queue_files(findings, directory, layout.itemsize)
             self._queues[topic, queue_id] = CheckedQueue(topic, queue_id, directory, layout, run, usable)
         self._batch_topics = frozenset(topic for (topic, _), queue in self._queues.items() if queue.is_batch)
-        self._begin()
+        self._dispatch = Dispatch({}, {}, self._batch_topics, ())  # delivery times are not compared
 
     @property
     def topics(self) -> dict[str, str]:
@@ -86,17 +86,12 @@ class QueueCheck:
         """Queue -> (messages, physical offset of the first), for queues that have no files."""
         return self._absent if self._has_queues else {}
 
-    def _begin(self) -> None:
-        self._dispatch = Dispatch({}, {}, self._batch_topics, ())  # delivery times are not compared
-        self._pending = 0
-
     # ---- from the log to the queues ------------------------------------------------------------------------
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
         self._dispatch.add(run, self._log)
-        self._pending += len(run.positions)
-        if self._pending >= _PENDING_MAX:
+        if self._dispatch.count >= _PENDING_MAX:
             self._compare_pending()
 
     def _compare_pending(self) -> None:
@@ -105,7 +100,7 @@ class QueueCheck:
                 entries = _entries_before(entries, self._log_end)
             if len(entries.units):
                 self._compare(key, entries)
-        self._begin()
+        self._dispatch.clear()
 
     def _compare(self, key: QueueKey, entries: MissingEntries) -> None:
         """Compares the entries that messages have with those on disk, and counts the equal ones."""

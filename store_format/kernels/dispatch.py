@@ -12,7 +12,8 @@ from numba import types
 from store_format.kernels.hashes import java_hash
 from store_format.kernels.jit import BOOL, BYTES, INT, INTS, OUT_BYTES, OUT_INTS, OUT_INTS32, kernel, part
 from store_format.kernels.units import find_parts
-from store_format.kernels.words import U64, copy, load32, load64, trailing_zeros, word
+from store_format.kernels.words import U64, copy, load32, load64, put32, put64, trailing_zeros, word
+from store_format.layouts import CQ_UNIT, INDEX_UNIT, MESSAGE_SIZE_MIN
 
 _QUEUE_ID, _QUEUE_OFFSET, _SYS_FLAG, _BORN_HOST = 12, 20, 36, 48
 _TRANSACTION, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
@@ -26,6 +27,8 @@ ENTRY_WIDTH = 7
 DONE, NEW_QUEUE, FULL = 0, 1, 2  # why `dispatch` ended
 
 _QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
+
+CQ_SIZE, INDEX_SIZE = CQ_UNIT.itemsize, INDEX_UNIT.itemsize
 
 # What `index_keys` says of a unit.
 PLAIN, ODD, NOT_INDEXED = 0, 1, 2
@@ -76,7 +79,7 @@ def _add_key(buffer, start, stop, prefix, hashes, count):
 
 
 @part
-def _hash_keys(buffer, parts, named, tag_keys, hashes, count):
+def hash_keys(buffer, parts, named, tag_keys, hashes, count):
     """Appends the hashes of a message's index entries to the first `count` of `hashes`.
 
     They are those of UNIQ_KEY, of the words of KEYS, and with `tag_keys` of TAGS. Returns how many hashes
@@ -115,7 +118,7 @@ def _separators(buffer, at, stop):
 
 
 @part
-def _find_named(buffer, start, stop):
+def find_named(buffer, start, stop):
     """Returns start and stop of the values of TAGS, KEYS and UNIQ_KEY, and 1 with INNER_MULTI_DISPATCH.
 
     Each is 0 without the property. The last of equal names counts. A property ends at 0x02 or with the
@@ -221,7 +224,7 @@ def dispatch(
             queues[row], queues[row + 1], queues[row + 2] = names_size, length, queue_id
             slots[place] = queue_count + 1
             return NEW_QUEUE, i, count, odd_count
-        named = _find_named(buffer, parts[4], parts[4] + parts[5])
+        named = find_named(buffer, parts[4], parts[4] + parts[5])
         tags_code, seen = java_hash(buffer, named[0], named[1], 0)
         if queues[row + 6] or named[6] or seen & _HIGH:
             odd[odd_count] = i
@@ -254,10 +257,69 @@ def index_keys(buffer, starts, sizes, base, tag_keys, kinds, timestamps, hashes,
         if flag & _TRANSACTION == _ROLLBACK:
             continue
         timestamps[i] = load64(buffer, at + _BORN_HOST + (20 if flag & 0x10 else 8))
-        named = _find_named(buffer, parts[4], parts[4] + parts[5])
-        stop = _hash_keys(buffer, parts, named, tag_keys, hashes, count)
+        named = find_named(buffer, parts[4], parts[4] + parts[5])
+        stop = hash_keys(buffer, parts, named, tag_keys, hashes, count)
         kinds[i] = ODD if stop < 0 else PLAIN
         for key in range(count, stop):
             messages[key] = i
         count = max(stop, count)
+    return count
+
+
+@kernel(BOOL, INTS, OUT_INTS, OUT_INTS, OUT_BYTES)
+def group(entries, edges, offsets, units):
+    """Writes the entries of queue q, in their order, as consume queue units edges[q] to edges[q + 1].
+
+    `edges` is zeros, two more than there are queues; `offsets` gets the queue offset of each unit.
+    Returns False where the offsets of a queue do not ascend, or a unit stands for several.
+    """
+    count, queues = len(entries) // ENTRY_WIDTH, len(edges) - 2
+    for i in range(count):
+        queue = entries[i * ENTRY_WIDTH]
+        if not 0 <= queue < queues or entries[i * ENTRY_WIDTH + 6] != 1:
+            return False
+        edges[queue + 2] += 1
+    for queue in range(1, queues + 2):
+        edges[queue] += edges[queue - 1]
+    for i in range(count):
+        entry = i * ENTRY_WIDTH
+        place = edges[entries[entry] + 1]
+        edges[entries[entry] + 1] += 1
+        offsets[place] = entries[entry + 1]
+        put64(units, place * CQ_SIZE, entries[entry + 2])
+        put32(units, place * CQ_SIZE + 8, entries[entry + 3])
+        put64(units, place * CQ_SIZE + 12, entries[entry + 4])
+    for queue in range(queues):
+        for place in range(edges[queue] + 1, edges[queue + 1]):
+            if offsets[place] <= offsets[place - 1]:
+                return False
+    return True
+
+
+@kernel(INT, BYTES, INTS, BYTES, INT, OUT_INTS32, OUT_INTS)
+def doubtful_keys(index, rows, buffer, base, hashes, doubtful):
+    """Writes the numbers of the index units that are not certainly right; returns how many there are.
+
+    An index unit is right if a message begins at its physical offset and has a key of its hash. `buffer` has
+    the messages; its first byte has the physical offset `base`. `hashes` has room for the keys of a message.
+    """
+    count, last, keys = 0, -1, 0
+    for i in range(len(rows)):
+        at = rows[i] * INDEX_SIZE
+        if at < 0 or at > len(index) - INDEX_SIZE:
+            continue
+        physical = load64(index, at + 4)
+        if physical != last:
+            last, keys, position = physical, 0, physical - base
+            if 0 <= position <= len(buffer) - MESSAGE_SIZE_MIN:
+                parts = find_parts(buffer, position, load32(buffer, position), physical)
+                if parts[0]:
+                    named = find_named(buffer, parts[4], parts[4] + parts[5])
+                    keys = hash_keys(buffer, parts, named, True, hashes, 0)
+        key = 0
+        while key < keys and hashes[key] != load32(index, at):
+            key += 1
+        if key >= keys:
+            doubtful[count] = rows[i]
+            count += 1
     return count

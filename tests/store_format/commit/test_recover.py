@@ -245,8 +245,7 @@ def test_rocksdb_queues_are_refused_with_advice(golden: Golden) -> None:
 
 
 def test_threads_find_the_entries_of_one_thread(golden: Golden) -> None:
-    scan = LogScan((str(golden("edge-5.5.0") / "commitlog"),))
-    log = CommitLog.open(scan.directories, FileCache())
+    scan, log = LogScan(), CommitLog.open([str(golden("edge-5.5.0") / "commitlog")], FileCache())
     assert kernels.worth(1 << 20)  # the plain code has unusual entries in another order
     alone = list(scan_log(scan, log, 0, log.stop, threads=0))
     together = list(scan_log(scan, log, 0, log.stop, threads=2))

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_format import kernels
 from store_format.consumequeue.queue_table import QueueRules, QueueTable
+from store_format.layouts import CQ_UNIT, INDEX_UNIT
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import QueueKey
 from tests.store_format.kernels.test_walk import BASE, units_of
@@ -121,3 +124,52 @@ def test_a_hash_without_absolute_value_and_a_unit_that_does_not_fit() -> None:
     arguments = (refs.buffer, refs.positions, np.full(2, len(data)), BASE, True, kinds, timestamps)
     assert kernels.dispatch.index_keys(*arguments, hashes, units) == 1
     assert (hashes[0], kinds.tolist()) == (0, [kernels.dispatch.PLAIN, kernels.dispatch.NOT_INDEXED])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 3), st.integers(0, 9), st.integers(1, 2)), max_size=12),
+    st.booleans(),
+)
+def test_entries_are_grouped_by_queue_if_they_are_in_order(
+    drawn: list[tuple[int, int, int]], in_order: bool
+) -> None:
+    if in_order:
+        drawn = sorted({(queue, offset): (queue, offset, 1) for queue, offset, _ in drawn}.values())
+        drawn.sort(key=lambda entry: entry[1])  # queues in turn
+    rows = [(queue, offset, 1000 + i, 91 + i, -i, 5, count) for i, (queue, offset, count) in enumerate(drawn)]
+    entries = np.array(rows, np.int64).reshape(-1)
+    edges, offsets = np.zeros(6, np.int64), np.empty(len(rows), np.int64)
+    units = np.empty(len(rows), CQ_UNIT)
+    grouped = kernels.dispatch.group(entries, edges, offsets, units.view(np.uint8))
+    by_queue = [[row for row in rows if row[0] == queue] for queue in range(4)]
+    pairs = [pair for mine in by_queue for pair in pairwise(mine)]
+    assert grouped == (
+        all(before[1] < after[1] for before, after in pairs) and all(row[6] == 1 for row in rows)
+    )
+    if grouped:
+        assert edges[:5].tolist() == [0, *np.cumsum([len(mine) for mine in by_queue]).tolist()]
+        sorted_rows = [row for mine in by_queue for row in mine]
+        assert offsets.tolist() == [row[1] for row in sorted_rows]
+        assert units.tolist() == [row[2:5] for row in sorted_rows]
+
+
+def test_index_units_that_are_not_certainly_right() -> None:
+    properties = b"UNIQ_KEY\x01u\x02KEYS\x01a b\x02TAGS\x01t\x02"
+    cases = [Message(b"T", b"", properties), Message(b"T", b"", "KEYS\x01é\x02".encode())]
+    data, starts, placed = units_of(cases)
+    right = [(oracle_units.index_key_hash(key), BASE + starts[0]) for key in ("T#u", "T#a", "T#b", "T#T#t")]
+    wrong = [
+        (right[0][0] ^ 1, BASE + starts[0]),
+        (oracle_units.index_key_hash("T#é"), placed[1].physical_offset),  # Python knows
+        (right[0][0], BASE + starts[0] + 1),
+        (right[0][0], BASE - 1),
+        (right[0][0], BASE + len(data)),
+        (right[0][0], 2**63 - 1),
+        (right[0][0], -(2**63)),
+    ]
+    index = np.array([(*unit, 0, 0) for unit in (*right, *wrong)], INDEX_UNIT)
+    rows, found = np.array([-1, *range(len(index)), 99]), np.empty(99, np.int64)
+    count = kernels.dispatch.doubtful_keys(
+        index.view(np.uint8), rows, np.frombuffer(data, np.uint8), BASE, np.empty(9, np.int32), found
+    )
+    assert found[:count].tolist() == list(range(len(right), len(index)))
