@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick test test-all proofs notebooks docs format lint bench figures clean check-java check-python
+.PHONY: help demo quick test test-all proofs notebooks docs format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
@@ -43,6 +43,7 @@ help:
 	@echo "make notebooks run the notebooks again and keep their new output"
 	@echo "make bench     measure an older commit (BASE=c886f6e) and this checkout in turns (25 minutes in all);"
 	@echo "               ONLY=decode,read@100 measures these parts, EXTENT=--quick a tenth of the messages"
+	@echo "make bench-peers  measure rmqlog, Kafka and Parquet in turns (8 minutes; needs Maven)"
 	@echo "make figures   measure reading and writing of this checkout, and write the figures of the README"
 	@echo "make clean     remove the environments and everything that was made"
 
@@ -81,6 +82,9 @@ notebooks: check-java $(DEV)/installed
 
 bench: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m benchmarks.compare $(if $(BASE),--base $(BASE)) $(if $(ONLY),--only $(ONLY)) $(EXTENT)
+
+bench-peers: check-java $(DEV)/installed
+	$(call run_in,$(DEV)) -m benchmarks.peers $(EXTENT)
 
 figures: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m benchmarks --markdown README.md

@@ -39,9 +39,13 @@ class WorkerMemory:
 
     def _watch(self) -> None:
         while not self._done.wait(_INTERVAL_S):
-            for process in _descendants():
-                if _is_worker(process):
-                    self._sample(process)
+            self.look()
+
+    def look(self) -> None:
+        """Counts what the workers hold at the moment."""
+        for process in _descendants():
+            if _is_worker(process):
+                self._sample(process)
 
     def _sample(self, process: int) -> None:
         try:

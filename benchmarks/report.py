@@ -57,7 +57,7 @@ class Report:
 
     def markdown(self) -> str:
         reading = [*self._decode(), *self._spark(), *self._queues(), *self._planning()]
-        parts = [_machine(), *reading, *self._writing(), *self._small_commits(), *self._streaming()]
+        parts = [machine(), *reading, *self._writing(), *self._small_commits(), *self._streaming()]
         parts += [*self._services(), *self._pop()]
         return "\n\n".join(parts) + "\n"
 
@@ -236,7 +236,8 @@ def write_block(path: Path, text: str, mark: str = "measured") -> None:
     path.write_text(f"{head}{begin}\n\n{text}\n{end}{tail}", encoding="utf-8")
 
 
-def _machine() -> str:
+def machine() -> str:
+    """What the figures depend on: cores and versions."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     versions = ", ".join(f"{name} {version(name)}" for name in _PACKAGES)
     return f"{cores} cores, Python {platform.python_version()}, {versions}."

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,8 +20,8 @@ _ROOT = Path(__file__).absolute().parent.parent  # not resolved: an older commit
 
 
 @contextmanager
-def session(directory: Path) -> Iterator[SparkSession]:
-    """local[2] with the settings of conf/; workers find this checkout through PYTHONPATH.
+def session(directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
+    """local[2] with the settings of conf/ and `settings`; workers find this checkout through PYTHONPATH.
 
     Within another `session` it is the same one: what was read before has then warmed it up.
     """
@@ -31,7 +31,7 @@ def session(directory: Path) -> Iterator[SparkSession]:
     os.environ.setdefault("SPARK_CONF_DIR", str(_ROOT / "conf"))
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("rmqlog benchmarks")
         .config("spark.driver.memory", "3g")  # for what the writes read from, which is cached
@@ -39,8 +39,10 @@ def session(directory: Path) -> Iterator[SparkSession]:
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
-        .getOrCreate()
     )
+    for name, value in (settings or {}).items():
+        builder = builder.config(name, value)
+    spark = builder.getOrCreate()
     rmq_spark.register(spark)
     spark.dataSource.register(CeilingDataSource)
     spark.dataSource.register(CountingDataSource)

@@ -3,7 +3,8 @@ code.
 
 It reads a line of JSON for each thing to do, and answers with a line on the standard output it began with:
 {"open": part, "root", "directory", "filling", "extra"} → {"cases": names};
-{"run": case} → {"rows", "seconds", "cpu"}; {"close": true} → {"own_bytes"}. It ends with its input.
+{"run": case, "watch"} → {"rows", "seconds", "cpu"}, with `watch` also {"own_bytes"} of Spark's workers;
+{"close": true} → {"own_bytes"} as they are. It ends with its input.
 """
 
 from __future__ import annotations
@@ -31,10 +32,12 @@ def _serve(lines: Iterator[str]) -> Iterator[_Line]:
         opened = PARTS[order["open"]](
             Path(order["root"]), directory, Filling(**order["filling"]), order["extra"]
         )
-        with WorkerMemory() as memory, opened as cases:
+        with opened as cases:
             yield {"cases": list(cases)}
             yield from _runs(lines, cases)
-        yield {"own_bytes": memory.own_bytes}
+            memory = WorkerMemory()
+            memory.look()
+            yield {"own_bytes": memory.own_bytes}
 
 
 def _runs(lines: Iterator[str], cases: Cases) -> Iterator[_Line]:
@@ -42,7 +45,12 @@ def _runs(lines: Iterator[str], cases: Cases) -> Iterator[_Line]:
         order = json.loads(line)
         if "close" in order:
             return
-        yield _run(cases, order["run"])
+        if order["watch"]:  # which takes CPU time
+            with WorkerMemory() as memory:
+                done = _run(cases, order["run"])
+            yield done | {"own_bytes": memory.own_bytes}
+        else:
+            yield _run(cases, order["run"])
 
 
 def _run(cases: Cases, name: str) -> _Line:

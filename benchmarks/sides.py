@@ -113,10 +113,10 @@ def measure_in_turns(
             order = {"open": part, "root": str(root), "directory": str(own), "filling": asdict(filling)}
             side.ask(order | {"extra": extra})
         cases: list[str] = [side.answer()["cases"] for side in sides.values()][-1]
-        spent = _rounds(sides, cases, rounds)
-        for side in sides.values():
+        spent, memory = _rounds(sides, cases, rounds)
+        for name, side in sides.items():
             side.ask({"close": True})
-        memory = {name: int(side.answer()["own_bytes"]) for name, side in sides.items()}
+            memory[name] = max(memory[name], int(side.answer()["own_bytes"]))
     except BaseException as error:
         for side in sides.values():
             side.__exit__(type(error), error, None)
@@ -126,20 +126,25 @@ def measure_in_turns(
     return spent, memory
 
 
-def _rounds(sides: Mapping[str, Side], cases: Sequence[str], rounds: int) -> dict[str, dict[str, Spent]]:
+def _rounds(
+    sides: Mapping[str, Side], cases: Sequence[str], rounds: int
+) -> tuple[dict[str, dict[str, Spent]], dict[str, int]]:
+    """As `measure_in_turns`; memory is that of the workers while they warm up."""
+    memory = dict.fromkeys(sides, 0)
     spent: dict[str, dict[str, Spent]] = {case: {} for case in cases}
     for number in range(-1, rounds):
         step = 1 if number % 2 else -1
         for case in cases[::step]:
             for name in list(sides)[::step]:
-                sides[name].ask({"run": case})
+                sides[name].ask({"run": case, "watch": number < 0})
                 done = sides[name].answer()
                 if number < 0:
                     spent[case][name] = Spent(done["rows"])
+                    memory[name] = max(memory[name], int(done["own_bytes"]))
                     continue
                 spent[case][name].seconds.append(done["seconds"])
                 spent[case][name].cpu.append(done["cpu"])
         for case, of_case in spent.items():
             if len({each.rows for each in of_case.values()}) > 1:
                 raise ValueError(f"{case}: not the same rows: {of_case}")
-    return spent
+    return spent, memory

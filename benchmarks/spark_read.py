@@ -68,14 +68,14 @@ def read_cases(
     cases: dict[str, Callable[[], int]] = {}
     for group in groups:
         options = _GROUPS[group]
-        cases[group] = _consume(_ceiling(spark, root, options, directory / f"{root.name}-{len(cases)}.arrow"))
+        cases[group] = consume(_ceiling(spark, root, options, directory / f"{root.name}-{len(cases)}.arrow"))
         for crc in ("on", "off"):
             read = spark.read.format("rmqlog").options(**options, verifyCrc=str(crc == "on").lower())
-            cases[f"{group}, CRC {crc}"] = _consume(read.load(str(root)))
+            cases[f"{group}, CRC {crc}"] = consume(read.load(str(root)))
     return cases
 
 
-def _consume(frame: DataFrame) -> Callable[[], int]:
+def consume(frame: DataFrame) -> Callable[[], int]:
     """Moves every row into the noop sink. The rows are counted once, before; planning happens there, too."""
     rows = frame.count()
 

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.bars import Bar, judge
+from benchmarks.bars import BARS, Bar, judge
 from benchmarks.compare import BEFORE
 from benchmarks.fill import BROKER_NAME, Filling, fill
 from benchmarks.old_commit import git
@@ -240,3 +240,53 @@ def test_two_versions_are_compared(tmp_path: Path) -> None:
         "search@1024.json",
     }
     assert list((tmp_path / "stores").iterdir()) == []  # what was filled is gone
+
+
+@pytest.mark.slow
+@pytest.mark.interop
+@pytest.mark.whole
+def test_kafka_and_parquet_are_compared(tmp_path: Path) -> None:
+    """The smallest run. The broker ends with it, and nothing is left."""
+    page = tmp_path / "page.md"
+    page.write_text("<!-- peers -->old<!-- /peers -->\n", encoding="utf-8")
+    (tmp_path / "stores").mkdir()
+    arguments = ["--smallest", "--directory", str(tmp_path / "stores"), "--markdown", str(page)]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.peers", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    text = page.read_text(encoding="utf-8")
+    found = re.findall(r"^\| (rmqlog|Kafka|Parquet).* \| [\d.]+ \([\d.]+\) \| [\d.]+ \|", text, re.MULTILINE)
+    assert Counter(found) == {"rmqlog": 5, "Kafka": 4, "Parquet": 2}
+    assert list((tmp_path / "stores").iterdir()) == []
+    brokers = [path for path in Path("/proc").glob("[0-9]*/cmdline") if str(tmp_path).encode() in _read(path)]
+    assert brokers == []
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:  # the process has ended
+        return b""
+
+
+@pytest.mark.slow
+@pytest.mark.whole
+def test_every_bar_is_measured(tmp_path: Path) -> None:
+    """The smallest run of all parts, with this checkout in the place of the older commit."""
+    arguments = [
+        "--smallest",
+        "--base",
+        ".",
+        "--directory",
+        str(tmp_path),
+        "--results",
+        str(tmp_path / "results"),
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.compare", *arguments], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    rows = [line.split(" | ") for line in done.stdout.splitlines() if line.startswith("| ")]
+    assert [row[0].removeprefix("| ") for row in rows[2:-2]] == [bar.label for bar in BARS]
+    assert [row[0].removeprefix("| ")[:8] for row in rows[-2:]] == ["lines of", "a worker"]
