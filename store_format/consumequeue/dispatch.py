@@ -197,18 +197,24 @@ class Dispatch:
 
     def _grouped(self, rows: NDArray[np.void]) -> dict[QueueKey, MissingEntries] | None:
         """The entries by queue; None where they are not in order, or some are of batch queues."""
-        edges, offsets = np.zeros(len(self._names) + 2, np.int64), np.empty(len(rows), np.int64)
+        begins, stops, firsts = np.empty((3, len(self._names)), np.int64)
         units = np.empty(len(rows), CQ_UNIT)
-        if not self._batch_topics.isdisjoint(topic for topic, _ in self._names) or not kernels.dispatch.group(
-            rows.view(np.int64), edges, offsets, units.view(np.uint8)
+        columns = (
+            np.ascontiguousarray(rows[name], kind)
+            for name, kind in zip(
+                ("queue", "offset", "physical", "size", "tags"), ("i8", "i8", "i8", "i4", "i8"), strict=True
+            )
+        )
+        if not self._batch_topics.isdisjoint(topic for topic, _ in self._names) or not (
+            kernels.queue_entries.group(*columns, begins, stops, firsts, units.view(np.uint8))
         ):
             return None
-        numbers = np.flatnonzero(np.diff(edges)).tolist()
         return {
-            self._names[number]: MissingEntries(offsets[start:stop], units[start:stop])
-            for number, start, stop in zip(
-                numbers, edges[numbers].tolist(), edges[np.add(numbers, 1)].tolist(), strict=True
+            self._names[number]: MissingEntries(np.arange(first, first + stop - begin), units[begin:stop])
+            for number, (begin, stop, first) in enumerate(
+                zip(begins.tolist(), stops.tolist(), firsts.tolist(), strict=True)
             )
+            if begin < stop
         }
 
 

@@ -1,7 +1,7 @@
 """The consume queue entries and index keys of stored messages, from one pass over their units.
 
 The rules are those of DefaultMessageStore.CommitLogDispatcherBuildConsumeQueue and IndexService.buildIndex
-(spec 3.2, 4). What is rare is only marked: batches, light queues, text outside of ASCII.
+(spec 3.2, 4). What is rare is only marked: batches, light queues, malformed text.
 """
 
 from __future__ import annotations
@@ -9,11 +9,12 @@ from __future__ import annotations
 import numpy as np
 from numba import types
 
-from store_format.kernels.hashes import java_hash
+from store_format.kernels.hashes import MALFORMED, text_hash
 from store_format.kernels.jit import BOOL, BYTES, INT, INTS, OUT_BYTES, OUT_INTS, OUT_INTS32, kernel, part
+from store_format.kernels.strings import BLOCK, block_masks, equals, text_word
 from store_format.kernels.units import find_parts
-from store_format.kernels.words import U64, copy, load32, load64, put32, put64, trailing_zeros, word
-from store_format.layouts import CQ_UNIT, INDEX_UNIT, MESSAGE_SIZE_MIN
+from store_format.kernels.words import U64, copy, load32, load64, trailing_zeros, word
+from store_format.layouts import INDEX_UNIT, MESSAGE_SIZE_MIN
 
 _QUEUE_ID, _QUEUE_OFFSET, _SYS_FLAG, _BORN_HOST = 12, 20, 36, 48
 _TRANSACTION, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
@@ -28,30 +29,16 @@ DONE, NEW_QUEUE, FULL = 0, 1, 2  # why `dispatch` ended
 
 _QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
 
-CQ_SIZE, INDEX_SIZE = CQ_UNIT.itemsize, INDEX_UNIT.itemsize
+_INDEX_SIZE = INDEX_UNIT.itemsize
 
 # What `index_keys` says of a unit.
 PLAIN, ODD, NOT_INDEXED = 0, 1, 2
 
 _MIX = U64(0x9E3779B97F4A7C15)
-_SEVENS, _BEHIND_TWO, _HIGH = U64(0x7F7F7F7F7F7F7F7F), U64(0x7D7D7D7D7D7D7D7D), U64(0x8080808080808080)
 _TAGS, _KEYS = U64(0x53474154), U64(0x5359454B)  # as words
 _UNIQ_KEY, _MULTI, _DISPATCH = (
     U64(int.from_bytes(name, "little")) for name in (b"UNIQ_KEY", b"INNER_MU", b"DISPATCH")
 )
-
-
-@part
-def text_word(buffer, at, size):
-    """Returns the first bytes of a text as a word: at most 8 of its `size` bytes, zeros behind them."""
-    if size >= 8:
-        return word(buffer, at)
-    if at + 8 <= len(buffer):
-        return word(buffer, at) & ((U64(1) << U64(8 * size)) - U64(1))
-    value = U64(0)
-    for i in range(size):
-        value |= U64(buffer[at + i]) << U64(8 * i)
-    return value
 
 
 # ---- Java hashes -------------------------------------------------------------------------------------------
@@ -69,13 +56,13 @@ def _signed(value):
 
 @part
 def _add_key(buffer, start, stop, prefix, hashes, count):
-    """Adds IndexFile.indexKeyHashMethod of a key: |hash|, and 0 for -2^31. Returns the bytes or'ed."""
-    value, seen = java_hash(buffer, start, stop, prefix)
+    """Adds IndexFile.indexKeyHashMethod of a key: |hash|, and 0 for -2^31; False for malformed text."""
+    value = text_hash(buffer, start, stop, prefix)
+    if value == MALFORMED or count >= len(hashes):
+        return False
     size = abs(_signed(value))
-    if count < len(hashes):
-        hashes[count] = 0 if size == 1 << 31 else size
-        return seen
-    return _HIGH
+    hashes[count] = 0 if size == 1 << 31 else size
+    return True
 
 
 @part
@@ -83,12 +70,15 @@ def hash_keys(buffer, parts, named, tag_keys, hashes, count):
     """Appends the hashes of a message's index entries to the first `count` of `hashes`.
 
     They are those of UNIQ_KEY, of the words of KEYS, and with `tag_keys` of TAGS. Returns how many hashes
-    there are then, -1 where a text is not ASCII.
+    there are then, -1 where a text is malformed.
     """
-    topic, seen = java_hash(buffer, parts[2], parts[2] + parts[3], 0)
+    topic = text_hash(buffer, parts[2], parts[2] + parts[3], 0)
+    if topic == MALFORMED:
+        return -1
     prefix = _behind(topic, 35)  # topic#
+    fits = True
     if named[4] < named[5]:
-        seen |= _add_key(buffer, named[4], named[5], prefix, hashes, count)
+        fits &= _add_key(buffer, named[4], named[5], prefix, hashes, count)
         count += 1
     at, stop = named[2], named[3]
     while at < stop:
@@ -96,25 +86,17 @@ def hash_keys(buffer, parts, named, tag_keys, hashes, count):
         while at < stop and buffer[at] != 32:
             at += 1
         if at > start:
-            seen |= _add_key(buffer, start, at, prefix, hashes, count)
+            fits &= _add_key(buffer, start, at, prefix, hashes, count)
             count += 1
         at += 1
     if tag_keys and named[0] < named[1]:
         prefix = _behind(_behind(prefix, 84), 35)  # topic#T#
-        seen |= _add_key(buffer, named[0], named[1], prefix, hashes, count)
+        fits &= _add_key(buffer, named[0], named[1], prefix, hashes, count)
         count += 1
-    return -1 if seen & _HIGH else count
+    return count if fits else -1
 
 
 # ---- properties --------------------------------------------------------------------------------------------
-
-
-@part
-def _separators(buffer, at, stop):
-    """Returns the high bit of each byte below 3 of the word at `at`, without those from `stop` on."""
-    text = text_word(buffer, at, stop - at)
-    found = ~(((text & _SEVENS) + _BEHIND_TWO) | text) & _HIGH
-    return found if stop - at >= 8 else found & ((U64(1) << U64(8 * (stop - at))) - U64(1))
 
 
 @part
@@ -125,37 +107,37 @@ def find_named(buffer, start, stop):
     string; it counts if its first 0x01 has a byte on both sides (MessageDecoder.string2messageProperties).
     """
     tags = tags_stop = keys = keys_stop = uniq = uniq_stop = light = 0
-    name, middle, at = start, -1, start
+    name, middle, block = start, -1, start - BLOCK
+    marks = ends = U64(0)
     while True:
-        found = _separators(buffer, at, stop) if at < stop else U64(0)
-        while True:
-            place = stop if found == U64(0) else at + np.int64(trailing_zeros(found) >> U64(3))
-            if place == stop and at + 8 < stop:
-                break
-            if place < stop and buffer[place] != 2:
-                if buffer[place] == 1 and middle < 0:
-                    middle = place
-            else:
-                if name < middle < place - 1:
-                    length = middle - name
-                    if length == 4:
-                        text = text_word(buffer, name, 4)
-                        if text == _TAGS:
-                            tags, tags_stop = middle + 1, place
-                        elif text == _KEYS:
-                            keys, keys_stop = middle + 1, place
-                    elif length == 8:
-                        if text_word(buffer, name, 8) == _UNIQ_KEY:
-                            uniq, uniq_stop = middle + 1, place
-                    elif (
-                        length == 20 and word(buffer, name) == _MULTI and word(buffer, name + 12) == _DISPATCH
-                    ):
-                        light = 1
-                name, middle = place + 1, -1
-                if place == stop:
-                    return tags, tags_stop, keys, keys_stop, uniq, uniq_stop, light
-            found &= found - U64(1)
-        at += 8
+        while marks == U64(0) and block + BLOCK < stop:
+            block += BLOCK
+            middles, ends, _ = block_masks(buffer, block, stop, 1, 2)
+            marks = middles | ends
+        at = stop
+        if marks != U64(0):
+            bit = trailing_zeros(marks)
+            at = block + np.int64(bit)
+            marks &= marks - U64(1)
+            if (ends >> bit) & U64(1) == U64(0):
+                middle = at if middle < 0 else middle
+                continue
+        if name < middle < at - 1:
+            length = middle - name
+            if length == 4:
+                text = text_word(buffer, name, 4)
+                if text == _TAGS:
+                    tags, tags_stop = middle + 1, at
+                elif text == _KEYS:
+                    keys, keys_stop = middle + 1, at
+            elif length == 8:
+                if text_word(buffer, name, 8) == _UNIQ_KEY:
+                    uniq, uniq_stop = middle + 1, at
+            elif length == 20 and word(buffer, name) == _MULTI and word(buffer, name + 12) == _DISPATCH:
+                light = 1
+        if at == stop:
+            return tags, tags_stop, keys, keys_stop, uniq, uniq_stop, light
+        name, middle = at + 1, -1
 
 
 # ---- queues ------------------------------------------------------------------------------------------------
@@ -171,14 +153,9 @@ def _place_of(buffer, start, length, queue_id, slots, queues, names):
     place = np.int64((mixed * _MIX) >> U64(33)) & (len(slots) - 1)
     while slots[place]:
         row = (slots[place] - 1) * QUEUE_WIDTH
-        if queues[row + 2] == queue_id and queues[row + 1] == length:
-            name, at = queues[row], 0
-            while at < length and text_word(names, name + at, length - at) == text_word(
-                buffer, start + at, length - at
-            ):
-                at += 8
-            if at >= length:
-                break
+        same = queues[row + 2] == queue_id and queues[row + 1] == length
+        if same and equals(buffer, start, names, queues[row], length):
+            break
         place = (place + 1) & (len(slots) - 1)
     return place
 
@@ -225,8 +202,8 @@ def dispatch(
             slots[place] = queue_count + 1
             return NEW_QUEUE, i, count, odd_count
         named = find_named(buffer, parts[4], parts[4] + parts[5])
-        tags_code, seen = java_hash(buffer, named[0], named[1], 0)
-        if queues[row + 6] or named[6] or seen & _HIGH:
+        tags_code = text_hash(buffer, named[0], named[1], 0)
+        if queues[row + 6] or named[6] or tags_code == MALFORMED:
             odd[odd_count] = i
             odd_count += 1
             continue
@@ -266,36 +243,6 @@ def index_keys(buffer, starts, sizes, base, tag_keys, kinds, timestamps, hashes,
     return count
 
 
-@kernel(BOOL, INTS, OUT_INTS, OUT_INTS, OUT_BYTES)
-def group(entries, edges, offsets, units):
-    """Writes the entries of queue q, in their order, as consume queue units edges[q] to edges[q + 1].
-
-    `edges` is zeros, two more than there are queues; `offsets` gets the queue offset of each unit.
-    Returns False where the offsets of a queue do not ascend, or a unit stands for several.
-    """
-    count, queues = len(entries) // ENTRY_WIDTH, len(edges) - 2
-    for i in range(count):
-        queue = entries[i * ENTRY_WIDTH]
-        if not 0 <= queue < queues or entries[i * ENTRY_WIDTH + 6] != 1:
-            return False
-        edges[queue + 2] += 1
-    for queue in range(1, queues + 2):
-        edges[queue] += edges[queue - 1]
-    for i in range(count):
-        entry = i * ENTRY_WIDTH
-        place = edges[entries[entry] + 1]
-        edges[entries[entry] + 1] += 1
-        offsets[place] = entries[entry + 1]
-        put64(units, place * CQ_SIZE, entries[entry + 2])
-        put32(units, place * CQ_SIZE + 8, entries[entry + 3])
-        put64(units, place * CQ_SIZE + 12, entries[entry + 4])
-    for queue in range(queues):
-        for place in range(edges[queue] + 1, edges[queue + 1]):
-            if offsets[place] <= offsets[place - 1]:
-                return False
-    return True
-
-
 @kernel(INT, BYTES, INTS, BYTES, INT, OUT_INTS32, OUT_INTS)
 def doubtful_keys(index, rows, buffer, base, hashes, doubtful):
     """Writes the numbers of the index units that are not certainly right; returns how many there are.
@@ -305,8 +252,8 @@ def doubtful_keys(index, rows, buffer, base, hashes, doubtful):
     """
     count, last, keys = 0, -1, 0
     for i in range(len(rows)):
-        at = rows[i] * INDEX_SIZE
-        if at < 0 or at > len(index) - INDEX_SIZE:
+        at = rows[i] * _INDEX_SIZE
+        if at < 0 or at > len(index) - _INDEX_SIZE:
             continue
         physical = load64(index, at + 4)
         if physical != last:

@@ -72,7 +72,7 @@ def _utf8_hash(data, at, stop, value):
 
 
 @part
-def _text_hash(data, start, stop, before):
+def text_hash(data, start, stop, before):
     """Returns the hash (32 bits) of a text behind a text of hash `before`, or MALFORMED."""
     value, seen = java_hash(data, start, stop, before)
     return _utf8_hash(data, start, stop, U64(before)) if seen & _HIGH else value
@@ -83,7 +83,7 @@ def java_hashes(data, ends, hashes):
     """Writes the hash of each data[ends[i]:ends[i + 1]], signed. Returns how many are MALFORMED."""
     malformed = 0
     for i in range(len(ends) - 1):
-        value = _text_hash(data, ends[i], ends[i + 1], 0)
+        value = text_hash(data, ends[i], ends[i + 1], 0)
         malformed += value == MALFORMED
         hashes[i] = value - (1 << 32) if value >> 31 == 1 else value
     return malformed
@@ -95,7 +95,7 @@ def java_hashes(data, ends, hashes):
 @part
 def _key_hash(data, start, stop, seed):
     """IndexFile.indexKeyHashMethod: |hash|, and 0 for -2^31. -1 for a malformed text."""
-    value = _text_hash(data, start, stop, seed)
+    value = text_hash(data, start, stop, seed)
     size = min(value, (1 << 32) - value)
     return np.int32(-1 if value == MALFORMED else 0 if size == 1 << 31 else size)
 
