@@ -23,9 +23,10 @@ from store_format.kernels.jit import (
     part,
 )
 from store_format.kernels.strings import BLOCK, block_masks, copy_text, equals, is_utf8, same_bytes, text_word
-from store_format.kernels.words import U64, trailing_zeros, word
+from store_format.kernels.words import U64, prefetch_range, trailing_zeros, word
 
 SCRATCH = 7  # integers for each property of a string
+_AHEAD, _PREFETCHED_MAX = 8, 512  # strings ahead, and bytes of each
 _MIX = U64(0x9E3779B97F4A7C15)
 
 
@@ -40,15 +41,15 @@ def _split(buffer, start, stop, name_at, name_stop, value_at, value_stop):
         wide |= high
         while twos != U64(0):
             end = np.int64(trailing_zeros(twos)) + block
-            before = (twos & (~twos + U64(1))) - U64(1)
-            if middle < 0 and ones & before != U64(0):
+            if middle < 0 and ones != U64(0):
                 middle = np.int64(trailing_zeros(ones)) + block
-            name_at[count], name_stop[count] = name, middle
-            value_at[count], value_stop[count] = middle + 1, end
-            count += (name < middle) & (middle < end - 1)
+            if name < middle < end - 1:
+                name_at[count], name_stop[count] = name, middle
+                value_at[count], value_stop[count] = middle + 1, end
+                count += 1
             name, middle = end + 1, np.int64(-1)
+            ones &= ~(twos ^ (twos - U64(1)))
             twos &= twos - U64(1)
-            ones &= ~before
         if middle < 0 and ones != U64(0):
             middle = np.int64(trailing_zeros(ones)) + block
     if name < middle < stop - 1:  # without a last 0x02
@@ -156,6 +157,8 @@ def parse(
     if with_maps:
         map_offsets[0] = name_offsets[0] = value_offsets[0] = 0
     for i in range(rows):
+        if i + _AHEAD < rows:
+            prefetch_range(buffer, starts[i + _AHEAD], min(lengths[i + _AHEAD], _PREFETCHED_MAX))
         start, stop = starts[i], starts[i] + lengths[i]
         if start < 0 or stop < start or stop > len(buffer) or stop - start >= 4 * most - 4:
             start = stop = 0  # the caller's strings lie in the buffer

@@ -26,10 +26,11 @@ from store_format.kernels.jit import (
     kernel,
     part,
 )
-from store_format.kernels.words import U64, address, copy, copy_short, eight, find_byte, word
+from store_format.kernels.words import U64, address, copy, copy_short, eight, find_byte, prefetch_range, word
 
 BLOCK = 64  # bytes compared at once
 _HIGH = U64(0x8080808080808080)
+_AHEAD, _PREFETCHED_MAX = 8, 1024  # ranges ahead, and bytes of each
 _SPACE = eight(0x20)
 _SHORT = 64  # bytes up to which words are copied faster than memcpy is called
 
@@ -198,6 +199,8 @@ def gather(buffer, starts, lengths, offsets, data, valid):
     offsets[0] = 0
     bits = np.int64(0)
     for i in range(len(starts)):
+        if i + _AHEAD < len(starts):
+            prefetch_range(buffer, starts[i + _AHEAD], min(lengths[i + _AHEAD], _PREFETCHED_MAX))
         at, size = starts[i], lengths[i]
         if size < 0:
             nulls += 1

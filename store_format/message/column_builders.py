@@ -135,10 +135,10 @@ def _queue_id(rows: MessageRows) -> pa.Array:
 
 def _timestamp(field: str) -> Callable[[MessageRows], pa.Array]:
     def build(rows: MessageRows) -> pa.Array:
-        stored = rows.of_units(rows.units.integers(field)).astype(np.int64)
-        outside = (stored < TIME_MS_MIN) | (stored >= TIME_MS_STOP)
-        if not outside.any():
+        stored = rows.of_units(rows.units.integers(field)).astype(np.int64, copy=False)
+        if not len(stored) or (stored.min() >= TIME_MS_MIN and stored.max() < TIME_MS_STOP):
             return pa.array(stored * 1000).view(TIMESTAMP_TYPE)
+        outside = (stored < TIME_MS_MIN) | (stored >= TIME_MS_STOP)
         return pa.array(np.where(outside, 0, stored) * 1000, mask=outside).view(TIMESTAMP_TYPE)
 
     return build

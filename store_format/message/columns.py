@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
@@ -93,6 +94,11 @@ class DecodeOptions:
 
 def arrow_schema(names: Collection[str]) -> pa.Schema:
     """Returns the schema of batches with these columns; every field is nullable, as in Spark."""
+    return _schema(tuple(names))
+
+
+@lru_cache(maxsize=64)
+def _schema(names: tuple[str, ...]) -> pa.Schema:
     return pa.schema([pa.field(name, COLUMNS.get(name, _STRING)) for name in names])
 
 
