@@ -12,6 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store_format import kernels
+from store_format.java.text import decode_utf8
 from store_format.message.property_table import PropertyTable
 from tests.support import oracle
 from tests.support.strategies import property_bytes
@@ -109,3 +110,26 @@ def test_names_that_differ_behind_their_eighth_byte_are_different() -> None:
 def test_a_slice_of_an_array_is_read_where_it_begins() -> None:
     whole = pa.array([b"a\x01b\x02", b"c\x01d\x02", b"e\x01f\x02"], pa.binary())
     assert PropertyTable(whole[1:]).map_array().to_pylist() == [[("c", "d")], [("e", "f")]]
+
+
+def test_every_two_bytes_with_which_a_character_can_begin() -> None:
+    edges = (0x7F, 0x80, 0x8F, 0x90, 0x9F, 0xA0, 0xBF, 0xC0)
+    characters = [
+        bytes([first, second]) + rest
+        for first in range(0x80, 0x100)
+        for second in edges
+        for rest in (b"", b"\x80", b"\x80\xbf", b"\x80\xc0")
+    ]
+    found = table([b"a\x01" + character for character in characters]).values("a")
+    assert found.to_pylist() == [decode_utf8(character) for character in characters]
+    # one at a time: a malformed string must not hide that another is taken for well-formed
+    wide = [character for character in characters if decode_utf8(character).encode() != character]
+    for character in wide[:: len(wide) // 40]:
+        assert table([b"a\x01" + character]).values("a").to_pylist() == [decode_utf8(character)]
+
+
+def test_key_and_words() -> None:
+    read = table([b"KEYS\x01k1  k2 \x02", b"UNIQ_KEY\x01k2\x02", b"", b"KEYS\x01 \x02", b"KEYS\x01k22\x02"])
+    assert read.words("KEYS").to_pylist() == [["k1", "k2"], None, None, [], ["k22"]]
+    assert read.has_key("k2").to_pylist() == [True, True, False, False, False]
+    assert read.has_key("k1  k2 ").to_pylist() == [False] * 5
