@@ -153,7 +153,8 @@ class ProducedMessages:
         return index_key_hashes(self._coded_topics(), self.uniq_key, self.keys, self.tags, tag_keys=tag_keys)
 
     def _coded_topics(self) -> pa.DictionaryArray:
-        return pa.DictionaryArray.from_arrays(pa.array(self.topic), pa.array(self.topics, pa.string()))
+        codes, names = pa.array(self.topic), pa.array(self.topics, pa.string())
+        return pa.DictionaryArray.from_arrays(codes, names, safe=False)
 
 
 class Producer:

@@ -168,8 +168,8 @@ def _of_name(maps: PropertyMaps, name: str) -> NDArray[np.bool_]:
 def _separator_in(values: pa.LargeBinaryArray) -> int | None:
     """The place of the first value with a 0x02, which would end the property there."""
     data, offsets = flat_bytes(values)
-    places = np.flatnonzero(data == PROPERTY_SEPARATOR)
-    return int(np.searchsorted(offsets, places[0], side="right")) - 1 if len(places) else None
+    place = data.tobytes().find(PROPERTY_SEPARATOR)
+    return None if place < 0 else int(np.searchsorted(offsets, place, side="right")) - 1
 
 
 def _unless_same(

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.produce.columns import bind_columns
 from rmq_spark.produce.reserved import topic_name
+from store_format.arrays.ranges import flat_bytes
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.java.text import decode_utf8
 from store_format.message.encode_parts import Integers
@@ -132,8 +133,8 @@ class Rows:
         if column is None or not (pa.types.is_list(column.type) or pa.types.is_large_list(column.type)):
             return self.text("keys")
         elements = column.flatten().cast(_KIND)
-        spaced = pc.match_substring(elements, b" ")
-        if pc.any(spaced).as_py():
+        spaced = pc.match_substring(elements, b" ") if b" " in flat_bytes(elements)[0].tobytes() else None
+        if spaced is not None and pc.any(spaced).as_py():
             place = spaced.index(pa.scalar(True)).as_py()
             key = decode_utf8(elements[place].as_py())
             self.refuse(
@@ -146,6 +147,8 @@ class Rows:
                 for row in column.to_pylist()
             ]
             return pa.array(texts, pa.large_string()).cast(_KIND)
+        if len(elements) == self.count and pc.all(pc.equal(column.value_lengths(), 1)).as_py():
+            return elements  # nothing to join
         joined = pc.binary_join(column.cast(pa.list_(_KIND)), pa.scalar(b" ", _KIND))
         return pc.if_else(pc.equal(pc.binary_length(joined), 0), pa.scalar(None, _KIND), joined)
 

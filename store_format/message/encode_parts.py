@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
+from store_format.arrays.ranges import new_array
 from store_format.errors import IllegalMessageError
 from store_format.java.text import utf16_length
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, as_struct
@@ -170,7 +171,7 @@ class UnitParts:
             return np.frombuffer(bytearray(b"".join(self._one_by_one())), np.uint8), places
         pieces = self._topics.pieces
         stored = b"".join(piece.stored for piece in pieces)
-        data = np.empty(int(places[-1]) + _PADDING, np.uint8)
+        data = new_array(int(places[-1]) + _PADDING, np.uint8)
         kernels.encode.write_units(
             data,
             places,

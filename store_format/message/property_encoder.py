@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import flat_bytes, from_flat, without_nulls
+from store_format.arrays.ranges import flat_bytes, from_flat, new_array, without_nulls
 from store_format.errors import IllegalMessageError
 from store_format.java.hash_map import BROKER_MAP_CAPACITY, hash_bucket, hash_map_order, table_size
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -110,8 +110,8 @@ def _strings(
     names = np.array([numbers.setdefault(name, len(numbers)) for name in given], np.int64)
     prefixes = [name.encode() + _NAME_VALUE for name in numbers]
     sizes = np.array([len(prefix) for prefix in prefixes], np.int64)
-    values = np.concatenate([group.data for group in groups])
     starts = np.cumsum([0, *(len(group.data) for group in groups)])
+    values = np.concatenate([group.data for group in groups], out=new_array(int(starts[-1]), np.uint8))
     ends = np.concatenate([group.ends + start for group, start in zip(groups, starts.tolist(), strict=False)])
     firsts = np.cumsum([len(group.ends) for group in groups])[:-1]
     steps = np.array([not group.is_constant for group in given.values()], np.int64)
@@ -121,7 +121,7 @@ def _strings(
         len(values) + count * int(sum(len(group.data) for group in given.values() if group.is_constant))
         + int((sizes + 1)[codes].sum()) + count * int((sizes + 1)[names].sum())
     )  # fmt: skip
-    out, offsets = np.empty(room + _PADDING, np.uint8), np.empty(count + 1, np.int64)
+    out, offsets = new_array(room + _PADDING, np.uint8), np.empty(count + 1, np.int64)
     scratch = [np.empty(most, np.int64) for _ in range(5)]
     scratch += [np.full(len(numbers), -1), np.empty(table_size(most, capacity), np.int64)]
     kernels.encode.write_properties(
