@@ -25,9 +25,13 @@ def test_an_import_of_the_project_loads_no_numba(statement: str) -> None:
 
 @pytest.mark.process
 def test_some_thousand_rows_are_worth_the_kernels() -> None:
-    check = "from store_format import kernels; print([kernels.worth(1500) for _ in range(3)])"
+    rows = "[*[1500] * 6, 1], [2500]"
+    check = (
+        "from importlib import reload; from store_format import kernels; "
+        f"print(*([kernels.worth(n) for n in rows] for rows in ({rows}) if reload(kernels)))"
+    )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert found.stdout == "[False, False, True]\n"
+    assert found.stdout == "[False, False, False, False, False, True, True] [True]\n"
 
 
 def test_a_module_that_does_not_exist_is_an_attribute_error() -> None:
