@@ -98,7 +98,9 @@ class KeySearch:
             self.bytes_scanned += step.stop - int(step.positions[0])
             if self.on_scanned is not None:
                 self.on_scanned(self.bytes_scanned + self.damaged_bytes)
-            self.units_scanned += len(step.positions) - _count_in(known, step.physical_offsets)
+            self.units_scanned += len(step.positions)
+            if len(known):
+                self.units_scanned -= _count_in(known, step.physical_offsets)
             rows = self._rows_with_key(step)
             if len(rows):
                 yield from self._matching(self._refs(step, rows))
