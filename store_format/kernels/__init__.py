@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from store_format.kernels import crc32 as crc32
+    from store_format.kernels import dispatch as dispatch
     from store_format.kernels import encode as encode
     from store_format.kernels import hashes as hashes
     from store_format.kernels import index_entries as index_entries
     from store_format.kernels import patch as patch
     from store_format.kernels import properties as properties
     from store_format.kernels import queue_entries as queue_entries
+    from store_format.kernels import search as search
     from store_format.kernels import strings as strings
+    from store_format.kernels import walk as walk
 
 _WORTH_ROWS = 8192  # checked or read one by one in about 100 ms
 _WORTH_BATCH = 2048  # so large a batch is rarely the last
