@@ -12,6 +12,7 @@ So callers import the room, never a module of it.
 from __future__ import annotations
 
 import importlib
+import pkgutil
 import sys
 from typing import TYPE_CHECKING
 
@@ -59,3 +60,9 @@ def worth(rows: int) -> bool:
         return True
     _rows += rows
     return _rows >= _WORTH_ROWS or rows >= _WORTH_BATCH
+
+
+def load() -> None:
+    """Loads all kernels, and compiles and keeps those that no process has compiled yet (docs/kernels.md)."""
+    for module in pkgutil.iter_modules(__path__):
+        importlib.import_module(f"{__name__}.{module.name}")

@@ -21,7 +21,6 @@ import time
 from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
-from importlib.abc import InspectLoader
 from pathlib import Path
 from typing import Any
 
@@ -120,7 +119,10 @@ def _source_digest(module: str) -> str:
         if name in seen:
             continue
         spec = importlib.util.find_spec(name)
-        source = spec.loader.get_source(name) if spec and isinstance(spec.loader, InspectLoader) else None
+        loader: Any = (
+            spec.loader if spec is not None else None
+        )  # of a file, a zip, or rmq_spark.spark.by_value
+        source = loader.get_source(name) if hasattr(loader, "get_source") else None
         if source is None:
             return secrets.token_hex()
         seen[name] = source
