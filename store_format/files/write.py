@@ -20,6 +20,7 @@ from types import TracebackType
 from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreWriteError
+from store_format.files.reserve import RESERVED_MIN, reserve
 from store_format.files.status import symbolic_link
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -130,6 +131,8 @@ class WritableFile:
                 self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes"
             )
         with naming(self.path, "write"):
+            if len(left) >= RESERVED_MIN:
+                reserve(self._descriptor, position, len(left))
             while left:
                 done = os.pwrite(self._descriptor, left[:_PIECE_SIZE], position)
                 position += done

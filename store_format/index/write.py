@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable
-from functools import partial
 
 import numpy as np
 
@@ -20,10 +19,6 @@ from store_format.index.geometry import IndexGeometry
 from store_format.index.slots import IndexSlots
 from store_format.index.updates import IndexBatch, IndexState, IndexUpdate, index_updates
 from store_format.layouts import INDEX_HEADER, INDEX_UNIT, pack
-
-
-def _at_once(change: Callable[[], None]) -> None:
-    change()
 
 
 class IndexFiles:
@@ -41,12 +36,8 @@ class IndexFiles:
         files: FileWrites,
         *,
         after: IndexState | None = None,
-        call: Callable[[Callable[[], None]], None] = _at_once,
     ) -> None:
-        """`after` is a full file in another directory that the first new file follows.
-
-        `call` carries out the changes of the files, in order, perhaps in another thread, and until `close`.
-        """
+        """`after` is a full file in another directory that the first new file follows."""
         self._directory = directory
         self._geometry = geometry
         self._timestamp = timestamp
@@ -55,7 +46,6 @@ class IndexFiles:
         self._state = after or _last_state(directory, geometry)
         self._file: WritableFile | None = None
         self._written: IndexState | None = None  # the state of the open file with all units written so far
-        self._call = call
 
     @property
     def end_timestamp(self) -> int | None:
@@ -68,7 +58,7 @@ class IndexFiles:
             self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone
         ):
             self._state = update.state
-            self._call(partial(self._put, update))
+            self._put(update)
 
     def _put(self, update: IndexUpdate) -> None:
         if update.is_new:
@@ -98,7 +88,7 @@ class IndexFiles:
 
     def close(self) -> None:
         """Completes the last file."""
-        self._call(self._finish)
+        self._finish()
 
 
 def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:

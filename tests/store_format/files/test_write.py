@@ -13,6 +13,7 @@ import pytest
 
 from store_format.commit.staging import begin_staging
 from store_format.errors import CorruptStoreError
+from store_format.files.reserve import reserve
 from store_format.files.write import FileWrites
 from tests.support.staged import append, make_store, numbered
 
@@ -141,3 +142,37 @@ def test_what_is_refused_is_left_as_it_is(tmp_path: Path) -> None:
     assert (target.read_bytes(), _mode(target)) == (b"kept", 0o640)
     with pytest.raises(CorruptStoreError):
         FileWrites(sync=False).make_directories(str(tmp_path), ".", "link")
+
+
+def test_a_large_write_reserves_its_blocks_and_changes_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reserved = []
+
+    def noting(descriptor: int, position: int, length: int) -> bool:
+        found = reserve(descriptor, position, length)
+        assert os.fstat(descriptor).st_size == 4 << 20
+        assert os.pread(descriptor, length, position) == bytes(length)
+        if found:
+            assert os.fstat(descriptor).st_blocks * 512 >= length
+        reserved.append((position, length))
+        return found
+
+    monkeypatch.setattr("store_format.files.write.reserve", noting)
+    data = bytes(range(256)) * 4096
+    with FileWrites(sync=False).create(str(tmp_path / "f"), 4 << 20) as file:
+        file.write(100, data)
+        file.write(3 << 20, b"few")
+    assert reserved == [(100, 1 << 20)]
+    assert (tmp_path / "f").read_bytes() == (
+        bytes(100) + data + bytes((2 << 20) - 100) + b"few" + bytes((1 << 20) - 3)
+    )
+
+
+def test_where_nothing_can_be_reserved_nothing_fails() -> None:
+    reading, writing = os.pipe()
+    try:
+        assert not reserve(writing, 0, 1 << 20)
+    finally:
+        os.close(reading)
+        os.close(writing)
