@@ -6,7 +6,6 @@ and a reader that does without them both call `find_entries`.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 
@@ -33,7 +32,7 @@ from store_format.names import (
 
 _LIGHT_QUEUE_ID = 0
 _NOT_MULTI_DISPATCHED = (RETRY_PREFIX, SYSTEM_PREFIX)  # MultiDispatchUtils.isNeedHandleMultiDispatch
-_MULTI_DISPATCH = re.compile(INNER_MULTI_DISPATCH.encode() + b"\x01")
+_MULTI_DISPATCH = INNER_MULTI_DISPATCH.encode() + b"\x01"
 _BATCH_SIZE_MAX = 0x7FFF  # INNER_NUM is a Java short
 
 _Ints = NDArray[np.int64]
@@ -134,8 +133,8 @@ def _light_entries(
     """
     if not len(units):
         return []
-    low, high = int(units.refs.positions[0]), int(units.refs.positions[-1] + units.refs.sizes[-1])
-    if _MULTI_DISPATCH.search(units.refs.buffer[low:high]) is None:  # type: ignore[call-overload] # re takes any buffer
+    properties = units.raw_properties().buffers()[2]
+    if properties is None or _MULTI_DISPATCH not in properties.to_pybytes():
         return []
     is_dispatched = [name != SCHEDULE_TOPIC and not name.startswith(_NOT_MULTI_DISPATCHED) for name in names]
     table = PropertyTable(units.raw_properties())
