@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick test test-all proofs notebooks docs format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels test test-all proofs notebooks docs format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
@@ -50,18 +50,22 @@ help:
 demo: check-java $(DEMO)/installed
 	@$(call run_in,$(DEMO)) examples/demo.py
 
-quick: $(DEV)/installed
+quick: kernels
 	$(DEV)/bin/python -m ruff check .
 	$(DEV)/bin/python -m ruff format --check .
 	$(DEV)/bin/python -m pytest -n $(PROCESSES) --dist worksteal -q --quick
 
-test: check-java lint
+# Once, before the processes of the tests would each compile them.
+kernels: $(DEV)/installed
+	@$(DEV)/bin/python -c "from store_format import kernels; kernels.load()"
+
+test: check-java lint kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "not slow and not interop"
 
 test-all: test
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop"
 
-proofs: check-java lint
+proofs: check-java lint kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole $(if $(PART),--part $(PART))
 
 format: $(DEV)/installed

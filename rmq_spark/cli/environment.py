@@ -15,8 +15,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 # As pyproject.toml asks for them.
-NEEDED = {"click": (8, 1), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 2)}
-_EXTRAS = {"pyspark": "rmq-spark[spark]", "click": "rmq-spark", "numpy": "rmq-spark", "pyarrow": "rmq-spark"}
+NEEDED = {"click": (8, 1), "numba": (0, 60), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 2)}
+_EXTRAS = {
+    "pyspark": "rmq-spark[spark]",
+    "click": "rmq-spark",
+    "numba": "rmq-spark",
+    "numpy": "rmq-spark",
+    "pyarrow": "rmq-spark",
+}
 
 _JAVA_MIN = 17
 _SECONDS_MAX = 120

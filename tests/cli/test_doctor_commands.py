@@ -78,7 +78,8 @@ def test_the_versions_are_those_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = [*project["dependencies"], *project["optional-dependencies"]["spark"]]
     assert {
-        name: tuple(map(int, version.split("."))) for name, version in (text.split(">=") for text in asked)
+        name: tuple(map(int, version.partition(",")[0].split(".")))
+        for name, version in (text.split(">=") for text in asked)
     } == NEEDED
 
 

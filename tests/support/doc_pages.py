@@ -129,14 +129,15 @@ class Session:
         return code, out.getvalue() + err.getvalue()
 
     def _bash(self, command: str) -> tuple[int, str]:
-        """With an `rmqlog` on the path that is this checkout's, whatever is installed."""
+        """With an `rmqlog` on the path that is this checkout's, whatever is installed, and its `python`."""
         programs = self.directory / "bin"
         programs.mkdir(exist_ok=True)
-        program = programs / "rmqlog"
-        program.write_text(
-            f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m rmq_spark.cli "$@"\n', encoding="utf-8"
-        )
-        program.chmod(0o755)
+        for name, module in (("rmqlog", " -m rmq_spark.cli"), ("python", "")):
+            program = programs / name
+            program.write_text(
+                f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n', encoding="utf-8"
+            )
+            program.chmod(0o755)
         environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             ["bash", "-c", command],
