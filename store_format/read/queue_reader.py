@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueSlice, place_of_entry
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
@@ -29,6 +30,8 @@ _BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
 # of rows without content 8,192 are decoded within a core's own cache, more are not
 _ROW_BYTES_WITHOUT_CONTENT = 256
 _WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC: at most 256 MB of the log
+# The first rows of a process, which plain code makes before the kernels are loaded: `take` waits for no more.
+_FIRST_ROWS = 1024
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 
 _Ints = NDArray[np.int64]
@@ -108,7 +111,7 @@ class QueueReader:
         queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
         light = tuple(is_light_queue(name) for name in names)
         buffer = view.map()
-        for start, stop in self._cuts(entries.size):
+        for start, stop in self._batches(entries.size):
             part = entries.select(slice(start, stop))
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
             identity = Identity(
@@ -155,6 +158,14 @@ class QueueReader:
             )
             for unit in bad:
                 yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
+
+    def _batches(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
+        """`_cuts`, but a process begins with few rows at a time."""
+        start, total = 0, len(sizes)
+        while start < total:
+            stop = total if kernels.worth(0) else min(start + _FIRST_ROWS, total)
+            yield from ((start + low, start + high) for low, high in self._cuts(sizes[start:stop]))
+            start = stop
 
     def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""
