@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,12 +13,14 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.staged_file import RECORDS_SUFFIX, StagedFile, staging_path
 from store_format.commit.staging import TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
+from store_format.files.freeing import close_named, free, hold
 from store_format.files.read import FileView, entry_names
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)
 
-_REMOVERS, _REMOVERS_SIZE = 2, 8 << 20  # For fewer bytes a thread costs more than it saves.
+# Bytes of all files, and of one file, for which a thread costs less than it saves.
+_FREED_LATER_MIN, _HELD_MIN = 8 << 20, 1 << 20
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -178,17 +178,18 @@ def _runs_of_part(
 def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -> None:
     """Removes the staged files, and the directories of their writes. Missing files are no error.
 
-    The batch is committed by then: a file that cannot be removed is logged, and `abandoned_staging.collect`
-    removes it later.
+    Large files are gone at once, but a thread frees them. The batch is committed by then: a file that cannot
+    be removed is logged, and `abandoned_staging.collect` removes it later.
     """
-    paths = [path for each in staged for path in (each.records_path(root), each.meta_path(root))]
+    sizes = {each.records_path(root): each.records_size for each in staged}
+    sizes |= {each.meta_path(root): each.meta_size for each in staged}
+    held: list[int] = []
+    if sum(sizes.values()) >= _FREED_LATER_MIN:
+        held = hold(path for path, size in sizes.items() if size >= _HELD_MIN)
     try:
-        # The kernel spends the time on freeing pages, and does that for two files at once.
-        if sum(each.records_size for each in staged) < _REMOVERS_SIZE:
-            deque(map(files.remove, paths), maxlen=0)
-        else:
-            with ThreadPoolExecutor(_REMOVERS) as threads:
-                deque(threads.map(files.remove, paths), maxlen=0)
+        for path in sizes:
+            files.remove(path)
+        held = close_named(held)
         for write in dict.fromkeys(each.write for each in staged):
             directory = staging_path(root, write)
             for name in entry_names(directory, missing_ok=True):
@@ -197,3 +198,5 @@ def remove_staging(root: str, staged: Sequence[StagedFile], files: FileWrites) -
             files.remove_directory(directory)
     except StoreWriteError as error:
         _log.warning("%s", error)
+    finally:
+        free(held)

@@ -19,6 +19,7 @@ import pytest
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit import staged_units
 from store_format.commit.append import commit, flush, recover
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staged_units import read_staged
@@ -317,6 +318,29 @@ def test_a_message_larger_than_a_file_is_refused_and_leaves_the_store_as_it_was(
 
 
 # ---- staging -----------------------------------------------------------------------------------------------
+
+
+def test_large_staged_files_are_gone_before_a_thread_frees_them(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    left: list[list[str]] = []
+    freed: list[int] = []
+
+    def free(descriptors: list[int]) -> None:
+        left.append(os.listdir(root / ".rmqlog" / "staging"))
+        freed.extend(os.fstat(each).st_size for each in descriptors)
+        for each in descriptors:
+            os.close(each)
+
+    monkeypatch.setattr(staged_units, "free", free)
+    monkeypatch.setattr(staged_units, "_FREED_LATER_MIN", 20_000)
+    monkeypatch.setattr(staged_units, "_HELD_MIN", 10_000)
+    append(root, numbered("T", 0, 3))
+    assert (left, freed) == ([[]], [])
+    append(root, numbered("T", 3, 3, body_size=9_000))
+    assert left == [[], []]
+    assert len(freed) == 1
+    assert freed[0] > 27_000
 
 
 def test_a_staged_file_travels_and_a_damaged_one_is_refused(root: Path) -> None:
