@@ -3,8 +3,8 @@ tests.support.failing_writer`.
 
 Every function of `os` that changes something on disk is counted. Arguments: store, first message, number of
 messages, key number, what to do (`kill`, `torn`, or an errno name with `once` or `on`), the count at which,
-and optionally `async`, and `beside`: what is written is cut small, so that a thread writes while the next
-part is made, as with a large batch.
+and optionally `async`; `beside`: what is written is cut small, so that a thread writes while the next part is
+made, as with a large batch; and `kernels`: they do the work, as with a large batch.
 """
 
 from __future__ import annotations
@@ -80,6 +80,7 @@ def cut_small(set_value: Callable[[Any, str, object], object]) -> None:
 
 
 def main(arguments: list[str]) -> None:
+    from store_format import kernels
     from store_format.commit.append import commit
     from store_format.commit.prepare_store import CommitOptions
     from tests.support.staged import numbered, stage
@@ -87,6 +88,9 @@ def main(arguments: list[str]) -> None:
     root, first, count, number, what, at, *rest = arguments
     if "beside" in rest:
         cut_small(setattr)
+    if "kernels" in rest:
+        kernels.load()
+        assert kernels.worth(1)
     staged = stage(Path(root), numbered("T", int(first), int(count)), write=f"w{number}", sync=False)
     failure = Failure(what, int(at))
     install(failure)

@@ -88,13 +88,14 @@ def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProc
 @pytest.mark.slow
 @pytest.mark.timeout(1400)
 @pytest.mark.parametrize("what", [pytest.param("kill", marks=pytest.mark.whole), "torn"])
-@pytest.mark.parametrize("mode", ["sync", "async", "sync beside"])
+@pytest.mark.parametrize("mode", ["sync", "async", "sync beside", "sync beside kernels"])
 def test_killed_at_many_changes(before: Path, tmp_path: Path, what: str, mode: str, whole: bool) -> None:
     copy = shutil.copytree(before, tmp_path / "whole")
     counted = _run(copy, what, 0, *mode.split())
     assert counted.returncode == 0, counted.stderr
     changes = int(counted.stdout)
     assert changes >= (25 if mode == "async" else 50)
+    step = 17 if "kernels" in mode else 4 if "beside" in mode else 3
 
     def kill(at: int) -> str | None:
         root = shutil.copytree(before, tmp_path / f"{what}-{at}")
@@ -105,7 +106,7 @@ def test_killed_at_many_changes(before: Path, tmp_path: Path, what: str, mode: s
         return None
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(kill, range(1, changes + 1, 1 if whole else 4 if "beside" in mode else 3)))
+        list(pool.map(kill, range(1, changes + 1, 1 if whole else step)))
 
 
 def _check_killed(root: Path) -> None:
