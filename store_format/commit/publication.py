@@ -258,7 +258,7 @@ class Publication:
         self.touched_queues = True
         self.check_undisturbed()
         index = self._open_index() if journal.index else None
-        # The queues in a thread, the index in this one: neither needs the other.
+        # A thread writes one group while the next is made here.
         with Behind(is_little=self._is_little) as writer:
             for group in read_groups(self.root, journal, units=self._queue_units):
                 queue = np.concatenate([chunk.queue for chunk in group])
@@ -269,7 +269,8 @@ class Publication:
                     last = int(np.flatnonzero(queue >= 0)[-1])
                     self._last_queued = (int(offsets[last]), int(timestamps[last]))
                 if index is not None:
-                    index.write(index_batch(group, queue, offsets, timestamps))
+                    updates = index.updates(index_batch(group, queue, offsets, timestamps))
+                    writer.call(partial(index.put, updates))
         queues.close()
         if index is not None:
             index.close()

@@ -8,7 +8,7 @@ its predecessor on disk, so the chains can be followed back to the earlier units
 from __future__ import annotations
 
 import datetime
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -54,10 +54,20 @@ class IndexFiles:
 
     def write(self, batch: IndexBatch) -> None:
         """Writes the entries of a batch, into new files where the last one is full."""
-        for update in index_updates(
+        self.put(self.updates(batch))
+
+    def updates(self, batch: IndexBatch) -> list[IndexUpdate]:
+        """What `put` has to write for a batch. A thread may put one batch while another is made here."""
+        updates = index_updates(
             self._state, batch, geometry=self._geometry, timestamp=self._timestamp, zone=self._zone
-        ):
-            self._state = update.state
+        )
+        if updates:
+            self._state = updates[-1].state
+        return updates
+
+    def put(self, updates: Sequence[IndexUpdate]) -> None:
+        """Writes updates, in the order in which they were made."""
+        for update in updates:
             self._put(update)
 
     def _put(self, update: IndexUpdate) -> None:
