@@ -38,10 +38,12 @@ class Chunk(NamedTuple):
         )
 
 
-def read_chunks(root: str, journal: Journal, *, chunk_size: int, units_max: int) -> Iterator[Chunk]:
+def read_chunks(
+    root: str, journal: Journal, *, chunk_size: int, units_max: int, has_keys: bool
+) -> Iterator[Chunk]:
     """All messages behind the first `journal.skip`, in chunks of about `chunk_size` bytes.
 
-    A chunk has at most `units_max` messages.
+    A chunk has at most `units_max` messages. Without `has_keys` they have no key hashes.
     """
     numbers = {queue: number for number, queue in enumerate(journal.queues)}
     skip, done = journal.skip, 0
@@ -51,7 +53,9 @@ def read_chunks(root: str, journal: Journal, *, chunk_size: int, units_max: int)
             [*(numbers[queue] for queue in staged.queues), NOT_DISPATCHED, NO_QUEUE], np.int32
         )
         at = done + min(skip, staged.units)
-        for units in read_staged(root, staged, chunk_size=chunk_size, units_max=units_max, skip=skip):
+        for units in read_staged(
+            root, staged, chunk_size=chunk_size, units_max=units_max, skip=skip, has_keys=has_keys
+        ):
             times = _store_timestamps(root, journal, at, len(units))
             yield Chunk(staged, units, number_of[units.queue], times)
             at += len(units)
@@ -63,7 +67,7 @@ def read_groups(root: str, journal: Journal, *, units: int) -> Iterator[list[Chu
     """The chunks in groups of at least `units` messages, but for the last. A chunk has at most `units`."""
     group: list[Chunk] = []
     count = 0
-    for chunk in read_chunks(root, journal, chunk_size=1 << 62, units_max=units):
+    for chunk in read_chunks(root, journal, chunk_size=1 << 62, units_max=units, has_keys=journal.index):
         group.append(chunk)
         count += len(chunk.units)
         if count >= units:

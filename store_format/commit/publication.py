@@ -212,7 +212,9 @@ class Publication:
         """(Chunk, the bytes of its messages, the start of each message and the end). Checks the sum."""
         view: FileView | None = None
         check: RecordsCheck | None = None
-        chunks = read_chunks(self.root, self.journal, chunk_size=_CHUNK_SIZE, units_max=self._queue_units)
+        chunks = read_chunks(
+            self.root, self.journal, chunk_size=_CHUNK_SIZE, units_max=self._queue_units, has_keys=False
+        )
         try:
             for chunk in chunks:
                 path = chunk.staged.records_path(self.root)

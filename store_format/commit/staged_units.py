@@ -116,9 +116,18 @@ def _open_staged(path: str) -> FileView:
 
 
 def read_staged(
-    root: str, staged: StagedFile, *, chunk_size: int, units_max: int, skip: int = 0
+    root: str,
+    staged: StagedFile,
+    *,
+    chunk_size: int,
+    units_max: int,
+    skip: int = 0,
+    has_keys: bool = True,
 ) -> Iterator[StagedUnits]:
-    """The units behind the first `skip`, in runs of about `chunk_size` bytes, at most `units_max` units."""
+    """The units behind the first `skip`, in runs of about `chunk_size` bytes, at most `units_max` units.
+
+    Without `has_keys` they have no key hashes.
+    """
     path = staged.meta_path(root)
     position, number = 0, 0
     with _open_staged(path) as view:
@@ -127,28 +136,31 @@ def read_staged(
             length = int.from_bytes(view.read(at, 8), "little")
             if not 0 < length <= staged.meta_size - at - 8:
                 raise CorruptStoreError(path, at, "the length of a part", str(length))
-            part = _part(path, at, view.read(at + 8, length))
+            part = _part(path, at, view.read(at + 8, length), has_keys=has_keys)
             at += 8 + length
             yield from _runs_of_part(part, position, chunk_size, units_max, max(skip - number, 0))
             number += len(part)
             position += int(part.sizes.sum(dtype=np.int64))
 
 
-def _part(path: str, at: int, data: bytes) -> StagedUnits:
+def _part(path: str, at: int, data: bytes, *, has_keys: bool) -> StagedUnits:
     try:
         batch = pa.ipc.open_stream(data).read_next_batch()
     except (pa.ArrowInvalid, StopIteration, OSError) as error:
         raise CorruptStoreError(path, at, "a part of staged units", str(error)) from error
     lists = batch.column(4)
     timed = batch.column(3)
-    counts = np.diff(lists.offsets.to_numpy())
+    hashes, message_index = np.empty(0, np.int32), np.empty(0, np.int64)
+    if has_keys:
+        hashes = lists.flatten().to_numpy()
+        message_index = np.repeat(np.arange(len(batch)), np.diff(lists.offsets.to_numpy()))
     return StagedUnits(
         batch.column(0).to_numpy(),
         batch.column(1).to_numpy(),
         batch.column(2).to_numpy(),
         timed.to_numpy(zero_copy_only=False) if timed.true_count else None,
-        lists.flatten().to_numpy(),
-        np.repeat(np.arange(len(batch)), counts),
+        hashes,
+        message_index,
         0,
     )
 
