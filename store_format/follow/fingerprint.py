@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from store_format.bookkeeping.doorbell import doorbell_path
 from store_format.bookkeeping.journal import CommitState, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.consumequeue.listing import FOLDERS
@@ -28,6 +29,8 @@ class Signs:
     queue_directories: tuple[_Identity, ...]
     log_directories: tuple[_Identity, ...]
     lock: _Identity = None  # its time changes when a broker starts, which may cut the log
+    # its time changes when a commit ends: one that began and ended during a look leaves no other sign
+    doorbell: _Identity = None
 
     def is_another_store(self, before: Signs) -> bool:
         """Whether a directory was replaced: the store was restored from a copy, for example."""
@@ -64,4 +67,5 @@ def read_signs(store: Store) -> Signs:
         tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
         tuple(stat_identity(path) for path in store.commit_log_paths),
         stat_identity(f"{store.path}/lock"),
+        stat_identity(doorbell_path(store.path)),
     )
