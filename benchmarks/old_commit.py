@@ -64,4 +64,6 @@ def _install(place: Path, version: Version) -> None:
     pins = {each.metadata["Name"]: each.version for each in distributions()}
     constraints.write_text("".join(f"{name}=={pin}\n" for name, pin in pins.items() if name not in own))
     pip = [str(version.python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run([*pip, "-c", str(constraints), "-e", f"{version.tree}[spark,cli]"], check=True)
+    # Spark's Python workers import pandas where it is installed: in both environments, or in none
+    also = [name for name in ("pandas",) if name in pins]
+    subprocess.run([*pip, "-c", str(constraints), "-e", f"{version.tree}[spark,cli]", *also], check=True)

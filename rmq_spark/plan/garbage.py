@@ -1,8 +1,9 @@
-"""Planning without the garbage collector: it would look through all queues again and again."""
+"""Python's collector of cycles: paused while the driver plans, and kept off the modules of a worker."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -22,3 +23,23 @@ def collector_paused() -> Iterator[None]:
         yield
     finally:
         gc.enable()
+
+
+@contextmanager
+def modules_frozen() -> Iterator[None]:
+    """For the work of a task: when it ends, what the modules consist of is no longer looked at.
+
+    Spark's worker collects garbage after every task, and would look through all modules each time: 70 ms with
+    numba, as much as reading 300,000 messages. Only tasks do this, because what is garbage at that moment
+    stays in memory.
+    """
+    global _frozen_modules
+    try:
+        yield
+    finally:
+        if len(sys.modules) > _frozen_modules:
+            gc.freeze()
+            _frozen_modules = len(sys.modules)
+
+
+_frozen_modules = 0

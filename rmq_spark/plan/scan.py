@@ -11,6 +11,7 @@ import pyarrow as pa
 from rmq_spark.consume.sql92 import CountingFilter
 from rmq_spark.consume.tag_filter import TagFilter
 from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.plan.output_fields import OutputFields
 from rmq_spark.plan.splits import Share, Split
 from store_format.consumequeue.slices import QueueSlice
@@ -41,9 +42,10 @@ class Scan:
         schema = self.fields.to_arrow_schema()
         tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
         where = None if self.options.sql_filter is None else CountingFilter(self.options.sql_filter)
-        for share in split.shares:
-            for batch in self._read_share(share, tolerance, where):
-                yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
+        with modules_frozen():
+            for share in split.shares:
+                for batch in self._read_share(share, tolerance, where):
+                    yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if tolerance.dropped or tolerance.lost:
             _log.warning(
                 "this task left out %d malformed and %d lost messages", tolerance.dropped, tolerance.lost

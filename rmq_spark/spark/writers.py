@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
+from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.services.decision_rows import collect_names, commit_decisions
 from rmq_spark.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.write.send_back_rows import collect_places, commit_send_back
@@ -100,7 +101,9 @@ def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedM
         stage = collect_names
     else:
         stage = stage_rows
-    return StagedMessage(target, stage(target, rows, partition=task.partitionId()), _query_id())
+    with modules_frozen():
+        staged = stage(target, rows, partition=task.partitionId())
+    return StagedMessage(target, staged, _query_id())
 
 
 def _query_id() -> str | None:
