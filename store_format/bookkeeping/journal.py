@@ -160,10 +160,11 @@ def read_commit_state(root: str) -> CommitState:
 def committed_end(root: str) -> int | None:
     """A physical offset before which all our batches are complete, now and later.
 
-    None if nothing was ever committed.
+    None if nothing was ever committed. The ledger is read first: a batch that is noted there only afterwards
+    has not been concluded, and one that is noted there before is either concluded or the journal's.
     """
-    base = read_commit_state(root).base
     last = read_ledger(root).last
+    base = read_commit_state(root).base
     if base is not None:
         return base
     return last.stop if last is not None else None

@@ -8,6 +8,7 @@ before the log is complete.
 from __future__ import annotations
 
 import datetime
+from collections import deque
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -33,7 +34,7 @@ from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.updates import CqBatch
 from store_format.consumequeue.write import QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
-from store_format.files.background import Behind
+from store_format.files.background import AHEAD, Behind
 from store_format.files.read import FileView, entry_names
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
@@ -104,7 +105,7 @@ class Publication:
         self._last_queued = (-1, 0)  # physical offset and store time of the last message in a queue
         self._entry: LedgerEntry | None = None
         self._queue_stops = list(journal.queue_bases)
-        self._buffers = [np.empty(0, np.uint8)] * 2
+        self._buffers = deque([np.empty(0, np.uint8)] * (AHEAD + 1))
         self._is_little = sum(each.records_size for each in journal.staged) <= _CHUNK_SIZE
         self._queue_units = min(max(_QUEUE_UNITS, _UNITS_OF_QUEUE * len(journal.queues)), _QUEUE_UNITS_MAX)
 
@@ -130,7 +131,7 @@ class Publication:
     # ---- the log -------------------------------------------------------------------------------------------
 
     def append_log(self) -> None:
-        """Writes the staged messages, with their positions, to the log: one chunk while it reads the next."""
+        """Writes the staged messages, with their positions, to the log: one chunk while the next are read."""
         with Behind(is_little=self._is_little) as writer:
             for part in self._patched():
                 writer.call(partial(self._write_part, part))
@@ -238,11 +239,11 @@ class Publication:
                 view.close()
 
     def _chunk_buffer(self, size: int) -> NDArray[np.uint8]:
-        """One of two buffers, in turn: a thread may still write the other buffer.
+        """One of a few buffers, in turn: a thread may still write the others.
 
         New memory would cost as much as reading into it.
         """
-        self._buffers.reverse()
+        self._buffers.rotate()
         if len(self._buffers[0]) < size:
             self._buffers[0] = np.empty(max(size, _CHUNK_SIZE), np.uint8)
         return self._buffers[0][:size]

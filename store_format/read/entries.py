@@ -8,9 +8,10 @@ are not in the order of the log.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,16 +51,22 @@ class Entries:
     def __len__(self) -> int:
         return len(self.piece)
 
-    def select(self, index: NDArray[np.generic] | slice) -> Entries:
-        tags_code = None if self.tags_code is None else self.tags_code[index]
-        count = None if self.count is None else self.count[index]
+    def select(self, index: slice) -> Entries:
+        """The entries of a range, which are not copied."""
+        return self._of_each(lambda values: values[index])
+
+    def take(self, index: _Ints) -> Entries:
+        """The entries at `index`, in that order."""
+        return self._of_each(lambda values: values.take(index))
+
+    def _of_each(self, chosen: Callable[[NDArray[Any]], NDArray[Any]]) -> Entries:
         return Entries(
-            self.piece[index],
-            self.queue_offset[index],
-            self.physical_offset[index],
-            self.size[index],
-            tags_code,
-            count,
+            chosen(self.piece),
+            chosen(self.queue_offset),
+            chosen(self.physical_offset),
+            chosen(self.size),
+            None if self.tags_code is None else chosen(self.tags_code),
+            None if self.count is None else chosen(self.count),
         )
 
 
@@ -208,16 +215,15 @@ class EntryReader:
         made = [self._entries_of(index, [blocks[i] for i in index.tolist()]) for index in kinds if len(index)]
         entries, keys = made[0] if len(made) == 1 else _joined(made)
         if len(blocks) > 1 and (keys[1:] < keys[:-1]).any():
-            entries = entries.select(np.argsort(keys, kind="stable"))
+            entries = entries.take(np.argsort(keys, kind="stable"))
         return entries
 
     def _entries_of(self, index: NDArray[np.int32], blocks: Sequence[_Block]) -> tuple[Entries, _Ints]:
         """(entries of the blocks, all of one kind of queue, their keys); `index` numbers the blocks."""
         is_batch = blocks[0].piece.queue.is_batch
-        # Without a dtype, numpy concatenates records in native byte order.
-        units = np.concatenate(
-            [block.units for block in blocks], dtype=BATCH_CQ_UNIT if is_batch else CQ_UNIT
-        )
+        # to native byte order in the same pass, which is faster than a copy as stored
+        layout = (BATCH_CQ_UNIT if is_batch else CQ_UNIT).newbyteorder("=")
+        units = np.concatenate([block.units for block in blocks], dtype=layout)
         piece_of = np.repeat(index, [len(block) for block in blocks])
         tags = units["tags_code"].astype(np.int64)
         external = is_ext_address(tags)
@@ -242,7 +248,7 @@ class EntryReader:
             [block.piece.topic == SCHEDULE_TOPIC for block in blocks], [len(block) for block in blocks]
         )
         kept = timed | np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32))
-        return entries.select(kept), keys[kept]
+        return entries.take(np.flatnonzero(kept)), keys[kept]
 
 
 def _joined(parts: Sequence[tuple[Entries, _Ints]]) -> tuple[Entries, _Ints]:

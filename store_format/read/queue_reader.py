@@ -92,7 +92,7 @@ class QueueReader:
             ),
             "Start later, or set failOnDataLoss=false to continue without these messages",
         )
-        return entries.select(~gone)
+        return entries.take(np.flatnonzero(~gone))
 
     def _read_file(
         self, file_index: int, pieces: Sequence[QueueSlice], names: tuple[str, ...], entries: Entries

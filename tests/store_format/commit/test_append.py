@@ -478,7 +478,7 @@ def test_a_reader_sees_whole_batches_only(root: Path) -> None:
     """
     append(root, numbered("T", 0, 20), key=("q", 0), options=_ASYNC)
     staged = [stage(root, numbered("T", 20 * i, 20), write=f"w{i}", sync=False) for i in range(1, 40)]
-    done = threading.Event()
+    looked, done = threading.Event(), threading.Event()
     counts: list[int] = []
     failures: list[BaseException] = []
 
@@ -491,11 +491,13 @@ def test_a_reader_sees_whole_batches_only(root: Path) -> None:
                 counts.append(
                     sum(queue.max_offset - queue.min_offset for queue in store.survey().queues.values())
                 )
+                looked.set()
         except BaseException as error:
             failures.append(error)
 
     reader = threading.Thread(target=read)
     reader.start()
+    looked.wait(30)  # its first look may load the kernels
     for i, each in enumerate(staged, 1):
         commit(str(root), [each], key=("q", i), options=_ASYNC)
     done.set()

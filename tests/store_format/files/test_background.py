@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from store_format.files.background import Behind
+from store_format.files.background import AHEAD, Behind
 
 
 def test_calls_come_in_order_and_beside_the_caller() -> None:
@@ -26,16 +26,64 @@ def test_calls_come_in_order_and_beside_the_caller() -> None:
     assert done == list(range(50))
 
 
-def test_a_failure_is_raised_by_the_next_call_and_nothing_is_called_after_it() -> None:
+def test_a_failure_is_raised_by_a_later_call_and_nothing_is_called_after_it() -> None:
     done: list[str] = []
+    calls = 0
+    may_fail = threading.Event()
 
-    def calls() -> None:
+    def fail() -> None:
+        assert may_fail.wait(10)
+        raise ZeroDivisionError
+
+    def call_for_ever() -> None:
+        nonlocal calls
         with Behind() as behind:
-            behind.call(lambda: print(1 // 0))
-            behind.call(lambda: done.append("after"))
+            behind.call(fail)
+            while True:
+                behind.call(lambda: done.append("after"))
+                calls += 1
+                may_fail.set()
 
     with pytest.raises(ZeroDivisionError):
-        calls()
+        call_for_ever()
+    assert done == []
+    assert calls < AHEAD  # a call waits if that many are not done
+
+
+def test_no_more_calls_wait_than_the_callers_buffers_allow() -> None:
+    filled, written = 0, 0
+    with Behind() as behind:
+
+        def write() -> None:
+            nonlocal written
+            threading.Event().wait(0.002)
+            written += 1
+
+        for _ in range(20):
+            assert filled - written <= AHEAD  # the buffer that is filled now is not one of theirs
+            filled += 1
+            behind.call(write)
+    assert written == 20
+
+
+def test_a_call_that_waits_is_not_begun_after_the_block_has_failed() -> None:
+    started, may_end = threading.Event(), threading.Event()
+    done: list[str] = []
+
+    def first() -> None:
+        started.set()
+        assert may_end.wait(10)
+
+    def fails() -> None:
+        with Behind() as behind:
+            behind.call(first)
+            assert started.wait(10)
+            behind.call(lambda: done.append("second"))
+            threading.Timer(0.1, may_end.set).start()
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        fails()
     assert done == []
 
 
