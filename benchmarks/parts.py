@@ -105,15 +105,21 @@ def _commit(root: Path, directory: Path, filling: Filling, extra: int) -> Iterat
 
 @contextmanager
 def _write(root: Path, directory: Path, filling: Filling, extra: int) -> Iterator[Cases]:
+    from benchmarks.pages import settle
     from benchmarks.sessions import session
     from benchmarks.spark_write import cached_messages, remove, write_cases
 
     target = directory / "written"
+
+    def prepare() -> None:
+        remove(target)
+        settle(directory, filling)
+
     with session(directory) as spark, cached_messages(spark, root) as frame:
         calls = write_cases(frame, target)
         names = ("ceiling", "ASYNC_FLUSH, with index")
         try:
-            yield {name: Case(calls[name], partial(remove, target)) for name in names}
+            yield {name: Case(calls[name], prepare) for name in names}
         finally:
             remove(target)
 

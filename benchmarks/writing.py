@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.fill import Filling, message_columns
+from benchmarks.pages import settle
 from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
 from store_format.bookkeeping.staged_file import StagedFile
@@ -28,8 +29,6 @@ INDEXED = "three index entries a message"
 _TASKS = 2
 _CHUNK_BYTES = 4 << 20  # of bodies; about what a task gets of Spark at a time
 _SMALL_ROWS = 10
-_SCRATCH_BYTES = 4 << 20
-_UNIT_BYTES = 512  # a message without its body, with its entries in queue and index
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +99,7 @@ class CommitPlace:
         self._has_index = index
         chunks = list(_chunks(self._filling))
         self._staged = [self._stage_task(chunks[task::_TASKS]) for task in range(_TASKS)]
-        self._settle()
+        settle(self._directory, self._filling)
 
     def _stage_task(self, chunks: list[tuple[int, int]]) -> StagedFile:
         writer = StagingWriter(self._root, secrets.token_hex(8), sync=False)
@@ -120,21 +119,7 @@ class CommitPlace:
     def stage_copy(self) -> None:
         self.stage(False)
         self.commit(False)
-        self._settle()
-
-    def _settle(self) -> None:
-        """What was written so far is not the case's to wait for, and its pages are memory that a virtual
-        machine has already been given.
-
-        Pages that a guest touches for the first time cost ten times as much as writing them.
-        """
-        with open(self._directory / "scratch", "wb") as scratch:
-            for _ in range(
-                2 * self._filling.messages * (self._filling.body_size + _UNIT_BYTES) // _SCRATCH_BYTES + 1
-            ):
-                scratch.write(bytes(_SCRATCH_BYTES))
-        os.sync()
-        os.remove(self._directory / "scratch")
+        settle(self._directory, self._filling)
 
     def copy(self, sync: bool) -> int:
         """The log's bytes, read and written as a copy would. Its last file is sparse behind the messages."""
