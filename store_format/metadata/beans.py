@@ -6,14 +6,16 @@ A member of another type than the field's is an error with the member's path; no
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import fields
-from typing import Any, TypeVar
+from functools import cache
+from typing import Any, NoReturn, TypeVar
 
 from store_format.errors import CorruptStoreError
 
 _T = TypeVar("_T")
+_Member = tuple[str, str, Callable[[Any, str], Any]]
 _LONG = 1 << 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
 
@@ -92,6 +94,10 @@ def integer_map(value: Any, where: str) -> dict[int, int]:
     }
 
 
+def _of_caller(value: Any, where: str) -> NoReturn:
+    raise TypeError(f"{where}: the caller of `bean` gives this field")
+
+
 # Converters of `bean` by the field's annotation. The caller gives the fields of other types.
 _CONVERTERS = {
     "int": integer,
@@ -109,14 +115,22 @@ def bean(kind: type[_T], value: Any, where: str, **given: Any) -> _T:
     """
     rest = dict(members(value, where))
     values = dict(given)
-    for each in fields(kind):  # type: ignore[arg-type]  # T is always a dataclass
-        head, *tail = each.name.split("_")
-        name = head + "".join(part.capitalize() for part in tail)
-        if each.name == "unknown":
-            continue
-        found = rest.pop(name, None)
-        if found is not None and each.name not in given:
-            values[each.name] = _CONVERTERS[str(each.type)](found, f"{where}.{name}")
     make: Any = kind  # the constructor's parameters are the fields
+    for attribute, name, convert in _members_of(make):
+        found = rest.pop(name, None)
+        if found is not None and attribute not in given:
+            values[attribute] = convert(found, f"{where}.{name}")
     made: _T = make(**values, unknown=rest)
     return made
+
+
+@cache
+def _members_of(kind: type[Any]) -> list[_Member]:
+    """Of each field its name, its member, and the converter of the member."""
+    found: list[_Member] = []
+    for each in fields(kind):
+        head, *tail = each.name.split("_")
+        if each.name != "unknown":
+            name = head + "".join(part.capitalize() for part in tail)
+            found.append((each.name, name, _CONVERTERS.get(str(each.type), _of_caller)))
+    return found

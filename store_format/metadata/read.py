@@ -117,16 +117,16 @@ def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
 
 def read_topics(root: str) -> Topics | None:
     """topics.json (TopicConfigManager); None also for a store that keeps its topics in RocksDB."""
+    return read_config(config_path(root, "topics.json"), _topics)
 
-    def decode(raw: dict[str, Any]) -> Topics:
-        table = members(raw.get("topicConfigTable"), "topicConfigTable")
-        topics = {
-            name: bean(TopicConfig, value, f"topicConfigTable.{name}", topic_name=name)
-            for name, value in table.items()
-        }
-        return Topics(topics, data_version(raw), raw)
 
-    return read_config(config_path(root, "topics.json"), decode)
+def _topics(raw: dict[str, Any]) -> Topics:
+    table = members(raw.get("topicConfigTable"), "topicConfigTable")
+    topics = {
+        name: bean(TopicConfig, value, f"topicConfigTable.{name}", topic_name=name)
+        for name, value in table.items()
+    }
+    return Topics(topics, data_version(raw), raw)
 
 
 def read_subscription_groups(root: str) -> Groups | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +20,7 @@ from store_format.consumequeue.dispatch import MissingEntries
 from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreError
+from store_format.files.read import FileView, StoreFile
 from store_format.java.hashes import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import locate
@@ -143,12 +145,13 @@ def without_stale(
         return start >= 0 and (is_live or has_own_entry(root, log, start))
 
     changed = {}
+    view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
     for key, queue in queues.items():
         is_light = is_light_queue(queue.topic)  # its messages belong to other queues
         if (
             is_light
             or not _is_plain(queue)
-            or _leads_to_own(queue, log)
+            or _leads_to_own(queue, log, view_of)
             or agrees(queue, queue.max_offset - 1, log)
         ):
             continue
@@ -172,7 +175,7 @@ def _last_in(queue: QueueRange, start: int) -> bool:
     return _is_plain(queue) and queue.bounds is not None and queue.bounds.last_physical_offset >= start
 
 
-def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
+def _leads_to_own(queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView]) -> bool:
     """Whether the newest entry points to a message with the queue's name, number and offset: one read of its
     first bytes.
     """
@@ -183,7 +186,7 @@ def _leads_to_own(queue: QueueRange, log: CommitLog) -> bool:
     if file is None or bounds.max_offset != queue.max_offset:
         return False
     try:
-        view, position = log.view(file), physical - file.start
+        view, position = view_of(file), physical - file.start
         data = view.read(position, _READ_SIZE)
         head = read_head(data)
         if head is None or (head.total_size, head.queue_id, head.queue_offset, head.physical_offset) != (
