@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rmq_spark.cli.cells import cell, csv_value, json_value
+from rmq_spark.cli.cells import BODY_FORMS, cell, csv_value, json_value
 from rmq_spark.cli.options import Command, standing_for
 from store_format.display.rows import Row, plain_rows
 from store_format.display.text import body_text, cut, shown, width
@@ -39,7 +39,7 @@ class Output:
 
     form: str
     columns: tuple[str, ...] = ()
-    bodies_as_text: bool = False
+    bodies: str = "base64"
     to_terminal: bool = False
     colour: bool = False
     terminal_columns: int | None = None
@@ -48,10 +48,11 @@ class Output:
 columns_option = click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")
 bodies_option = click.option(
     "--bodies",
-    type=click.Choice(["base64", "text"]),
+    type=click.Choice(BODY_FORMS),
     default="base64",
     show_default=True,
-    help="The form of a body in JSON and CSV.",
+    help="The form of a body in JSON and CSV. text: bytes that are not UTF-8 become U+FFFD. json: JSON "
+    "bodies are nested, others are text, or base64 in an object if they are not UTF-8.",
 )
 
 
@@ -66,7 +67,7 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
 
     def decorate(command: Command) -> Command:
         def called(output: str, columns: str | None, bodies: str = "base64", **others: Any) -> Any:
-            return command(output=_output(output, column_names(columns), bodies == "text"), **others)
+            return command(output=_output(output, column_names(columns), bodies), **others)
 
         called = standing_for(command, called)
         called = columns_option(bodies_option(called) if raw else called)
@@ -78,12 +79,10 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
     return decorate
 
 
-def _output(form: str, columns: tuple[str, ...], bodies_as_text: bool) -> Output:
+def _output(form: str, columns: tuple[str, ...], bodies: str) -> Output:
     to_terminal = sys.stdout.isatty()
     colour = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Output(
-        form, columns, bodies_as_text, to_terminal, colour, _terminal_columns() if to_terminal else None
-    )
+    return Output(form, columns, bodies, to_terminal, colour, _terminal_columns() if to_terminal else None)
 
 
 def _terminal_columns() -> int | None:
@@ -142,35 +141,33 @@ class _Counted:
 # ---- for programs ------------------------------------------------------------------------------------------
 
 
-def _json(row: Row, names: Sequence[str], bodies_as_text: bool) -> str:
+def _json(row: Row, names: Sequence[str], bodies: str) -> str:
     # ASCII only: a name or key of a store must not send control sequences to a terminal.
-    return json.dumps({name: json_value(row[name], bodies_as_text=bodies_as_text) for name in names})
+    return json.dumps({name: json_value(row[name], bodies=bodies) for name in names})
 
 
 def _write_json(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
     first = True
     for row in rows:
-        sys.stdout.write(("[\n" if first else ",\n") + _json(row, names, output.bodies_as_text))
+        sys.stdout.write(("[\n" if first else ",\n") + _json(row, names, output.bodies))
         first = False
     sys.stdout.write("[]\n" if first else "\n]\n")
 
 
 def _write_jsonl(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    write_jsonl(sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text)
+    write_jsonl(sys.stdout.write, rows, names, bodies=output.bodies)
 
 
 def write_jsonl(
-    write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies_as_text: bool
+    write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies: str
 ) -> None:
     """Writes one JSON object per line."""
     for row in rows:
-        write(_json(row, names, bodies_as_text) + "\n")
+        write(_json(row, names, bodies) + "\n")
 
 
 def _write_csv(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    write_csv(
-        sys.stdout.write, rows, names, bodies_as_text=output.bodies_as_text, harmless=output.to_terminal
-    )
+    write_csv(sys.stdout.write, rows, names, bodies=output.bodies, harmless=output.to_terminal)
 
 
 def write_csv(
@@ -178,15 +175,13 @@ def write_csv(
     rows: Iterable[Row],
     names: Sequence[str],
     *,
-    bodies_as_text: bool,
+    bodies: str,
     harmless: bool = False,
 ) -> None:
     """Writes a line of names, then the rows; with `harmless` without control characters, for a terminal."""
     line = io.StringIO()
     writer = csv.writer(line, lineterminator="\n")
-    for values in chain(
-        [names], ([csv_value(row[name], bodies_as_text=bodies_as_text) for name in names] for row in rows)
-    ):
+    for values in chain([names], ([csv_value(row[name], bodies=bodies) for name in names] for row in rows)):
         writer.writerow([shown(value) if harmless and isinstance(value, str) else value for value in values])
         write(line.getvalue())
         line.seek(0)

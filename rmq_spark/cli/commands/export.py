@@ -74,11 +74,11 @@ def export_(
                 raise click.UsageError(
                     "Parquet cannot be written to stdout; give a file name, or use --format jsonl"
                 )
-            _write_text(form, sys.stdout.write, source, bodies == "text")
+            _write_text(form, sys.stdout.write, source, bodies)
             sys.stdout.flush()
         else:
             with new_file(os.path.abspath(out), replace=force) as file:
-                _write_file(form, file, source, bodies == "text")
+                _write_file(form, file, source, bodies)
     print(
         f"rmqlog: {source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}",
         file=sys.stderr,
@@ -125,19 +125,19 @@ class _Source:
             self._progress.add(int(batch[SIZE].to_numpy().sum()))
 
 
-def _write_file(form: str, file: BinaryIO, source: _Source, bodies_as_text: bool) -> None:
+def _write_file(form: str, file: BinaryIO, source: _Source, bodies: str) -> None:
     if form == "parquet":
         _write_parquet(file, source)
         return
     text = io.TextIOWrapper(file, encoding="utf-8", errors="replace", newline="")
-    _write_text(form, text.write, source, bodies_as_text)
+    _write_text(form, text.write, source, bodies)
     text.flush()
     text.detach()
 
 
-def _write_text(form: str, write: Callable[[str], object], source: _Source, bodies_as_text: bool) -> None:
+def _write_text(form: str, write: Callable[[str], object], source: _Source, bodies: str) -> None:
     rows = (row for batch in source for row in plain_rows(batch))
-    (write_jsonl if form == "jsonl" else write_csv)(write, rows, source.names, bodies_as_text=bodies_as_text)
+    (write_jsonl if form == "jsonl" else write_csv)(write, rows, source.names, bodies=bodies)
 
 
 def _write_parquet(file: BinaryIO, source: _Source) -> None:
