@@ -1,6 +1,6 @@
 """Shell completion of topics and groups from the store. Reads configuration and directory names only.
 
-bash: `eval "$(_RMQLOG_COMPLETE=bash_source rmqlog)"`; zsh and fish with zsh_source and fish_source.
+`rmqlog completion` prints the script for a shell; the script calls `rmqlog` with COMPLETE in the environment.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from click.shell_completion import CompletionItem
 
 from store_format.errors import StoreError
 
+COMPLETE = "_RMQLOG_COMPLETE"
 _OFFERED_MAX = 500
 
 

@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import click
 
+from rmq_spark.cli.completion import COMPLETE
 from rmq_spark.cli.exit_codes import DAMAGE, IN_USE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.startup import begin, leave
@@ -31,30 +32,56 @@ from store_format.errors import (
 )
 from store_format.names import did_you_mean
 
-# Command -> its module in rmq_spark.cli.commands; the function has the name of the command and an underscore.
-COMMANDS: dict[str, str] = {
-    "info": "overview",
-    "ls": "overview",
-    "du": "overview",
-    "head": "messages",
-    "tail": "messages",
-    "get": "messages",
-    "find": "messages",
-    "trace": "waiting",
-    "lag": "groups",
-    "groups": "groups",
-    "offsets": "groups",
-    "dlq": "waiting",
-    "delay": "waiting",
-    "half": "waiting",
-    "services": "services",
-    "recover": "recover",
-    "clean": "clean",
-    "verify": "verify",
-    "dump": "dump",
-    "export": "export",
-    "doctor": "doctor",
+# The headings of --help -> command -> its module in rmq_spark.cli.commands. The function of a command has its
+# name and an underscore.
+FAMILIES: dict[str, dict[str, str]] = {
+    "Store": {"info": "overview", "ls": "overview", "du": "overview"},
+    "Messages": {
+        "head": "messages",
+        "tail": "messages",
+        "get": "messages",
+        "find": "messages",
+        "trace": "waiting",
+        "export": "export",
+    },
+    "Consumer groups": {"lag": "groups", "groups": "groups", "offsets": "groups"},
+    "Messages that wait": {"dlq": "waiting", "delay": "waiting", "half": "waiting"},
+    "Damage": {"verify": "verify", "dump": "dump", "recover": "recover"},
+    "Work of a broker": {"services": "services", "clean": "clean"},
+    "This installation": {"doctor": "doctor", "completion": "completion"},
 }
+COMMANDS: dict[str, str] = {verb: module for family in FAMILIES.values() for verb, module in family.items()}
+
+# Words of mqadmin and of other tools -> our command for the same question.
+ELSEWHERE = {
+    "brokerstatus": "info",
+    "topics": "ls",
+    "topiclist": "ls",
+    "consumerprogress": "lag",
+    "consume": "tail",
+    "consumemessage": "tail",
+    "printmsg": "tail",
+    "querymsgbyid": "get",
+    "querymsgbyuniquekey": "get",
+    "querymsgbyoffset": "get",
+    "querymsgbykey": "find",
+    "grep": "find",
+    "search": "find",
+    "resetoffsetbytime": "offsets",
+}
+
+_EXAMPLES = """
+Examples:
+  rmqlog info /data/store                          what is in this store?
+  rmqlog lag /data/store                           which group lags?
+  rmqlog find /data/store order-1234               where is the message with this key or id?
+  rmqlog trace /data/store --key order-1234        what happened to it?
+  rmqlog get /data/store Orders/2@100              topic Orders, queue 2, offset 100
+  rmqlog tail -f /data/store --topic Orders        new messages as they come
+  rmqlog verify /data/store                        is a file damaged?
+
+rmqlog COMMAND --help shows the options and more examples.
+"""
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreNotFoundError, NOT_FOUND),
@@ -66,9 +93,6 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreError, USAGE),
     (OSError, IO),
 )
-
-
-_COMPLETE = "_RMQLOG_COMPLETE"
 
 
 class _Commands(click.Group):
@@ -89,9 +113,27 @@ class _Commands(click.Group):
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
-            advice = did_you_mean(args[0], COMMANDS, "commands")
+            same = ELSEWHERE.get(args[0].lower())
+            advice = did_you_mean(args[0], COMMANDS, "commands") if same is None else f"use rmqlog {same}"
             raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
         return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes one section per family; the texts of all sections begin in the same column."""
+        longest = max(map(len, COMMANDS))
+        limit = formatter.width - longest - 6
+        for heading, family in FAMILIES.items():
+            rows = []
+            for verb in family:
+                command = self.get_command(ctx, verb)
+                assert command is not None
+                rows.append((verb.ljust(longest), command.get_short_help_str(limit)))
+            with formatter.section(heading):
+                formatter.write_dl(rows)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes the examples, line by line."""
+        formatter.write(_EXAMPLES)
 
 
 def _say_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -134,10 +176,13 @@ def cli(context: click.Context) -> None:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs a command line and returns the exit code. Prints expected errors as one line on stderr."""
     try:
-        if _COMPLETE in os.environ:
+        if COMPLETE in os.environ:
             cli.main(prog_name="rmqlog")  # a shell asks for completions; this call does not return
+        words = list(sys.argv[1:] if arguments is None else arguments)
+        if words[:1] == ["help"]:
+            words = [*words[1:2], "--help"]
         # Not cli.main, which exits with 1 at a closed pipe.
-        with cli.make_context("rmqlog", list(sys.argv[1:] if arguments is None else arguments)) as context:
+        with cli.make_context("rmqlog", words) as context:
             code = cli.invoke(context)
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
