@@ -61,16 +61,21 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
             )
 
         called = standing_for(command, called)
-        about = "Directory of commitlog files outside STORE (storePathCommitLog); repeatable."
-        called = click.option(
-            "--commitlog", "commit_log", type=_PATH, multiple=True, metavar="PATH", help=about
-        )(called)
-        called = click.option(
-            "--broker-name", metavar="NAME", help="The broker's name, if the store does not contain it."
-        )(called)
-        return click.argument("store", type=_PATH)(called)
+        called = click.argument("store", type=_PATH)(called)
+        # click reverses this list: --help shows the rare options last
+        called.__click_params__[:0] = _rare_options()  # type: ignore[attr-defined] # click's attribute
+        return called
 
     return decorate
+
+
+def _rare_options() -> list[click.Option]:
+    about = "Directory of commitlog files outside STORE (storePathCommitLog); repeatable."
+    log = click.Option(["--commitlog", "commit_log"], type=_PATH, multiple=True, metavar="PATH", help=about)
+    name = click.Option(
+        ["--broker-name"], metavar="NAME", help="The broker's name, if the store does not contain it."
+    )
+    return [name, log]
 
 
 def now_option(command: Command) -> Command:
@@ -146,11 +151,15 @@ def known_topics(stores: Iterable[MessageStore]) -> set[str]:
 _WILD = re.compile(r"[*?\[]")
 
 MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
+HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
 
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """The values of the filter options. `since_ms` is inclusive, `until_ms` exclusive: store times."""
+    """The values of the filter options. `since_ms` is inclusive, `until_ms` exclusive: store times.
+
+    `offset` is the first queue offset to read, `body` a text that the body contains.
+    """
 
     topic: str | None = None
     all_topics: bool = False
@@ -161,6 +170,8 @@ class Filters:
     until_ms: int | None = None
     where: Sql92Filter | None = field(default=None)
     limit: int | None = None
+    offset: int | None = None
+    body: str | None = None
 
     def chooses_topic(self, topic: str) -> bool:
         """Whether the topic passes. A leading wildcard matches system topics only with `--all`."""
@@ -185,7 +196,12 @@ class Filters:
     @property
     def looks_at_messages(self) -> bool:
         """Whether messages must be read to choose them."""
-        return bool(self.tags) or self.key is not None or self.where is not None
+        return bool(self.tags) or self.key is not None or self.where is not None or self.body is not None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no filter is given; `--all` and `--limit` choose no messages."""
+        return self == Filters(all_topics=self.all_topics, limit=self.limit)
 
     def refuse_unknown_topic(self, known: Iterable[str]) -> None:
         """Raises NotFoundError, with the nearest name, if `--topic` matches no topic of `known`."""
@@ -210,6 +226,7 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         "queue_ids",
         type=click.IntRange(0),
         multiple=True,
+        metavar="ID",
         help="A queue id; repeatable.",
     ),
     "tag": click.option("--tag", "tags", multiple=True, help="Messages with this tag; repeatable."),
@@ -221,7 +238,17 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
     "where": click.option(
         "--where", metavar="SQL92", help="A condition on message properties: \"region = 'north'\"."
     ),
-    "limit": click.option("-n", "--limit", type=click.IntRange(1), help="The largest number of rows."),
+    "body": click.option("--body", metavar="TEXT", help="Messages whose body contains this text (UTF-8)."),
+    "offset": click.option(
+        "--offset",
+        type=click.IntRange(0),
+        metavar="N",
+        help="From this queue offset on, in each queue; with --topic and --queue in one.",
+    ),
+    "limit": click.option(
+        "-n", "--limit", type=click.IntRange(1), metavar="N", help="The largest number of rows."
+    ),
+    "count": click.option("-n", "--limit", type=click.IntRange(0), metavar="N", help="How many messages."),
 }
 
 
@@ -230,7 +257,7 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
 
     def decorate(command: Command) -> Command:
         taken = set(names)
-        parameters = {"all": "all_topics", "queue": "queue_ids", "tag": "tags"}
+        parameters = {"all": "all_topics", "queue": "queue_ids", "tag": "tags", "count": "limit"}
         wanted = [parameters.get(name, name) for name in taken]
 
         def called(**given: Any) -> Any:

@@ -5,9 +5,10 @@ Queues are read together, in the order of the commitlog. Without consume queues,
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,7 @@ from rmq_spark.cli.progress import Progress
 from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
-from store_format.names import did_you_mean
+from store_format.names import TRACE_PREFIXES, did_you_mean
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from store_format import MessageStore, Queue
     from store_format.read.store import Store
     from store_format.search.found import Found
+
+Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")
 
 # The body comes last, and gets the rest of the line.
 TABLE_COLUMNS = (
@@ -80,13 +83,13 @@ def chosen_queues(store: Store, filters: Filters) -> list[Queue]:
 def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
     """The offsets [start, stop) that may hold messages of the time window, found by the broker's search.
 
-    A BatchCQ queue and a queue known only from the commitlog are not narrowed.
+    A BatchCQ queue and a queue known only from the commitlog are not narrowed by time.
     """
-    start, stop = queue.min_offset, queue.max_offset
+    start, stop = max(queue.min_offset, filters.offset or 0), queue.max_offset
     if queue.range.is_batch or queue.scanned is not None:
-        return start, stop
+        return start, max(start, stop)
     if filters.since_ms is not None:
-        start = queue.offset_at(filters.since_ms, on_damage=mode)
+        start = max(start, queue.offset_at(filters.since_ms, on_damage=mode))
     if filters.until_ms is not None:
         stop = queue.offset_at(filters.until_ms, on_damage=mode)
     return start, max(start, stop)
@@ -120,6 +123,11 @@ def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
     return batch
 
 
+def _in_body(rows: Rows, text: str) -> Rows:
+    """The rows whose body contains the text; the text is compared as UTF-8 bytes."""
+    return rows.filter(pc.match_substring(rows["body"], text.encode("utf-8", "surrogateescape")))
+
+
 def read_range(
     ranges: Sequence[tuple[Queue, int, int]],
     filters: Filters,
@@ -133,8 +141,9 @@ def read_range(
 
         where = CountingFilter(filters.where)
     tags = frozenset(filters.tags) or None
+    shown = tuple(dict.fromkeys((*names, *_HELPERS)))
     decode_options = DecodeOptions(
-        tuple(dict.fromkeys((*names, *_HELPERS))),
+        shown if filters.body is None else tuple(dict.fromkeys((*shown, "body"))),
         True,
         BODY_SIZE_MAX,
         tags=tags,
@@ -144,7 +153,8 @@ def read_range(
     codes = None if tags is None else frozenset(map(tags_code, tags))
     pieces = [(queue, queue.piece(start, stop)) for queue, start, stop in ranges if start < stop]
     for batch in read_pieces(pieces, decode_options, tolerance, codes):
-        yield _in_time(batch, filters)
+        batch = _in_time(batch, filters)
+        yield batch if filters.body is None else _in_body(batch, filters.body).select(shown)
 
 
 def read_messages(
@@ -203,6 +213,8 @@ def first_messages(
 ) -> pa.Table:
     """The first `count` messages in the order of the log."""
     kept = _Kept(names, count, last=False)
+    if not count:
+        return kept.table
     ranges, scanned = _plain_and_scanned(chosen_queues(store, filters), filters, tolerance)
     at_once = [(queue, start, min(stop, start + count)) for queue, start, stop in ranges]
     for batch in read_range(
@@ -248,6 +260,29 @@ def last_messages(
 
 
 _LOOKED_AT = ("topic", "queueId", "properties")
+_OFFSET_ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
+
+
+def find_word(
+    store: MessageStore, word: str, filters: Filters, names: Sequence[str], *, use_index: bool
+) -> Found:
+    """The messages with this key, UNIQ_KEY or offset message id; see `find_in`."""
+    # An offset message id ends with a physical offset. The same digits of a UNIQ_KEY are a far larger number.
+    if _OFFSET_ID.fullmatch(word) and store.log.min_offset <= int(word[-16:], 16) < store.log.stop:
+        found = find_in(store, filters, word, names, use_index=use_index)
+        if found.table.num_rows:
+            return found
+    return find_in(store, replace(filters, key=word), None, names, use_index=use_index)
+
+
+def ids_of_key(stores: Sequence[MessageStore], filters: Filters) -> list[str]:
+    """The ids of the messages with `--key`, each once, in the order of the logs; clients' traces left out."""
+    rows = [
+        row
+        for store in stores
+        for row in find_in(store, filters, None, ("msgId",), use_index=True).table.to_pylist()
+    ]
+    return list(dict.fromkeys(row["msgId"] for row in rows if not row["topic"].startswith(TRACE_PREFIXES)))
 
 
 def find_in(
@@ -260,6 +295,7 @@ def find_in(
     with Progress("find", 0) as progress:
         if filters.key is None and message_id is None:
             return _by_time(store, filters, names, progress)
+        looked_at = _LOOKED_AT if filters.body is None else (*_LOOKED_AT, "body")
         found = store.find(
             key=filters.key,
             message_id=message_id,
@@ -267,7 +303,7 @@ def find_in(
             tags=filters.tags or None,
             begin_ms=filters.since_ms,
             end_ms=None if filters.until_ms is None else filters.until_ms - 1,
-            columns=tuple(dict.fromkeys((*names, *_LOOKED_AT))),
+            columns=tuple(dict.fromkeys((*names, *looked_at))),
             on_damage="DROPMALFORMED",
             use_index=use_index,
             on_scanned=progress.reach_of,
@@ -285,7 +321,7 @@ def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
         table = table.filter(pc.is_in(table["queueId"], value_set=pa.array(filters.queue_ids, pa.int32())))
     if filters.where is not None:
         table = table.filter(filters.where.mask_of_maps(table["properties"].combine_chunks()))
-    return table
+    return table if filters.body is None else _in_body(table, filters.body)
 
 
 def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progress: Progress) -> Found:

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from rmq_spark.cli.bodies import add_bodies
 from rmq_spark.cli.options import Filters
 from rmq_spark.cli.output import Output, write_rows
 from store_format.errors import OptionError
@@ -31,20 +32,27 @@ def show_view(
     time_column: str | None = None,
     keep: KeepWhere | None = None,
     wider: tuple[str, Sequence[str]] | None = None,
+    body_at: str | None = None,
 ) -> int:
     """Writes the view and returns the number of rows. `shown` are the columns of a table, () for all.
 
     With `wider`, (column, columns), a table has these columns instead if a row has a value in the column.
+    With `body_at`, a column of physical offsets, the rows have the column `body`, too.
     """
     from store_format.views.registry import view_batches, view_named
 
-    batches: Iterable[pa.RecordBatch] = chain.from_iterable(
-        view_batches(store, view, now_ms=now_ms, broker_conf=broker_conf) for store in stores
-    )
-    if filters is not None:
-        batches = filtered(batches, filters, time_column)
-    if keep is not None:
-        batches = (batch.filter(keep(batch)) for batch in batches)
+    def rows_of(store: MessageStore) -> Iterable[pa.RecordBatch]:
+        batches: Iterable[pa.RecordBatch] = view_batches(store, view, now_ms=now_ms, broker_conf=broker_conf)
+        if filters is not None:
+            batches = filtered(batches, filters, time_column)
+        if keep is not None:
+            batches = (batch.filter(keep(batch)) for batch in batches)
+        return batches if body_at is None else add_bodies(store, batches, body_at)
+
+    names, shown = view_named(view).schema.names, list(shown)
+    if body_at is not None:
+        names, shown = [*names, "body"], [*shown, "body"]
+    batches: Iterable[pa.RecordBatch] = chain.from_iterable(map(rows_of, stores))
     if wider is not None and output.form == "table":
         batches = list(batches)
         if any(batch[wider[0]].null_count < batch.num_rows for batch in batches):
@@ -52,7 +60,7 @@ def show_view(
     return show_batches(
         output,
         batches,
-        view_named(view).schema.names,
+        names,
         shown,
         limit=None if filters is None else filters.limit,
     )
@@ -71,6 +79,8 @@ def show_batches(
     The columns are those of `--columns`, else in a table those of `shown`, else all `names`.
     """
     asked = [_column_of_view(name, names) for name in output.columns]
+    if output.form == "raw":
+        asked = ["body"]
     wanted = asked or (list(shown) if shown and output.form == "table" else list(names))
     return write_rows(output, (batch.select(wanted) for batch in first_rows(batches, limit)), wanted)
 

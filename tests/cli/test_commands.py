@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli.main import COMMANDS
+from rmq_spark.cli.main import COMMANDS, ELSEWHERE, FAMILIES
 from tests.support.cli_runs import ROOT, Runner, process
 
 Golden = Callable[[str], Path]
@@ -31,6 +31,31 @@ def test_each_command_says_what_it_does(rmqlog: Runner, name: str) -> None:
     assert f'"{name}", ' in (ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py").read_text(
         encoding="utf-8"
     )
+
+
+def test_the_help_has_families_and_examples(rmqlog: Runner) -> None:
+    lines = rmqlog("--help").out.splitlines()
+    places = [lines.index(f"{heading}:") for heading in FAMILIES]
+    assert places == sorted(places)
+    for place, family in zip(places, FAMILIES.values(), strict=True):
+        verbs = [line.split()[0] for line in lines[place + 1 : place + 1 + len(family)]]
+        assert verbs == list(family)
+    examples = [line.split() for line in lines if line.strip().startswith("rmqlog ")]
+    assert {words[1] for words in examples} - {"COMMAND"} <= set(COMMANDS)
+    assert max(map(len, lines)) <= 100
+    assert rmqlog("help").out == rmqlog("--help").out
+    assert rmqlog("help", "find").out == rmqlog("find", "--help").out
+
+
+def test_words_of_other_tools_lead_to_ours(rmqlog: Runner) -> None:
+    said = rmqlog.fails(1, "consumerProgress", "/data/store")
+    assert said == "unknown command 'consumerProgress'; use rmqlog lag; see rmqlog --help"
+    assert set(ELSEWHERE.values()) <= set(COMMANDS)
+
+
+def test_rare_options_come_last(rmqlog: Runner) -> None:
+    options = [line.split()[0] for line in rmqlog("head", "--help").out.splitlines() if "  -" in line]
+    assert options[-3:] == ["--commitlog", "--broker-name", "-h,"]
 
 
 def test_without_a_command_the_help_is_shown(rmqlog: Runner) -> None:

@@ -9,14 +9,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from store_format import CommitOptions, MessageColumns, MessageStore
 from store_format.message.columns import COLUMNS
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
+_SYSTEM = ("%", "rmq_sys", "SCHED", "RMQ_SYS")
 NAMED = ("--columns", "topic,queueId,queueOffset,physicalOffset")
 
 
@@ -75,9 +78,7 @@ def test_a_window_of_time_a_condition_and_a_key(rmqlog: Runner, golden: Golden) 
 @pytest.mark.parametrize("name", ["rocksdb-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-5.5.0"])
 def test_stores_of_other_kinds(rmqlog: Runner, golden: Golden, name: str) -> None:
     rows = goldens.expected_rows(name)
-    topic = max(
-        {row["topic"] for row in rows if not row["topic"].startswith(("%", "rmq_sys", "SCHED", "RMQ_SYS"))}
-    )
+    topic = max({row["topic"] for row in rows if not row["topic"].startswith(_SYSTEM)})
     wanted = sorted(
         (row for row in rows if row["topic"] == topic),
         key=lambda row: (row["physicalOffset"], row["queueOffset"]),
@@ -113,6 +114,129 @@ def test_get_takes_either_kind_of_id(rmqlog: Runner, golden: Golden) -> None:
     assert done.code == 0
     assert f"queueOffset                {expected['queueOffset']}\n" in done.out
     assert "region = eu-3\n" in done.out
+
+
+@pytest.mark.parametrize("name", [STORE, "rocksdb-5.5.0", "batchcq-5.5.0"])
+def test_get_takes_topic_queue_and_offset(rmqlog: Runner, golden: Golden, name: str) -> None:
+    rows = [row for row in goldens.expected_rows(name) if not row["topic"].startswith(_SYSTEM)]
+    for row in (rows[0], rows[len(rows) // 2], rows[-1]):
+        place = f"{row['topic']}/{row['queueId']}@{row['queueOffset']}"
+        (found,) = rmqlog.rows("get", golden(name), place)
+        assert _places([found]) == _places([row])
+        assert found["body"] == row["body"]
+    assert f"queueOffset                {rows[-1]['queueOffset']}\n" in rmqlog("get", golden(name), place).out
+
+
+def test_an_address_without_a_message_is_told_what_exists(rmqlog: Runner, golden: Golden) -> None:
+    count = sum((row["topic"], row["queueId"]) == ("Orders", 2) for row in goldens.expected_rows(STORE))
+    said = rmqlog.fails(2, "get", golden(STORE), f"Orders/2@{count}")
+    assert said == f"no message at Orders/2@{count}; the queue Orders/2 has the offsets 0 to {count - 1}"
+    said = rmqlog.fails(2, "get", golden(STORE), "Orders/99@0")
+    assert said.startswith("Orders has no queue 99; its queues are 0, 1, 2")
+    assert "did you mean Orders?" in rmqlog.fails(2, "get", golden(STORE), "Oders/2@0")
+
+
+def test_an_address_names_a_message_of_each_broker(rmqlog: Runner, golden: Golden) -> None:
+    path = golden("cluster-5.5.0")
+    rows = rmqlog.rows("head", path, "-n", 9999)
+    places: dict[str, set[str]] = {}
+    for row in rows:
+        place = f"{row['topic']}/{row['queueId']}@{row['queueOffset']}"
+        places.setdefault(place, set()).add(row["brokerName"])
+    shared = next(place for place, brokers in places.items() if len(brokers) == 2)
+    assert {row["brokerName"] for row in rmqlog.rows("get", path, shared)} == places[shared]
+
+
+@pytest.mark.parametrize("name", [STORE, "rocksdb-5.5.0", "batchcq-5.5.0"])
+def test_head_from_a_queue_offset(rmqlog: Runner, golden: Golden, name: str) -> None:
+    rows = goldens.expected_rows(name)
+    topic = max({row["topic"] for row in rows if not row["topic"].startswith(_SYSTEM)})
+    queue = max(row["queueId"] for row in rows if row["topic"] == topic)
+    wanted = [row for row in rows if (row["topic"], row["queueId"]) == (topic, queue)][5:8]
+    assert len(wanted) == 3
+    chosen = ("--topic", topic, "--queue", queue, "--offset", 5)
+    assert _places(rmqlog.rows("head", golden(name), *chosen, "-n", 3, *NAMED)) == _places(wanted)
+    said = rmqlog.fails(2, "head", golden(name), "--topic", topic, "--offset", 10**9)
+    assert said.startswith("no message has the offset 1000000000 or a later one; the last offset is ")
+    tagged = rmqlog.rows("head", golden(name), *chosen, "--since", 1, "-n", 1, *NAMED)
+    assert _places(tagged) == _places(wanted[:1])
+
+
+def test_no_messages_are_asked_for(rmqlog: Runner, golden: Golden) -> None:
+    assert rmqlog.rows("tail", golden(STORE), "-n", 0) == []
+    assert rmqlog.rows("head", golden(STORE), "-n", 0) == []
+
+
+def test_find_takes_a_key_or_an_id(rmqlog: Runner, golden: Golden) -> None:
+    (by_option,) = (rmqlog.rows("find", golden(STORE), "--key", "AaBB", *NAMED),)
+    assert rmqlog.rows("find", golden(STORE), "AaBB", *NAMED) == by_option != []
+    expected = _in_log()[2]
+    for id_ in (expected["properties"]["UNIQ_KEY"], expected["msgId"], expected["msgId"].lower()):
+        assert _places(rmqlog.rows("find", golden(STORE), id_, *NAMED)) == _places([expected])
+    narrowed = rmqlog.rows("find", golden(STORE), "AaBB", "--where", "region = 'eu-3'", *NAMED)
+    assert 0 < len(narrowed) < len(by_option)
+    assert "WORD and --key" in rmqlog.fails(1, "find", golden(STORE), "a", "--key", "b")
+
+
+def test_find_needs_a_condition(rmqlog: Runner, golden: Golden) -> None:
+    for more in ((), ("-a",), ("-n", 3)):
+        said = rmqlog.fails(1, "find", golden(STORE), *more)
+        assert said.startswith("find needs a condition: a key or id, or a filter such as --topic")
+    assert rmqlog("find", golden(STORE), "--topic", "Orders").code == 0
+
+
+def _word_of(rows: list[dict[str, Any]]) -> str:
+    """A part of a body."""
+    bodies = [base64.b64decode(row["body"]).decode("utf-8", "replace") for row in rows]
+    return next(body[1:9] for body in bodies if len(body) > 9 and body[1:9].isascii())
+
+
+@pytest.mark.parametrize("name", [STORE, "edge-5.5.0", "rocksdb-5.5.0"])
+def test_find_looks_into_bodies(rmqlog: Runner, golden: Golden, name: str) -> None:
+    rows = [row for row in goldens.expected_rows(name) if not row["topic"].startswith(_SYSTEM)]
+    for word in ("order", "队列", "cart") if name == STORE else (_word_of(rows), "e"):
+        wanted = [row for row in rows if word.encode() in base64.b64decode(row["body"])]
+        found = rmqlog.rows("find", golden(name), "--body", word, *NAMED)
+        assert sorted(_places(found)) == sorted(_places(wanted))
+        assert wanted
+        first = rmqlog.rows("find", golden(name), "--body", word, "-n", 2, *NAMED)
+        assert _places(first) == _places(found)[:2]
+    key = next((row["properties"]["KEYS"].split(" ")[0] for row in rows if "KEYS" in row["properties"]), None)
+    if key is not None:
+        assert "no message matches" in rmqlog.fails(2, "find", golden(name), key, "--body", "\0nowhere\0")
+
+
+_BODIES = {
+    b'{"id": 7, "items": [1.5, "\xe5\x8d\x95"]}': {"id": 7, "items": [1.5, "单"]},
+    b"[1, 2]": [1, 2],
+    b'"text"': "text",
+    b"plain text": "plain text",
+    b"": "",
+    b"NaN": "NaN",
+    b"[1e999]": "[1e999]",
+    b"\xff\x00": {"base64": "/wA="},
+    b"[" * 2000 + b"]" * 2000: "[" * 2000 + "]" * 2000,
+    b'{"a":' * 400 + b"1" + b"}" * 400: None,
+}
+
+
+def test_json_bodies_are_nested(rmqlog: Runner, tmp_path: Path) -> None:
+    store = MessageStore.create(str(tmp_path / "store"), mapped_file_size_commit_log=1 << 20)
+    bodies = pa.array(list(_BODIES), pa.binary())
+    properties = pa.array([b""] * len(bodies), pa.binary())
+    messages = MessageColumns(topic="Orders", body=bodies, properties=properties)
+    store.append(messages, options=CommitOptions(new_topics={"Orders": 1}))
+    json_bodies = ("--columns", "body", "--bodies", "json")
+    found = [row["body"] for row in rmqlog.rows("head", store.path, "-n", 99, *json_bodies)]
+    for body, value in zip(found, _BODIES.values(), strict=True):
+        assert body == value or value is None
+    deep, depth = found[-1], 0
+    while isinstance(deep, dict):
+        deep, depth = deep["a"], depth + 1
+    assert depth == 400
+    out = tmp_path / "a.jsonl"
+    assert rmqlog("export", store.path, out, *json_bodies).code == 0
+    assert [json.loads(line)["body"] for line in out.read_text().splitlines()] == found
 
 
 def test_get_gives_the_bare_body(golden: Golden, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

@@ -42,7 +42,7 @@ def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_closed_pipe_is_no_error(golden: Golden) -> None:
     for form in ("jsonl", "csv", "table", "raw"):
-        arguments = command("find", golden(STORE), "-o", form)
+        arguments = command("find", golden(STORE), "--topic", "*", "-o", form)
         with subprocess.Popen(
             arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
         ) as run:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pytest
+
+from rmq_spark.cli.main import main
 from store_format import MessageStore
 from store_format.views.trace import TRACE_COLUMNS
 from tests.support import goldens
@@ -50,6 +54,81 @@ def test_dead_letters_by_group_topic_and_time(rmqlog: Runner, golden: Golden) ->
     assert len(rmqlog.table("dlq", path, "-n", 2)) == 3
     assert rmqlog("dlq", golden("basic-5.5.0")).out == ""
     assert "No such option" in rmqlog.fails(1, "dlq", path, "--where", "a = 1")
+
+
+def _bodies(name: str) -> dict[int, str]:
+    return {row["physicalOffset"]: row["body"] for row in goldens.expected_rows(name)}
+
+
+_WAITING = (
+    ("dlq", "retry-dlq-5.5.0", "physicalOffset"),
+    ("delay", "delay-tx-5.5.0", "physicalOffset"),
+    ("half", "delay-tx-5.5.0", "halfPhysicalOffset"),
+)
+
+
+def test_bodies_of_messages_that_wait(rmqlog: Runner, golden: Golden) -> None:
+    for verb, name, place in _WAITING:
+        now = () if verb == "dlq" else NOW
+        bare = rmqlog.rows(verb, golden(name), *now)
+        rows = rmqlog.rows(verb, golden(name), *now, "--with-body")
+        assert [{**row, "body": None} for row in rows] == [{**row, "body": None} for row in bare]
+        assert "body" not in bare[0]
+        known = _bodies(name)
+        checked = [row for row in rows if row[place] in known]
+        assert [row["body"] for row in checked] == [known[row[place]] for row in checked]
+        assert all(row["body"] is not None for row in rows)
+        assert rmqlog.table(verb, golden(name), *now, "--with-body")[0][-1] == "body"
+        (first,) = rmqlog.rows(verb, golden(name), *now, "--columns", "body", "-n", 1)
+        assert first == {"body": rows[0]["body"]}
+    dlq = ("dlq", golden("retry-dlq-5.5.0"), "-g", "CG_fail", "--resend")
+    assert "--resend shows no bodies" in rmqlog.fails(1, *dlq, "--with-body")
+
+
+def test_raw_bodies_of_messages_that_wait(golden: Golden, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    for verb, name, place in _WAITING:
+        view = MessageStore.open(str(golden(name))).view(
+            {"dlq": "deadLetters", "delay": "delayed", "half": "transactions"}[verb], now_ms=NOW_MS
+        )
+        assert main([verb, str(golden(name)), "-o", "raw", "-n", "1"]) == 0
+        body = base64.b64decode(_bodies(name)[view[place][0].as_py()])
+        assert capfdbinary.readouterr().out == body
+
+
+def test_a_damaged_body_is_null(rmqlog: Runner, tmp_path: Path) -> None:
+    path = goldens.unpack("retry-dlq-5.5.0", tmp_path / "store")
+    victim = rmqlog.rows("dlq", path, "--with-body")[1]
+    log = path / "commitlog" / "00000000000000000000"
+    data = bytearray(log.read_bytes())
+    at = data.index(base64.b64decode(victim["body"]), victim["physicalOffset"])
+    data[at] ^= 0xFF
+    log.write_bytes(data)
+    rows = {row["physicalOffset"]: row["body"] for row in rmqlog.rows("dlq", path, "--with-body")}
+    assert rows.pop(victim["physicalOffset"]) is None
+    assert None not in rows.values()
+
+
+def test_the_life_of_all_messages_with_a_key(rmqlog: Runner, golden: Golden) -> None:
+    path = golden("retry-dlq-5.5.0")
+    store = MessageStore.open(str(path))
+    found = store.find(key="id-9").table.to_pylist()
+    ids = list(dict.fromkeys(row["msgId"] for row in found))
+    assert len(ids) == 2
+    rows = rmqlog.rows("trace", path, "--key", "id-9")
+    assert [(row["msgId"], row["what"]) for row in rows] == [
+        (each, what) for each in ids for what in store.trace(each)["what"].to_pylist()
+    ]
+    assert rmqlog("trace", path, "--key", "id-9").err == "rmqlog: messages with the key id-9: 2\n"
+    one = rmqlog("trace", path, "--key", "id-9", "-n", 1)
+    assert one.err == "rmqlog: messages with the key id-9: 2; the first 1 are shown\n"
+    jobs = rmqlog.rows("trace", path, "--key", "id-9", "--topic", "Jobs")
+    assert {row["msgId"] for row in jobs} == {row["msgId"] for row in found if row["topic"] == "Jobs"}
+    place = next(row for row in found if row["topic"] == "Jobs")
+    named = f"Jobs/{place['queueId']}@{place['queueOffset']}"
+    assert rmqlog.rows("trace", path, named) == rmqlog.rows("trace", path, place["msgId"])
+    assert rmqlog.fails(2, "trace", path, "--key", "nobody") == "no message has the key 'nobody'"
+    assert "an id or --key KEY, and not both" in rmqlog.fails(1, "trace", path, "a", "--key", "b")
+    assert "an id or --key KEY, and not both" in rmqlog.fails(1, "trace", path)
 
 
 def test_messages_that_wait(rmqlog: Runner, golden: Golden) -> None:

@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.address import parse_address, read_address
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
+    HEAD_FILTERS,
     MESSAGE_FILTERS,
     Command,
     Filters,
@@ -20,7 +22,7 @@ from rmq_spark.cli.options import (
     known_topics,
     store_argument,
 )
-from rmq_spark.cli.output import Output, output_options, write_rows
+from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.progress import Progress
 from store_format.display.text import shown
 
@@ -60,7 +62,7 @@ def warn_of_damage(tolerance: Tolerance) -> int:
 @click.command("head")
 @store_argument()
 @skip_damage_option
-@filter_options(*MESSAGE_FILTERS, limit=_COUNT)
+@filter_options(*HEAD_FILTERS, "offset", limit=_COUNT)
 @output_options(raw=True)
 def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, output: Output) -> int:
     """The first messages.
@@ -69,6 +71,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
 
     \b
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
+    rmqlog head /data/store --topic Orders --queue 2 --offset 100 -n 5
     """
     from rmq_spark.cli.reading import first_messages, message_columns
 
@@ -79,7 +82,20 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
         output, (batch for table in tables for batch in table.select(names).to_batches()), names
     ):
         filters.refuse_unknown_topic(known_topics(stores))
+        _refuse_offset_after_all(stores, filters)
     return warn_of_damage(tolerance)
+
+
+def _refuse_offset_after_all(stores: list[MessageStore], filters: Filters) -> None:
+    """Raises NotFoundError if every chosen queue ends at or before `--offset`."""
+    from rmq_spark.cli.reading import chosen_queues
+
+    if filters.offset is None:
+        return
+    ends = [queue.max_offset for store in stores for queue in chosen_queues(store, filters)]
+    if ends and max(ends) <= filters.offset:
+        last = f"the last offset is {max(ends) - 1}" if max(ends) else "the queues are empty"
+        raise NotFoundError(f"no message has the offset {filters.offset} or a later one; {last}")
 
 
 @click.command("tail")
@@ -95,7 +111,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
     help="Seconds between two checks for new messages.",
 )
 @skip_damage_option
-@filter_options(*MESSAGE_FILTERS, limit=_COUNT)
+@filter_options(*HEAD_FILTERS, limit=_COUNT)
 @output_options(raw=True)
 def tail_(
     stores: list[MessageStore],
@@ -144,12 +160,13 @@ def tail_(
 @click.argument("id", metavar="ID")
 @output_options(raw=True)
 def get_(stores: list[MessageStore], id: str, output: Output) -> int:
-    """One message by its id.
+    """One message by its id, or by topic, queue and offset.
 
     The id is the one that a client reports (UNIQ_KEY), or an offset message id. All copies of the message are
-    shown.
+    shown. TOPIC/QUEUE@OFFSET names the message of a queue offset.
 
     \b
+    rmqlog get /data/store Orders/2@100
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001
     rmqlog get /data/store 7F0000010A1B18B4AAC20000000A0001 -o raw > body
     """
@@ -158,6 +175,11 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     names = message_columns(output)
     as_records = output.form == "table" and not output.columns
     names = ALL_COLUMNS if as_records else names
+    write = write_records if as_records else write_rows
+    address = parse_address(id)
+    if address is not None:
+        write(output, read_address(stores, address, names), names)
+        return OK
     founds = []
     for store in stores:
         with Progress("get", 0) as progress:
@@ -167,39 +189,56 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
                 )
             )
     batches = (batch for found in founds for batch in found.table.select(names).to_batches())
-    if as_records:
-        from rmq_spark.cli.output import write_records
-
-        count = write_records(output, batches, names)
-    else:
-        count = write_rows(output, batches, names)
-    return _report_search(founds, count, f"no message has the id {id!r}")
+    return _report_search(founds, write(output, batches, names), f"no message has the id {id!r}")
 
 
 @click.command("find")
 @store_argument()
+@click.argument("word", metavar="[WORD]", required=False)
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
-@filter_options(*MESSAGE_FILTERS)
+@filter_options(*MESSAGE_FILTERS, "body")
 @output_options(raw=True)
 def find_(
-    stores: list[MessageStore], message_id: str | None, no_index: bool, filters: Filters, output: Output
+    stores: list[MessageStore],
+    word: str | None,
+    message_id: str | None,
+    no_index: bool,
+    filters: Filters,
+    output: Output,
 ) -> int:
-    """Messages by key, id, tag, time or condition.
+    """Messages by key, id, tag, time, body or condition.
 
-    A key or an id is looked up in the index files; parts of the commitlog without an index are scanned.
-    stderr reports how the messages were found and what was searched.
+    WORD is a key or an id. Keys and ids are looked up in the index files; parts of the commitlog without an
+    index are scanned. --body reads every message that the other filters choose. stderr reports how the
+    messages were found and what was searched.
 
     \b
-    rmqlog find /data/store --key order-1234
+    rmqlog find /data/store order-1234
     rmqlog find /data/store --topic Orders --tag paid --since -2h
+    rmqlog find /data/store --topic Orders --since -2h --body '"amount":0'
     """
-    from rmq_spark.cli.reading import find_in, message_columns
+    from rmq_spark.cli.reading import find_in, find_word, message_columns
 
-    if filters.key is not None and message_id is not None:
-        raise click.UsageError("--key and --id are given together; use only one of them")
+    given = [
+        name
+        for name, value in (("WORD", word), ("--key", filters.key), ("--id", message_id))
+        if value is not None
+    ]
+    if len(given) > 1:
+        raise click.UsageError(f"{' and '.join(given)} are given together; use only one of them")
+    if not given and filters.is_empty:
+        raise click.UsageError(
+            "find needs a condition: a key or id, or a filter such as --topic, --tag, --since or --body; "
+            "rmqlog head and tail show messages without a condition, export writes all of them"
+        )
     names = message_columns(output)
-    founds = [find_in(store, filters, message_id, names, use_index=not no_index) for store in stores]
+    founds = [
+        find_in(store, filters, message_id, names, use_index=not no_index)
+        if word is None
+        else find_word(store, word, filters, names, use_index=not no_index)
+        for store in stores
+    ]
     count = write_rows(
         output,
         _limited((batch for found in founds for batch in found.table.select(names).to_batches()), filters),

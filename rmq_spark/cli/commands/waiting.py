@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.address import parse_address, read_address
+from rmq_spark.cli.bodies import wants_bodies, with_body_option
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
@@ -16,6 +18,8 @@ from store_format.display.text import shown
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from store_format import MessageStore
 
 _DLQ = (
@@ -55,27 +59,62 @@ _HALF = (
 )
 _DECISIONS = ("decision", "state", "topic", "queueId", "producerGroup", "halfQueueOffset", "msgId")
 _TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
+_TRACED_MAX = 20
 _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unknown")
 
 
 @click.command("trace")
 @store_argument()
-@click.argument("id", metavar="ID")
+@click.argument("id", metavar="[ID]", required=False)
+@filter_options("topic", "key", "limit", limit=_TRACED_MAX)
 @output_options()
-def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
+def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output: Output) -> None:
     """The life of a message as a timeline.
 
     Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
-    offsets are past it.
+    offsets are past it. With --key, the timelines of all messages that have the key, one after the other;
+    --topic and -n (20) choose among these messages.
 
     \b
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
+    rmqlog trace /data/store Orders/2@100
+    rmqlog trace /data/store --key order-1234
     """
+    from rmq_spark.cli.reading import ids_of_key
     from store_format.views.trace import TRACE_COLUMNS
 
-    batches = [batch for store in stores for batch in store.trace(id).to_batches()]
-    if not show_batches(output, batches, [column.name for column in TRACE_COLUMNS], _TRACE):
-        raise NotFoundError(f"no message has the id {id!r}")
+    names = [column.name for column in TRACE_COLUMNS]
+    if (id is None) == (filters.key is None):
+        raise click.UsageError("trace needs an id or --key KEY, and not both")
+    if id is not None:
+        if filters.topic is not None:
+            raise click.UsageError("--topic needs --key")
+        address = parse_address(id)
+        if address is not None:
+            id = read_address(stores, address, ("msgId",))[0]["msgId"][0].as_py()
+        batches = [batch for store in stores for batch in store.trace(id).to_batches()]
+        if not show_batches(output, batches, names, _TRACE):
+            raise NotFoundError(f"no message has the id {id!r}")
+        return
+    ids = ids_of_key(stores, filters)
+    if not ids:
+        raise NotFoundError(f"no message has the key {filters.key!r}")
+    traced = ids[: filters.limit]
+    batches = [
+        _named(batch, each) for each in traced for store in stores for batch in store.trace(each).to_batches()
+    ]
+    show_batches(output, batches, ["msgId", *names], ("msgId", *_TRACE))
+    kept = f"; the first {len(traced)} are shown" if len(traced) < len(ids) else ""
+    print(f"rmqlog: messages with the key {shown(str(filters.key))}: {len(ids)}{kept}", file=sys.stderr)
+
+
+def _named(batch: pa.RecordBatch, message_id: str) -> pa.RecordBatch:
+    """The batch with the column `msgId` in front."""
+    import pyarrow as pa
+
+    ids = pa.array([message_id] * batch.num_rows, pa.string())
+    columns = {"msgId": ids, **dict(zip(batch.schema.names, batch.columns, strict=True))}
+    return pa.RecordBatch.from_pydict(columns)
 
 
 @click.command("dlq")
@@ -92,14 +131,16 @@ def trace_(stores: list[MessageStore], id: str, output: Output) -> None:
 @click.option(
     "--apply", "apply_", is_flag=True, help="Write the messages; without --apply they are only shown."
 )
+@with_body_option
 @filter_options("topic", "tag", "key", "since", "until", "limit")
-@output_options()
+@output_options(raw=True)
 def dlq_(
     stores: list[MessageStore],
     group: str | None,
     resend: bool,
     to: str | None,
     apply_: bool,
+    with_body: bool,
     filters: Filters,
     output: Output,
 ) -> None:
@@ -112,17 +153,28 @@ def dlq_(
     while a broker runs on the store. Each dead letter is stored again once.
 
     \b
+    rmqlog dlq /data/store -g CG_orders --with-body -o jsonl --bodies json
     rmqlog dlq /data/store -g CG_orders --key A-17 --resend
     rmqlog dlq /data/store -g CG_orders --key A-17 --resend --apply
     """
+    body_at = "physicalOffset" if wants_bodies(output, with_body) else None
     if resend:
+        if body_at is not None:
+            raise click.UsageError("--resend shows no bodies; leave out --with-body and -o raw")
         _resend(stores, group, to, apply_, filters, output)
         return
     if to is not None or apply_:
         raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
     keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
     show_view(
-        output, stores, "deadLetters", _DLQ, filters.without_topic(), time_column="storeTimestamp", keep=keep
+        output,
+        stores,
+        "deadLetters",
+        _DLQ,
+        filters.without_topic(),
+        time_column="storeTimestamp",
+        keep=keep,
+        body_at=body_at,
     )
 
 
@@ -188,10 +240,16 @@ def _letters(count: int) -> str:
 @store_argument()
 @now_option
 @broker_conf_option
+@with_body_option
 @filter_options("topic", "queue", "tag", "key", "since", "until", "limit")
-@output_options()
+@output_options(raw=True)
 def delay_(
-    stores: list[MessageStore], now_ms: int, broker_conf: str | None, filters: Filters, output: Output
+    stores: list[MessageStore],
+    now_ms: int,
+    broker_conf: str | None,
+    with_body: bool,
+    filters: Filters,
+    output: Output,
 ) -> None:
     """Delayed messages that wait for delivery.
 
@@ -209,6 +267,7 @@ def delay_(
         broker_conf=broker_conf,
         time_column="dueTimestamp",
         keep=keep,
+        body_at="physicalOffset" if wants_bodies(output, with_body) else None,
     )
 
 
@@ -224,8 +283,9 @@ def delay_(
     "--rollback", metavar="ID", multiple=True, help="Roll back the half message with this msgId; repeatable."
 )
 @click.option("--apply", "apply_", is_flag=True, help="Write the decisions; without --apply only show them.")
+@with_body_option
 @filter_options("topic", "queue", "since", "until", "limit")
-@output_options()
+@output_options(raw=True)
 def half_(
     stores: list[MessageStore],
     now_ms: int,
@@ -234,10 +294,11 @@ def half_(
     commit: tuple[str, ...],
     rollback: tuple[str, ...],
     apply_: bool,
+    with_body: bool,
     filters: Filters,
     output: Output,
 ) -> None:
-    """Half messages of transactions: state, age; commit or roll back.
+    """Half messages of transactions; commit or roll back.
 
     --topic is the topic of the transaction; --since and --until are the time of the first half message.
 
@@ -249,7 +310,10 @@ def half_(
     rmqlog half /data/store --commit 7F0000010A1B18B4AAC20000000A0001
     rmqlog half /data/store --commit 7F0000010A1B18B4AAC20000000A0001 --apply
     """
+    body_at = "halfPhysicalOffset" if wants_bodies(output, with_body) else None
     if commit or rollback:
+        if body_at is not None:
+            raise click.UsageError("a decision shows no bodies; leave out --with-body and -o raw")
         if state is not None or filters != Filters(limit=filters.limit):
             raise click.UsageError(
                 "--commit and --rollback name the half messages; leave out --state and the filters"
@@ -268,6 +332,7 @@ def half_(
         now_ms=now_ms,
         time_column="firstStoreTimestamp",
         keep=keep,
+        body_at=body_at,
     )
 
 
