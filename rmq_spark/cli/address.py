@@ -14,7 +14,7 @@ from store_format.names import did_you_mean
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from store_format import MessageStore
+    from store_format import MessageStore, Queue
 
 _FORM = re.compile(r"([^/@]+)/([0-9]{1,9})@([0-9]{1,18})")
 _QUEUES_SHOWN = 8
@@ -47,33 +47,59 @@ def parse_address(text: str) -> Address | None:
 def read_address(
     stores: Sequence[MessageStore], address: Address, names: Sequence[str]
 ) -> list[pa.RecordBatch]:
-    """The message of each store at the address, with the columns `names`.
+    """The message of each store at the address, with the columns `names`. Raises as `_queues_with`."""
+    batches = [
+        batch
+        for _, queue in _queues_with(stores, address)
+        for batch in queue.read(address.offset, address.offset + 1, columns=names)
+        if batch.num_rows
+    ]
+    if not batches:
+        raise NotFoundError(f"no message at {address}")
+    return batches
 
-    Raises NotFoundError, with the topics, queues or offsets that exist, if no store has a message there.
+
+def physical_places(stores: Sequence[MessageStore], address: Address) -> list[tuple[MessageStore, int]]:
+    """(store, physical offset) of the message of each store at the address. The message may be damaged.
+
+    Raises as `_queues_with`.
     """
-    queues = [queue for store in stores for queue in store.queues(address.topic.__eq__)]
+    from store_format.consumequeue.slices import read_slice
+
+    places = []
+    for store, queue in _queues_with(stores, address):
+        if queue.scanned is None:
+            _, units = read_slice(queue.piece(address.offset, address.offset + 1))
+            found = units["physical_offset"].tolist()
+        else:
+            rows = queue.read(address.offset, address.offset + 1, columns=("physicalOffset",))
+            found = [offset for batch in rows for offset in batch["physicalOffset"].to_pylist()]
+        places += [(store, int(offset)) for offset in found[:1]]
+    return places
+
+
+def _queues_with(stores: Sequence[MessageStore], address: Address) -> list[tuple[MessageStore, Queue]]:
+    """(store, queue) for each store whose queue has the offset.
+
+    Raises NotFoundError, with the topics, queues or offsets that exist, if no store has it.
+    """
+    queues = [(store, queue) for store in stores for queue in store.queues(address.topic.__eq__)]
     if not queues:
         topics = sorted(known_topics(stores))
         if address.topic in topics:
             raise NotFoundError(f"the topic {address.topic!r} has no messages")
         hint = did_you_mean(address.topic, topics, "topics")
         raise NotFoundError(f"no topic is named {address.topic!r}; {hint}")
-    of_id = [queue for queue in queues if queue.queue_id == address.queue_id]
+    of_id = [(store, queue) for store, queue in queues if queue.queue_id == address.queue_id]
     if not of_id:
-        ids = sorted({queue.queue_id for queue in queues})
+        ids = sorted({queue.queue_id for _, queue in queues})
         named = ", ".join(map(str, ids[:_QUEUES_SHOWN])) + (" …" if len(ids) > _QUEUES_SHOWN else "")
         raise NotFoundError(f"{address.topic} has no queue {address.queue_id}; its queues are {named}")
-    batches = [
-        batch
-        for queue in of_id
-        if queue.min_offset <= address.offset < queue.max_offset
-        for batch in queue.read(address.offset, address.offset + 1, columns=names)
-        if batch.num_rows
-    ]
-    if not batches:
-        held = " and ".join(_offsets(queue.min_offset, queue.max_offset) for queue in of_id)
+    having = [each for each in of_id if each[1].min_offset <= address.offset < each[1].max_offset]
+    if not having:
+        held = " and ".join(_offsets(queue.min_offset, queue.max_offset) for _, queue in of_id)
         raise NotFoundError(f"no message at {address}; the queue {address.topic}/{address.queue_id} {held}")
-    return batches
+    return having
 
 
 def _offsets(start: int, stop: int) -> str:

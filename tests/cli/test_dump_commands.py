@@ -36,7 +36,12 @@ def test_a_dump_is_all_bytes_of_the_record(rmqlog: Runner, golden: Golden) -> No
 
 @pytest.mark.parametrize(
     "id_of",
-    [lambda row: row["msgId"], lambda row: row["properties"]["UNIQ_KEY"], lambda row: row["physicalOffset"]],
+    [
+        lambda row: row["msgId"],
+        lambda row: row["properties"]["UNIQ_KEY"],
+        lambda row: row["physicalOffset"],
+        lambda row: f"{row['topic']}/{row['queueId']}@{row['queueOffset']}",
+    ],
 )
 def test_a_place_is_an_offset_or_an_id(
     rmqlog: Runner, golden: Golden, id_of: Callable[[dict], object]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import json
+import select
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +17,8 @@ import pytest
 from store_format import CommitOptions, MessageColumns, MessageStore
 from store_format.message.columns import COLUMNS
 from tests.support import goldens
-from tests.support.cli_runs import Runner
+from tests.support.cli_runs import Runner, command, environment
+from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
@@ -145,6 +148,10 @@ def test_an_address_names_a_message_of_each_broker(rmqlog: Runner, golden: Golde
         places.setdefault(place, set()).add(row["brokerName"])
     shared = next(place for place, brokers in places.items() if len(brokers) == 2)
     assert {row["brokerName"] for row in rmqlog.rows("get", path, shared)} == places[shared]
+    said = rmqlog("find", path, "--topic", rows[0]["topic"]).err.splitlines()
+    assert [line.split(" found ")[0].rsplit(" ", 1)[0] for line in said] == [
+        f"rmqlog: {broker}:" for broker in sorted(places[shared])
+    ]
 
 
 @pytest.mark.parametrize("name", [STORE, "rocksdb-5.5.0", "batchcq-5.5.0"])
@@ -160,6 +167,21 @@ def test_head_from_a_queue_offset(rmqlog: Runner, golden: Golden, name: str) -> 
     assert said.startswith("no message has the offset 1000000000 or a later one; the last offset is ")
     tagged = rmqlog.rows("head", golden(name), *chosen, "--since", 1, "-n", 1, *NAMED)
     assert _places(tagged) == _places(wanted[:1])
+
+
+@pytest.mark.process
+def test_only_new_messages_are_followed(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 8))
+    arguments = command("tail", "-f", "-n", 0, "--interval", 0.05, root, "-o", "jsonl", *NAMED)
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, env=environment(), text=True) as run:
+        assert run.stdout is not None
+        written = 2  # messages of queue 0
+        while not select.select([run.stdout], [], [], 0.5)[0] and written < 100:
+            append(root, numbered("T", 4 * written, 1))
+            written += 1
+        assert 2 <= json.loads(run.stdout.readline())["queueOffset"] < written
+        run.kill()
 
 
 def test_no_messages_are_asked_for(rmqlog: Runner, golden: Golden) -> None:

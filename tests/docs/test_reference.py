@@ -83,7 +83,7 @@ def test_every_command_and_its_options_have_their_rows() -> None:
                 assert re.search(rf"^\| `[^`]*{option.opts[-1]}\b[^`]*` \| \w", section, re.MULTILINE), (
                     option.opts
                 )
-    assert "```text\nrmqlog dump /data/store 1073741824\n```" in tables
+    assert "```text\nrmqlog dump /data/store 1073741824\nrmqlog dump /data/store Orders/2@100\n```" in tables
     assert "\b" not in tables
 
 

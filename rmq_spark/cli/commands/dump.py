@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.address import parse_address, physical_places
 from rmq_spark.cli.cells import cell
 from rmq_spark.cli.exit_codes import DAMAGE, OK, NotFoundError
 from rmq_spark.cli.options import store_argument
@@ -36,11 +37,12 @@ _UNIT_SIZE_MAX = 64 << 20
 def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) -> int:
     """Show one record as annotated hex.
 
-    PLACE is a physical offset, a UNIQ_KEY or an offset message id. At a place without a record, the command
-    shows the bytes and the reason, and the exit code is 3. `-o raw` writes the bytes.
+    PLACE is a physical offset, a UNIQ_KEY, an offset message id, or TOPIC/QUEUE@OFFSET. At a place without a
+    record, the command shows the bytes and the reason, and the exit code is 3. `-o raw` writes the bytes.
 
     \b
     rmqlog dump /data/store 1073741824
+    rmqlog dump /data/store Orders/2@100
     """
     if output.columns:
         raise click.UsageError("--columns cannot be used with dump, which shows all fields of one record")
@@ -85,6 +87,9 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
                 "a physical offset belongs to one store, but STORE is a cluster: give one of its stores"
             )
         return [_at(stores[0], int(place))]
+    address = parse_address(place)
+    if address is not None:
+        return [_at(store, offset) for store, offset in physical_places(stores, address)]
     offsets = [
         (store, offset)
         for store in stores

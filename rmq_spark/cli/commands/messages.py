@@ -189,7 +189,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
                 )
             )
     batches = (batch for found in founds for batch in found.table.select(names).to_batches())
-    return _report_search(founds, write(output, batches, names), f"no message has the id {id!r}")
+    return _report_search(stores, founds, write(output, batches, names), f"no message has the id {id!r}")
 
 
 @click.command("find")
@@ -246,7 +246,7 @@ def find_(
     )
     if not count:
         filters.refuse_unknown_topic(known_topics(stores))
-    return _report_search(founds, count, "no message matches")
+    return _report_search(stores, founds, count, "no message matches")
 
 
 def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:
@@ -255,16 +255,17 @@ def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa
     return first_rows(batches, filters.limit)
 
 
-def _report_search(founds: list[Found], count: int, nothing: str) -> int:
-    """Reports on stderr how the messages were found, and returns the exit code.
+def _report_search(stores: list[MessageStore], founds: list[Found], count: int, nothing: str) -> int:
+    """Reports on stderr how each store's messages were found, and returns the exit code.
 
     Raises NotFoundError with the text `nothing` if there is no message.
     """
-    for found in founds:
+    for store, found in zip(stores, founds, strict=True):
+        broker = f"{shown(store.broker_name)}: " if len(stores) > 1 else ""
         looked = (
             f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
         )
-        print(f"rmqlog: {found.table.num_rows} found by {found.how}{looked}", file=sys.stderr)
+        print(f"rmqlog: {broker}{found.table.num_rows} found by {found.how}{looked}", file=sys.stderr)
     is_partial = any(found.searched.damaged_bytes for found in founds)
     if not count and not is_partial:
         raise NotFoundError(nothing)

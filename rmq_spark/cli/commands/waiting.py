@@ -103,7 +103,7 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
     batches = [
         _named(batch, each) for each in traced for store in stores for batch in store.trace(each).to_batches()
     ]
-    show_batches(output, batches, ["msgId", *names], ("msgId", *_TRACE))
+    show_batches(output, batches, ["msgId", *names], _TRACE if len(traced) == 1 else ("msgId", *_TRACE))
     kept = f"; the first {len(traced)} are shown" if len(traced) < len(ids) else ""
     print(f"rmqlog: messages with the key {shown(str(filters.key))}: {len(ids)}{kept}", file=sys.stderr)
 
