@@ -22,9 +22,12 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
     With `by_value`, the source text of `rmq_spark` and `store_format` travels with each query, for clusters
     whose Python workers have numpy and pyarrow but not this package.
 
+    Logs a warning if the Python of Spark's workers (PYSPARK_PYTHON) cannot import what a query needs.
+
     Also makes the session the active session of the calling thread: call it in each thread that writes.
     """
     from rmq_spark.spark.data_source import RmqLogDataSource
+    from rmq_spark.spark.worker_python import warn_of_worker_python
 
     source: type[DataSource] = RmqLogDataSource
     if by_value:
@@ -32,6 +35,7 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
 
         source = carried_data_source(RmqLogDataSource.name())
     spark.dataSource.register(source)
+    warn_of_worker_python(spark, by_value=by_value)
     # Spark looks up the format of a write in the active session of the JVM's thread, and a new thread has
     # none. createDataFrame is the only public function that sets the active session.
     spark.createDataFrame([], "n int")

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 BATCH = "batch"
 STREAM = "stream"
+WRITE = "write"
 
 
 @dataclass(frozen=True, slots=True)

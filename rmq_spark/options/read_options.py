@@ -17,7 +17,7 @@ from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
-from rmq_spark.options.option import BATCH, STREAM, Option, plain_fields, value_text
+from rmq_spark.options.option import BATCH, STREAM, WRITE, Option, plain_fields, value_text
 from rmq_spark.options.parse import Given
 from rmq_spark.options.pop_options import MAX_OFFSETS_PER_TRIGGER, PopOptions
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
@@ -42,25 +42,6 @@ _SPARKS_OWN = frozenset(
 # CREATE TABLE adds this property, TBLPROPERTIES, and each option a second time as `option.<name>`
 _CATALOG_MARK = "provider"
 _CATALOG_PREFIX = "option."
-
-# Names of a write, of Kafka's source and of RocketMQ's clients -> our names; the first known is suggested.
-FOREIGN_NAMES = {
-    "topic": ("subscribe",),
-    "topics": ("topic", "subscribe"),
-    "topicpattern": ("subscribePattern",),
-    "tag": ("subExpression",),
-    "tags": ("subExpression",),
-    "msgid": ("messageId",),
-    "groupid": ("group",),
-    "group.id": ("group",),
-    "kafka.group.id": ("group",),
-    "consumergroup": ("group",),
-    "maxfilespertrigger": ("maxOffsetsPerTrigger",),
-    "kafka.bootstrap.servers": ("path",),
-    "bootstrap.servers": ("path",),
-    "namesrvaddr": ("path",),
-    "nameserver": ("path",),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +163,7 @@ def user_options(
             continue
         if in_catalog and lower not in by_lower and _CATALOG_PREFIX + lower not in spelled:
             continue  # from TBLPROPERTIES
-        option = _known(name, by_lower)
+        option = _known(name, by_lower, where)
         if where is not None and where not in option.applies:
             raise OptionError(
                 f"{option.name} does not apply to a {where} query; "
@@ -197,13 +178,20 @@ def is_catalog(options: Mapping[str, str]) -> bool:
     return any(name.lower() == _CATALOG_MARK for name in options)
 
 
-def _known(name: str, by_lower: Mapping[str, Option]) -> Option:
+def _known(name: str, by_lower: Mapping[str, Option], where: str | None) -> Option:
     option = by_lower.get(name.lower())
     if option is not None:
         return option
-    meant = next((other for other in FOREIGN_NAMES.get(name.lower(), ()) if other.lower() in by_lower), None)
-    known = [option.name for option in by_lower.values()]
-    hint = did_you_mean(meant or name, known, "options", listed_max=len(known))
+    from rmq_spark.options.foreign_names import column_hint, foreign_hint, foreign_name  # only errors need it
+
+    known = [each.name for each in by_lower.values()]
+    foreign = foreign_name(name)
+    hint = column_hint(name) if where == WRITE else ""
+    if foreign is not None:
+        name = foreign.name
+        applicable = [each.name for each in by_lower.values() if where is None or where in each.applies]
+        hint = foreign_hint(foreign, known, applicable, where or BATCH)
+    hint = hint or did_you_mean(name, known, "options", listed_max=len(known))
     raise OptionError(f"unknown option {name!r}; {hint}")
 
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from rmq_spark.options import parse as values
 from rmq_spark.options.group_options import parse_group
-from rmq_spark.options.option import Option
+from rmq_spark.options.option import WRITE, Option
 from rmq_spark.options.parse import Given
 from rmq_spark.options.paths import file_path, single_path
 from rmq_spark.produce.queues import SELECTORS
@@ -15,7 +15,6 @@ from store_format.message.compression import COMPRESSION_TYPES
 from store_format.message.encode import MESSAGE_SIZE_MAX
 from store_format.message.hosts import parse_host
 
-WRITE = "write"
 NO_COMPRESSION = "NONE"
 
 _LONG_MAX = (1 << 63) - 1

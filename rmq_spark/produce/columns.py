@@ -129,13 +129,26 @@ WRITE_COLUMNS: tuple[WriteColumn, ...] = (
 
 _BY_LOWER = {column.name.lower(): column for column in WRITE_COLUMNS}
 
-# Columns of Spark's Kafka source and sink.
-_KAFKA = {
+# Columns of Spark's Kafka source and sink, and words of RocketMQ's clients and consoles.
+_FOREIGN_NAMES = {
     "value": "body",
     "key": "keys",
     "partition": "queueId",
     "headers": "properties",
     "timestamp": "bornTimestamp",
+    "message": "body",
+    "messagebody": "body",
+    "msg": "body",
+    "msgbody": "body",
+    "payload": "body",
+    "content": "body",
+    "data": "body",
+    "json": "body",
+    "userproperties": "properties",
+    "messagegroup": "shardingKey",
+    "hashkey": "shardingKey",
+    "delaylevel": "delayTimeLevel",
+    "borntime": "bornTimestamp",
 }
 
 # Types accepted for a type in the table. A value that does not fit its field is refused with its row.
@@ -217,12 +230,12 @@ def _write_column(name: str) -> WriteColumn:
     column = _BY_LOWER.get(name.lower())
     if column is not None:
         return column
-    meant = did_you_mean(_KAFKA.get(name.lower(), name), (column.name for column in WRITE_COLUMNS))
+    meant = did_you_mean(_FOREIGN_NAMES.get(name.lower(), name), (column.name for column in WRITE_COLUMNS))
     accepted = ", ".join(column.name for column in WRITE_COLUMNS if not column.ignored)
     hint = f"{meant} The" if meant else "the"
     raise OptionError(
         f"columns: unknown column {name!r}; {hint} columns of a write are {accepted}; put anything else "
-        "into properties, "
+        "into the body, as with to_json(struct('*')), into properties, "
         "or name it in the option propertyColumns"
     )
 

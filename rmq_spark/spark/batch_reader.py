@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
+from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from store_format.errors import StoreError, UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ class RmqLogReader(DataSourceReader):
     def __init__(self, scan: Scan) -> None:
         self._scan = scan  # plain values only
 
+    @short_errors
     def partitions(self) -> list[InputPartition]:
         options = self._scan.options
         _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in options.resolved()))
@@ -41,6 +43,7 @@ class RmqLogReader(DataSourceReader):
         # Never an empty list: for [] Spark calls read(InputPartition(None)).
         return [InputPartition(split) for split in planned.splits]
 
+    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         split = partition.value
         assert isinstance(split, Split)

@@ -23,6 +23,7 @@ from rmq_spark.services.decision_rows import check_name_columns
 from rmq_spark.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.spark.batch_reader import RmqLogReader
 from rmq_spark.spark.message_schema import fields_from_schema
+from rmq_spark.spark.short_errors import short_errors
 from rmq_spark.spark.stream_reader import RmqLogStreamReader
 from rmq_spark.spark.table_options import recall_options, remember_options
 from rmq_spark.spark.types import to_spark_schema
@@ -49,27 +50,32 @@ class RmqLogDataSource(DataSource):
     def name(cls) -> str:
         return "rmqlog"
 
+    @short_errors
     def schema(self) -> StructType:
         options = _option_dict(self.options)
         parsed = parse_read_options(options, where=None)  # a batch or a stream: Spark does not say which
         fields = fields_from_options(parsed) if parsed.view == MESSAGES else view_from_options(parsed)
         return remember_options(to_spark_schema(fields.to_arrow_schema()), options)
 
+    @short_errors
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_read_options(recall_options(schema, _option_dict(self.options)))
         if options.view != MESSAGES:
             return RmqLogViewReader(view_from_schema(schema, options), options)
         return RmqLogReader(Scan(fields_from_schema(schema, options), options))
 
+    @short_errors
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read_options(recall_options(schema, _option_dict(self.options), STREAM), where=STREAM)
         return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
 
+    @short_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         if overwrite:
             raise OptionError("a store can only be appended to: use mode('append'), or write to another path")
         return RmqLogWriter(begin_write(self._target(schema)))
 
+    @short_errors
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """In output mode complete (`overwrite`), each whole result is appended, as in Kafka's sink."""
         return RmqLogStreamWriter(self._target(schema))

@@ -11,6 +11,7 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
+from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
@@ -33,26 +34,32 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._scan = scan
         self._positions = _positions(scan)
 
+    @short_errors
     def initialOffset(self) -> dict[str, Any]:
         _log.info(
             "streaming %s", ", ".join(f"{name}={value}" for name, value in self._scan.options.resolved())
         )
         return self._positions.initial()
 
+    @short_errors
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
         # Spark passes both arguments; the defaults are for calls by hand. `limit` is not used: limits are
         # options, because Spark cannot combine several.
         return self._positions.latest(self._positions.initial() if start is None else start)
 
+    @short_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
         return self._positions.report()
 
+    @short_errors
     def prepareForTriggerAvailableNow(self) -> None:
         self._positions.bound_now()
 
+    @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         return [InputPartition(split) for split in self._positions.plan(start, end).splits]
 
+    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:  # Spark takes batches too
         split = partition.value
         assert isinstance(split, Split)

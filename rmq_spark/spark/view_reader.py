@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.stores import open_stores
+from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.spark.view_schema import ViewFields
 from store_format import MessageStore
 from store_format.errors import StoreError, UnsupportedFormatError
@@ -42,6 +43,7 @@ class RmqLogViewReader(DataSourceReader):
         self._fields = fields
         self._options = options
 
+    @short_errors
     def partitions(self) -> list[InputPartition]:
         _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in self._options.resolved()))
         now = time.time_ns() // 1_000_000
@@ -56,6 +58,7 @@ class RmqLogViewReader(DataSourceReader):
             for store in stores
         ]
 
+    @short_errors_of_rows
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         at = partition.value
         assert isinstance(at, _StoreAt)

@@ -12,6 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.services.decision_rows import collect_names, commit_decisions
 from rmq_spark.services.decisions import COMMIT, ROLLBACK
+from rmq_spark.spark.short_errors import short_errors
 from rmq_spark.write.send_back_rows import collect_places, commit_send_back
 from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, stage_rows
 from rmq_spark.write.target import WriteTarget
@@ -44,6 +45,7 @@ class RmqLogWriter(DataSourceArrowWriter):
     def __init__(self, target: WriteTarget) -> None:
         self._target = target  # plain values only
 
+    @short_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         options = self._target.options
         option = (
@@ -57,11 +59,13 @@ class RmqLogWriter(DataSourceArrowWriter):
             )
         return _staged_rows(self._target, iterator)
 
+    @short_errors
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         found = _staged(messages)
         in_stream = any(message.query_id is not None for message in found)  # inside foreachBatch
         _commit(self._target, found, self._target.options.txn, keeps_key=in_stream)
 
+    @short_errors
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         abort_write(self._target)
 
@@ -75,9 +79,11 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, target: WriteTarget) -> None:
         self._target = target
 
+    @short_errors
     def write(self, iterator: Iterator[pa.RecordBatch]) -> StagedMessage:
         return _staged_rows(self._target, iterator)
 
+    @short_errors
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
         if not found:
@@ -86,6 +92,7 @@ class RmqLogStreamWriter(DataSourceStreamArrowWriter):
         assert query_id is not None
         _commit(found[0].target, found, (query_id, batchId), keeps_key=True)
 
+    @short_errors
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         found = _staged(messages)
         abort_write(found[0].target if found else self._target)

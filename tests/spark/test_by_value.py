@@ -49,14 +49,19 @@ def importable(rows):
 print(*spark.sparkContext.parallelize([1], 1).mapPartitions(importable).collect()[0])
 
 sys.path.insert(0, sys.argv[2])  # the driver's own: workers go by the environment
+import logging
 import rmq_spark
+logging.basicConfig(filename="log")
 read = lambda: spark.read.format("rmqlog").option("subscribe", "Orders").load(sys.argv[1])
 rmq_spark.register(spark)
 try:
     read().count()
 except Exception as error:
     print("No module named 'rmq_spark'" in str(error))
+warned = open("log").read()
+print("has no rmq_spark, store_format" in warned and "PYSPARK_PYTHON" in warned and sys.executable in warned)
 rmq_spark.register(spark, by_value=True)
+assert open("log").read() == warned
 print(read().count(), read().where("tags = 'BB'").count())
 frame = spark.readStream.format("rmqlog").option("subscribe", "Orders").option("startingOffsets", "earliest").load(sys.argv[1])
 writing = frame.select("queueOffset").writeStream.format("memory").queryName("streamed").option("checkpointLocation", "checkpoint")
@@ -140,7 +145,7 @@ def test_the_code_travels_where_it_is_not_installed(
     printed = run(
         BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python
     ).splitlines()
-    assert printed[-4:] == ["numpy pyarrow", "True", expected(), expected().split()[0]]
+    assert printed[-5:] == ["numpy pyarrow", "True", "True", expected(), expected().split()[0]]
 
 
 def test_artifacts_do_not_reach_the_source_of_a_stream_4_3(tmp_path: Path) -> None:

@@ -1,7 +1,5 @@
 """What a person sees who asks for something wrong: one clear sentence with the nearest right answer, on the
-driver.
-
-Spark wraps it in a Python traceback; the sentence is asserted whole, so that it is known to arrive whole.
+driver, without a Python traceback.
 """
 
 from __future__ import annotations
@@ -28,7 +26,11 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
     "unknown": ({"subscripe": "Orders"}, "OptionError: unknown option 'subscripe'; did you mean subscribe?"),
     "of Kafka": (
         {"kafka.bootstrap.servers": "x:9092"},
-        "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path?",
+        "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path? The path is ",
+    ),
+    "of Kafka, spelled as in its documentation": (
+        {"includeHeaders": "true"},
+        "OptionError: unknown option 'includeHeaders'; message properties are always in the column ",
     ),
     "not a boolean": (
         {"failOnDataLoss": "no"},
@@ -121,6 +123,7 @@ def test_an_option_that_is_wrong(spark: SparkSession, golden: Golden, case: str)
     with pytest.raises(PySparkException) as caught:
         read(spark, golden(STORE), **options).collect()
     assert sentence in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_what_is_wrong_with_options_is_said_before_any_job(spark: SparkSession, golden: Golden) -> None:
@@ -223,4 +226,48 @@ def test_commitlog_files_that_overlap(spark: SparkSession, golden: Golden, tmp_p
     (root / "commitlog" / f"{262144:020d}").rename(root / "commitlog" / f"{262143:020d}")
     sentence = sentence_of(spark, root)
     assert "CorruptStoreError" in sentence
+    assert "Traceback" not in sentence
     assert str(root / "commitlog" / f"{262143:020d}") in sentence
+
+
+# ---- without our traceback ---------------------------------------------------------------------------------
+
+
+def test_an_error_on_the_driver_is_one_line(spark: SparkSession, golden: Golden) -> None:
+    """What Spark was doing, and our sentence."""
+    with pytest.raises(AnalysisException) as caught:
+        read(spark, golden(STORE), topic="Orders")
+    line, *rest = str(caught.value).splitlines()
+    assert line.startswith("[PYTHON_DATA_SOURCE_ERROR]")
+    assert line.endswith(" store_format.errors.OptionError: unknown option 'topic'; did you mean subscribe?")
+    assert len(rest) <= 2, rest  # SQLSTATE
+
+
+def test_an_error_in_a_task_has_no_python_traceback(
+    spark: SparkSession, golden: Golden, tmp_path: Path
+) -> None:
+    """The read of a damaged record, and a row that cannot be written."""
+    root = copy_of(golden, STORE, tmp_path)
+    with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
+        file.seek(361 + 88)  # the first byte of the body of Orders-0's first message
+        file.write(b"?")
+    with pytest.raises(PySparkException, match="ChecksumError") as caught:
+        read(spark, root, subscribe="Orders").collect()
+    assert "Traceback" not in str(caught.value)
+    empty = spark.sql("SELECT 'T' AS topic, CAST('' AS BINARY) AS body")
+    with pytest.raises(PySparkException, match="IllegalMessageError") as caught:
+        empty.write.format("rmqlog").mode("append").save(str(tmp_path / "new"))
+    assert "Traceback" not in str(caught.value)
+
+
+def test_other_exceptions_keep_their_traceback(spark: SparkSession, golden: Golden) -> None:
+    """Spark's switch is set in the worker that fails with our error, which ends: others are not affected."""
+    with pytest.raises(AnalysisException):
+        read(spark, golden(STORE), topic="Orders")
+
+    def fails(rows: object) -> object:
+        raise ValueError("a bug of the user")
+
+    with pytest.raises(PySparkException, match="a bug of the user") as caught:
+        spark.range(1).mapInArrow(fails, "id long").collect()  # type: ignore[arg-type]  # it never returns
+    assert "Traceback" in str(caught.value)

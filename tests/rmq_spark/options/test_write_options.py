@@ -6,10 +6,11 @@ import pickle
 
 import pytest
 
+from rmq_spark.options.option import WRITE
 from rmq_spark.options.parse import Given, duration_ms, number
 from rmq_spark.options.read_table import OPTIONS
 from rmq_spark.options.write_options import NewStoreOptions, parse_write_options
-from rmq_spark.options.write_table import WRITE, WRITE_OPTIONS
+from rmq_spark.options.write_table import WRITE_OPTIONS
 from rmq_spark.produce.bodies import Compression
 from store_format.errors import OptionError
 

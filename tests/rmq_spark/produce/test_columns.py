@@ -88,6 +88,11 @@ def test_types_that_say_the_same_are_taken(name: str, kind: pa.DataType) -> None
                 "tags, keys, flag,"
             ),
         ),
+        (
+            pa.field("payload", pa.string()),
+            "columns: unknown column 'payload'; did you mean body? The columns of",
+        ),
+        (pa.field("amount", pa.float64()), "put anything else into the body, as with to_json(struct('*')), "),
         (pa.field("xyzzy", pa.string()), "columns: unknown column 'xyzzy'; the columns of a write are body,"),
         (
             pa.field("Value", pa.string()),
