@@ -13,7 +13,31 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
 
-__all__ = ["drop_duplicates", "register"]
+    from rmq_spark.store import LogCluster, LogStore
+
+__all__ = ["drop_duplicates", "open", "register"]
+
+
+def open(path: str) -> LogStore | LogCluster:
+    """Opens a store, or the directory of a cluster with one store for each broker. Needs no Spark.
+
+    Both have `topics()`, `queues()`, `view(name)`, `find(...)` and `messages(topic, since=, until=, where=)`;
+    the charts of `rmq_spark.charts` take both. Reading changes no file and takes no lock.
+
+    Raises StoreNotFoundError for a directory without a store, OptionError for two copies of one broker.
+
+    Example::
+
+        import rmq_spark
+
+        store = rmq_spark.open("/data/store")
+        store.messages("Orders", columns=["storeTimestamp", "keys", "body"], since="-2h").to_table()
+        store.queue("Orders", 0).to_table()
+        store.view("lag")
+    """
+    from rmq_spark.store import open_path
+
+    return open_path(path)
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:

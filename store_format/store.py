@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.index.geometry import DEFAULT_GEOMETRY
-from store_format.message.columns import DEFAULT_COLUMNS
-from store_format.read.store import Store, decode_options_of
+from store_format.message.columns import DEFAULT_COLUMNS, decode_options_of
+from store_format.read.store import Store
 
 # Writing, searching, views and diagnosis are imported where they are used: they are half of the code, and
 # the command line would wait for it at each start.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from store_format.search.found import Found
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class MessageStore(Store):
     """A broker's store directory: `Store`, plus writing, searching, views and checks.
 

@@ -1,4 +1,12 @@
-"""Charts for notebooks: rate and size over time, busy queues, latency, lag, and a map of the store's files.
+"""Charts for notebooks: rate, busy queues, latency, lag, disk use, delayed messages, dead letters, files.
+
+`overview(store)` draws the most important ones. A chart takes a store or a cluster from `rmq_spark.open`,
+most take a `topic` too::
+
+    import rmq_spark
+    from rmq_spark import charts
+
+    charts.rate(rmq_spark.open("/data/store"), topic="Orders")
 
 `pip install 'rmq-spark[notebook]'` installs altair, which is imported when a chart is drawn; `rate_data` and
 the other `…_data` functions need only Arrow.
@@ -8,10 +16,18 @@ from rmq_spark.charts.counting import MESSAGE_COLUMNS
 from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
 from rmq_spark.charts.drawing import heat_map, lag, latency, rate
 from rmq_spark.charts.file_map import file_map, file_map_data
+from rmq_spark.charts.view_data import dead_letters_data, delayed_data, disk_use_data
+from rmq_spark.charts.view_drawing import dead_letters, delayed, disk_use, overview
 
 __all__ = [
     "MESSAGE_COLUMNS",
     "Drawn",
+    "dead_letters",
+    "dead_letters_data",
+    "delayed",
+    "delayed_data",
+    "disk_use",
+    "disk_use_data",
     "file_map",
     "file_map_data",
     "heat_data",
@@ -20,6 +36,7 @@ __all__ = [
     "lag_data",
     "latency",
     "latency_data",
+    "overview",
     "rate",
     "rate_data",
 ]

@@ -13,9 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_spark.store import LogCluster, messages_in
 from store_format.errors import OptionError
+from store_format.read.store import Queue, Store
 
 Messages: TypeAlias = "pa.Table | pa.RecordBatch | Iterable[pa.RecordBatch]"
+Source: TypeAlias = "Store | LogCluster | Queue | Messages"
 
 MESSAGE_COLUMNS = ("brokerName", "topic", "queueId", "bornTimestampMs", "storeTimestampMs", "storeSize")
 
@@ -103,6 +106,21 @@ def count(table: pa.Table, keys: tuple[str, ...], sums: tuple[str, ...] = ("mess
 def with_ones(table: pa.Table) -> pa.Table:
     """The table with a column `messages` of ones."""
     return table.append_column("messages", pa.array(np.ones(table.num_rows, np.int64)))
+
+
+def messages_of(source: Source, topic: str | None = None) -> Messages:
+    """The messages of a store, a cluster or a queue with MESSAGE_COLUMNS; other messages as they are.
+
+    `topic` chooses a topic, or topics by a pattern such as `Order*`; without it, RocketMQ's own topics of a
+    store are left out. Raises OptionError for a topic of anything but a store or a cluster.
+    """
+    if isinstance(source, Store):
+        return messages_in([source], topic, MESSAGE_COLUMNS)
+    if isinstance(source, LogCluster):
+        return messages_in(source.stores, topic, MESSAGE_COLUMNS)
+    if topic is not None:
+        raise OptionError(f"topic={topic!r} goes with a store or a cluster, found a {type(source).__name__}")
+    return source.read(columns=MESSAGE_COLUMNS) if isinstance(source, Queue) else source
 
 
 def batches_with(

@@ -11,12 +11,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from rmq_spark.charts.counting import Messages
+from rmq_spark.charts.counting import Source, messages_of
 from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
+from rmq_spark.charts.view_data import lag_rows
 from store_format.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
     import altair as alt
+
+    from rmq_spark.store import LogCluster
+    from store_format.read.store import Store
 
 _WIDTH, _HEIGHT, _ROW = 640, 130, 17
 _TICKS_MAX = 8
@@ -28,23 +32,28 @@ _TICKS_MS = (
 )  # fmt: skip
 
 
-def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> alt.VConcatChart:
+def rate(
+    source: Source, *, topic: str | None = None, title: str = "Messages and bytes over time"
+) -> alt.VConcatChart:
     """Messages and bytes a second by store time, one colour a topic.
 
-    Needs the columns topic, storeTimestampMs and storeSize.
+    `source` is a store, a cluster or a queue; or messages with the columns topic, storeTimestampMs and
+    storeSize, as a table or as batches. `topic` chooses topics of a store or a cluster.
+
+    Example: `charts.rate(rmq_spark.open("/data/store"), topic="Orders")`.
     """
     require_altair()
     import altair as alt
 
-    drawn = rate_data(messages)
-    base = _in_steps(drawn).mark_rect().properties(width=_WIDTH, height=_HEIGHT)
+    drawn = rate_data(messages_of(source, topic))
+    base = in_steps(drawn).mark_rect().properties(width=_WIDTH, height=_HEIGHT)
     panels = []
     for name, label in (("messagesPerSecond", "messages / s"), ("bytesPerSecond", "bytes / s")):
         # mark_bar does not stack bars with a width in time; the transform does.
         stacked = base.transform_stack(stack=name, as_=["low", "high"], groupby=["startMs"])
         panels.append(
             stacked.encode(
-                x=_time(drawn),
+                x=time_axis(drawn),
                 x2="stopMs",
                 y=alt.Y("low:Q", title=label, axis=alt.Axis(format="~s", tickCount=5)),
                 y2="high:Q",
@@ -56,21 +65,24 @@ def rate(messages: Messages, *, title: str = "Messages and bytes over time") -> 
     return chart
 
 
-def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues over time") -> alt.Chart:
+def heat_map(
+    source: Source, *, topic: str | None = None, bytes_: bool = False, title: str = "Queues over time"
+) -> alt.Chart:
     """The busy times of each queue; `bytes_` colours by bytes instead of messages.
 
-    Needs the columns topic, queueId, storeTimestampMs and storeSize.
+    `source` and `topic` are those of `rate`; messages need the columns topic, queueId, storeTimestampMs and
+    storeSize.
     """
     require_altair()
     import altair as alt
 
-    drawn = heat_data(messages)
+    drawn = heat_data(messages_of(source, topic))
     name = "bytes" if bytes_ else "messages"
     chart: alt.Chart = (
-        _in_steps(drawn)
+        in_steps(drawn)
         .mark_rect()
         .encode(
-            x=_time(drawn),
+            x=time_axis(drawn),
             x2="stopMs",
             y=alt.Y(
                 "queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260, grid=True, tickBand="extent")
@@ -89,13 +101,16 @@ def heat_map(messages: Messages, *, bytes_: bool = False, title: str = "Queues o
 
 
 def latency(
-    messages: Messages, *, title: str = "From the producer's clock to the broker's"
+    source: Source, *, topic: str | None = None, title: str = "From the producer's clock to the broker's"
 ) -> alt.LayerChart:
-    """Messages by the time from born to stored; needs topic, bornTimestampMs and storeTimestampMs."""
+    """Messages by the time from born to stored.
+
+    `source` and `topic` are those of `rate`; messages need topic, bornTimestampMs and storeTimestampMs.
+    """
     require_altair()
     import altair as alt
 
-    drawn = latency_data(messages)
+    drawn = latency_data(messages_of(source, topic))
     x = alt.X("delay:O", title="born → stored", sort=None, axis=alt.Axis(labelAngle=-35, labelLimit=160))
     data = alt.Chart(inline_rows(drawn.table))
     bars = data.mark_bar().encode(
@@ -113,16 +128,23 @@ def latency(
     return chart
 
 
-def lag(table: pa.Table, *, title: str = "Lag of groups") -> alt.FacetChart:
-    """The unread messages of each group by queue; `table` is `store.view("lag")` or from `consume.lag`.
+def lag(
+    source: Store | LogCluster | pa.Table,
+    *,
+    topic: str | None = None,
+    group: str | None = None,
+    title: str = "Lag of groups",
+) -> alt.FacetChart:
+    """The unread messages of each group by queue, of all topics and groups or of one.
 
+    `source` is a store, a cluster, or a table like `store.view("lag")`, such as that of `consume.lag`.
     Messages that retention deleted unread have their own colour. A queue without a committed offset has a
     text instead of a bar.
     """
     require_altair()
     import altair as alt
 
-    drawn = lag_data(table)
+    drawn = lag_data(lag_rows(source, topic, group))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
     chart: alt.FacetChart = (
         alt.layer(*_lag_layers(), data=inline_rows(drawn.table))
@@ -192,7 +214,7 @@ def inline_rows(table: pa.Table) -> alt.InlineData:
     return alt.InlineData(values=table.to_pylist())
 
 
-def _time(drawn: Drawn) -> alt.X:
+def time_axis(drawn: Drawn, what: str = "stored") -> alt.X:
     """An x axis of ms since the epoch, labelled in UTC. Vega's time axis has at most one tick a second."""
     import altair as alt
 
@@ -212,11 +234,11 @@ def _time(drawn: Drawn) -> alt.X:
         values=list(range(-(-first // step) * step, stop + 1, step)),
         labelExpr=f"utcFormat(datum.value, '{labels}')",
     )
-    title = f"stored, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)"
+    title = f"{what}, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)"
     return alt.X("startMs:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)
 
 
-def _in_steps(drawn: Drawn) -> alt.Chart:
+def in_steps(drawn: Drawn) -> alt.Chart:
     """A chart of a table with time steps; `from` and `to` are texts in UTC for the tooltips."""
     import altair as alt
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 
@@ -49,7 +49,15 @@ _SCHEMA = pa.schema(
 )
 
 _Piece = dict[str, Any]  # Any: values of _SCHEMA
-_Fill = tuple[str, int, float]  # name of a queue or file, entries, used share
+
+
+class _Fill(NamedTuple):
+    """A queue or an index file: its name, entries and used share. `damage` says why it cannot be read."""
+
+    name: str
+    entries: int
+    share: float
+    damage: str = ""
 
 
 def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Drawn:
@@ -71,11 +79,11 @@ def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Draw
     )
     for kind, read in readers:
         try:
-            fills = sorted(read(store), key=lambda fill: (-fill[1], fill[0]))
+            fills = sorted(read(store), key=lambda fill: (not fill.damage, -fill.entries, fill.name))
         except (StoreError, OSError) as error:
             notes.append(harmless(f"{kind} cannot be drawn: {error}", _NOTE_MAX))
             continue
-        pieces += (piece for fill in fills[:_FILLS_MAX] for piece in _fill_pieces(kind, *fill))
+        pieces += (piece for fill in fills[:_FILLS_MAX] for piece in _fill_pieces(kind, fill))
         if not fills:
             notes.append(f"there are no {kind}")
         if len(fills) > _FILLS_MAX:
@@ -170,32 +178,43 @@ def _log_notes(log: LogParts) -> Iterator[str]:
 
 
 def _queue_fills(store: Store) -> Iterator[_Fill]:
-    """One fill for all files of a queue. None without consume queue files (RocksDB), and nothing is read."""
+    """One fill for all files of a queue. None without consume queue files (RocksDB), and nothing is read.
+
+    A queue whose files are damaged or lost counts as one damaged file of their length.
+    """
+    if not store.has_consume_queues:
+        return
+    taken = store.snapshot()
     sums: dict[str, tuple[int, int, int]] = {}
-    if store.has_consume_queues:
-        for _, _, size, fill in queue_files(store, store.snapshot().queues):
-            if fill.entries is not None and fill.used is not None:
-                name = f"{fill.topic}-{fill.queue_id}"
-                entries, used, total = sums.get(name, (0, 0, 0))
-                sums[name] = (entries + fill.entries, used + fill.used, total + size)
+    lengths = dict.fromkeys(taken.damaged, 0)
+    for _, _, size, fill in queue_files(store, taken.queues):
+        key = (fill.topic, fill.queue_id)
+        if key in lengths:
+            lengths[key] += size
+        elif fill.entries is not None and fill.used is not None:
+            name = f"{fill.topic}-{fill.queue_id}"
+            entries, used, total = sums.get(name, (0, 0, 0))
+            sums[name] = (entries + fill.entries, used + fill.used, total + size)
+    for (topic, queue_id), length in lengths.items():
+        yield _Fill(f"{topic}-{queue_id}", 0, 1.0, f"{length:,} bytes, damaged" if length else "no files")
     for name, (entries, used, total) in sums.items():
-        yield name, entries, used / total if total else 0.0
+        yield _Fill(name, entries, used / total if total else 0.0)
 
 
 def _index_fills(store: Store) -> Iterator[_Fill]:
     """An index file whose entries do not prove its capacity counts as full of its entries."""
     for _, path, _, fill in index_files(store):
         entries = fill.entries or 0
-        yield (
-            os.path.basename(path),
-            entries,
-            float(entries > 0) if fill.fill is None else min(fill.fill, 1.0),
-        )
+        share = float(entries > 0) if fill.fill is None else min(fill.fill, 1.0)
+        yield _Fill(os.path.basename(path), entries, share)
 
 
-def _fill_pieces(kind: str, name: str, entries: int, share: float) -> Iterator[_Piece]:
-    used = max(share, 1 / CELLS if entries else 0.0)
-    numbers = f"{entries:,} entries, {share:.1%} full"
+def _fill_pieces(kind: str, fill: _Fill) -> Iterator[_Piece]:
+    if fill.damage:
+        yield _piece(kind, fill.name, Part.DAMAGE, 0.0, 1.0, fill.damage)
+        return
+    used = max(fill.share, 1 / CELLS if fill.entries else 0.0)
+    numbers = f"{fill.entries:,} entries, {fill.share:.1%} full"
     for part, low, high in ((Part.MESSAGES, 0.0, used), (Part.UNWRITTEN, used, 1.0)):
         if low < high:
-            yield _piece(kind, name, part, low, high, numbers)
+            yield _piece(kind, fill.name, part, low, high, numbers)

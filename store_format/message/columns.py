@@ -6,7 +6,7 @@ the name of a property.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from store_format.errors import OptionError
 from store_format.message.column_builders import TIMESTAMP_TYPE, MessageRows, offset_msg_id
 from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.property_table import WORDS_TYPE
@@ -90,6 +91,14 @@ class DecodeOptions:
     @property
     def filters(self) -> bool:
         return any(wish is not None for wish in (self.tags, self.key, self.message_id, self.where))
+
+
+def decode_options_of(columns: Sequence[str], verify_crc: bool) -> DecodeOptions:
+    """The options for these columns. Raises OptionError for a name that is no column."""
+    unknown = [name for name in columns if name not in COLUMNS]
+    if unknown:
+        raise OptionError(f"unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
+    return DecodeOptions(tuple(columns), verify_crc, BODY_SIZE_MAX)
 
 
 def arrow_schema(names: Collection[str]) -> pa.Schema:

@@ -20,7 +20,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.consumequeue.message_entries import FoundEntries, find_entries, has_queue_offset
-from store_format.consumequeue.slices import QueueSlice
+from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
 from store_format.message.columns import DecodeOptions, decode_parts
@@ -72,6 +72,13 @@ class LogQueue:
         """
         starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
         return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
+
+    @property
+    def range(self) -> QueueRange:
+        """The offsets of the queue. No file has them."""
+        return QueueRange(
+            self.topic, self.queue_id, self.min_offset, self.max_offset, None, is_batch=self.is_batch
+        )
 
     @property
     def hides_messages(self) -> bool:

@@ -10,6 +10,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from operator import attrgetter
 from typing import Self
 
 import pyarrow as pa
@@ -19,15 +20,15 @@ from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary
 from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.display.text import shown
 from store_format.errors import (
     OffsetOutOfRangeError,
-    OptionError,
     StoreError,
     StorePermissionError,
     UnsupportedFormatError,
 )
 from store_format.files.read import FileCache, refuse
-from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions
+from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.read.log_end import find_log_end
@@ -42,10 +43,11 @@ from store_format.read.unfiled_queues import UnfiledQueues
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 8
+_KEY = attrgetter("key")  # topic and id of a queue
 _LOOKS_MAX = 100  # while a writer replaces rebuilt queues, microseconds each
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Store:
     """The directory of one broker's store, opened for reading.
 
@@ -87,6 +89,9 @@ class Store:
         log = CommitLog.open(directories, files)
         name = broker_name or broker_name_of(root)
         return cls(root, name, log, directories, files, {} if skip_unreadable else None)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.broker_name} at {self.path}>"
 
     @property
     def state(self) -> StoreState:
@@ -190,12 +195,12 @@ class Store:
             return self._scanned(self.survey(select))
         taken = self.snapshot(select)
         if not taken.damaged:
-            return sorted(self.queues_of(taken), key=_topic_and_id)
+            return sorted(self.queues_of(taken), key=_KEY)
         topics = {topic for topic, _ in taken.damaged}
         found = self.survey(topics.__contains__)
         scanned = [queue for queue in self._scanned(found) if queue.key in taken.damaged]
         # all of them read with the later listing of the commitlog
-        return sorted(self.queues_of(replace(taken, log=found.log)) + scanned, key=_topic_and_id)
+        return sorted(self.queues_of(replace(taken, log=found.log)) + scanned, key=_KEY)
 
     def queues_of(self, taken: Snapshot) -> list[Queue]:
         """The queues of a snapshot, with the commitlog files that the snapshot has listed."""
@@ -204,7 +209,7 @@ class Store:
 
     def _scanned(self, found: Survey) -> list[Queue]:
         store = replace(self, log=found.log)
-        return [Queue(store, _log_range(queue), queue) for _, queue in sorted(found.queues.items())]
+        return [Queue(store, queue.range, queue) for _, queue in sorted(found.queues.items())]
 
     def queue(self, topic: str, queue_id: int) -> Queue:
         """One queue. Raises OffsetOutOfRangeError, naming what is there, when the store has no such queue."""
@@ -265,13 +270,17 @@ class Store:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Queue:
     """One queue of a store, as it was when the store listed it."""
 
     store: Store
     range: QueueRange
     scanned: LogQueue | None  # set if the queue is read by a scan of the commitlog
+
+    def __repr__(self) -> str:
+        offsets = f"offsets {self.min_offset:,} to {self.max_offset:,}"
+        return f"<Queue {shown(self.topic)}-{self.queue_id} of {self.store.broker_name}: {offsets}>"
 
     @property
     def topic(self) -> str:
@@ -320,6 +329,21 @@ class Queue:
                 f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}"
             )
         yield from self._read(self.piece(start, stop), decode_options_of(columns, verify_crc), Tolerance())
+
+    def to_table(
+        self,
+        start: int | None = None,
+        stop: int | None = None,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        verify_crc: bool = True,
+    ) -> pa.Table:
+        """The messages that `read` yields as one table in memory.
+
+        Example: `store.queue("Orders", 0).to_table(columns=["queueOffset", "keys", "body"])`.
+        """
+        batches = self.read(start, stop, columns=columns, verify_crc=verify_crc)
+        return pa.Table.from_batches(batches, arrow_schema(tuple(columns)))
 
     def _read(
         self, piece: QueueSlice, decode_options: DecodeOptions, tolerance: Tolerance
@@ -374,21 +398,3 @@ def read_pieces(
         of_log = [piece for queue, piece in pieces if queue.scanned is not None]
         stop = max(queue.physical_stop for queue in scanned.values())
         yield from LogReader(reader, of_log, scanned).read(reader.log.min_offset, stop)
-
-
-def decode_options_of(columns: Sequence[str], verify_crc: bool) -> DecodeOptions:
-    """Raises OptionError for a name that is no column."""
-    unknown = [name for name in columns if name not in COLUMNS]
-    if unknown:
-        raise OptionError(f"unknown column {unknown[0]!r}; the columns are {', '.join(COLUMNS)}")
-    return DecodeOptions(tuple(columns), verify_crc, BODY_SIZE_MAX)
-
-
-def _topic_and_id(queue: Queue) -> QueueKey:
-    return queue.key
-
-
-def _log_range(queue: LogQueue) -> QueueRange:
-    return QueueRange(
-        queue.topic, queue.queue_id, queue.min_offset, queue.max_offset, None, is_batch=queue.is_batch
-    )

@@ -24,8 +24,9 @@ from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError
+from store_format.message.columns import decode_options_of
 from store_format.read.log_reader import LogReader
-from store_format.read.store import Queue, decode_options_of
+from store_format.read.store import Queue
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page

@@ -1,0 +1,120 @@
+"""Draws the tables of `charts.view_data`, and the overview: all charts of a store as one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.charts.data import Drawn
+from rmq_spark.charts.drawing import in_steps, inline_rows, lag, rate, require_altair, time_axis, titled
+from rmq_spark.charts.view_data import dead_letters_data, delayed_data, disk_use_data, lag_rows
+from store_format.names import is_system_topic
+
+if TYPE_CHECKING:
+    import altair as alt
+
+    from rmq_spark.store import LogCluster
+    from store_format.read.store import Store
+
+_WIDTH, _HEIGHT = 640, 130
+
+
+def disk_use(source: Store | LogCluster, *, title: str = "Commitlog bytes by day and topic") -> alt.Chart:
+    """The bytes of each topic in the commitlog, by day of the store time (UTC), of a store or a cluster.
+
+    Example: `charts.disk_use(rmq_spark.open("/data/store"))`.
+    """
+    require_altair()
+    import altair as alt
+
+    drawn = disk_use_data(source)
+    chart: alt.Chart = (
+        alt.Chart(inline_rows(drawn.table))
+        .mark_bar()
+        .encode(
+            x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=8)),
+            y=alt.Y("day:O", title=None),
+            color=alt.Color("topic:N", title=None, sort=None),
+            tooltip=["day:O", "topic:N", "messages:Q", "bytes:Q"],
+        )
+        .properties(width=_WIDTH, height=alt.Step(24), title=titled(title, drawn))
+    )
+    return chart
+
+
+def delayed(
+    source: Store | LogCluster, *, now_ms: int | None = None, title: str = "Messages that wait, by due time"
+) -> alt.Chart:
+    """The messages that wait for delivery, by due time, one colour a destination topic.
+
+    Example: `charts.delayed(rmq_spark.open("/data/store"))`.
+    """
+    return _bars(delayed_data(source, now_ms=now_ms), title, "due", "topic")
+
+
+def dead_letters(source: Store | LogCluster, *, title: str = "Dead letters over time") -> alt.Chart:
+    """The dead letters, by the time when they became dead letters, one colour a group.
+
+    Example: `charts.dead_letters(rmq_spark.open("/data/store"))`.
+    """
+    return _bars(dead_letters_data(source), title, "dead since", "group")
+
+
+def _bars(drawn: Drawn, title: str, time: str, series: str) -> alt.Chart:
+    """Messages in each step of time. `series` is the name of the column `topic` for people."""
+    require_altair()
+    import altair as alt
+
+    chart: alt.Chart = (
+        in_steps(drawn)
+        .mark_rect()
+        .transform_stack(stack="messages", as_=["low", "high"], groupby=["startMs"])
+        .encode(
+            x=time_axis(drawn, time),
+            x2="stopMs",
+            y=alt.Y("low:Q", title="messages", axis=alt.Axis(format="~s", tickCount=5)),
+            y2="high:Q",
+            color=alt.Color("topic:N", title=series, sort=None),
+            tooltip=[alt.Tooltip("topic:N", title=series), "messages:Q", "bytes:Q", "from:N", "to:N"],
+        )
+        .properties(width=_WIDTH, height=_HEIGHT, title=titled(title, drawn))
+    )
+    return chart
+
+
+def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VConcatChart:
+    """A store or a cluster on one page: rate, lag, disk use, delayed messages and dead letters.
+
+    Charts without data are left out. Reads the times and sizes of all messages of user topics.
+
+    Example: `charts.overview(rmq_spark.open("/data/store"))`.
+    """
+    require_altair()
+    import altair as alt
+
+    parts: list[Any] = []  # Any: charts of different classes
+    if any(not is_system_topic(queue.topic) and queue.max_offset for queue in source.queues()):
+        parts.append(rate(source))
+    behind = _behind(source)
+    if behind.num_rows:
+        parts.append(lag(behind))
+    parts.append(disk_use(source))
+    for drawn, title, time, series in (
+        (delayed_data(source, now_ms=now_ms), "Messages that wait, by due time", "due", "topic"),
+        (dead_letters_data(source), "Dead letters over time", "dead since", "group"),
+    ):
+        if drawn.table.num_rows:
+            parts.append(_bars(drawn, title, time, series))
+    name = source.path.rstrip("/").rpartition("/")[2]
+    chart: alt.VConcatChart = alt.vconcat(*parts, title=titled(name, Drawn(behind, ()))).resolve_scale(
+        color="independent"
+    )
+    return chart
+
+
+def _behind(source: Store | LogCluster) -> pa.Table:
+    """The rows of the view `lag` with a known lag above 0."""
+    table = lag_rows(source)
+    return table.filter(pc.fill_null(pc.greater(table["lagMessages"], 0), False))

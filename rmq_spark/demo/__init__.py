@@ -1,0 +1,58 @@
+"""A demo store: three days of a shop's messages, with a burst, slow groups, a retry storm and dead letters.
+
+`python -m rmq_spark.demo DIRECTORY` creates the store. The messages are JSON; the same end time gives the
+same messages. Broker services (`rmq_spark.services`) deliver, retry and bury messages as a broker does.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from rmq_spark.demo.broker import STORM_MS, Broker, steps_until, write_groups
+from rmq_spark.demo.shop import messages_until
+from store_format.store import MessageStore
+
+__all__ = ["create"]
+
+
+def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> MessageStore:
+    """Creates the demo store at `path`, a new or empty directory, and returns it.
+
+    The last message is stored just before `end_ms` (ms since 1970, by default the clock), the first three
+    days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB.
+
+    The topics are Orders, Payments and Reminders. The group CG_report stopped reading on the first day and
+    will be the first to lose messages, CG_search is hours behind, and CG_mail failed for 25 minutes: its
+    messages were retried, and some became dead letters. Reminders wait for delivery, three transactions for
+    their decision.
+
+    Raises OptionError if the directory has content.
+
+    Example::
+
+        from rmq_spark import demo
+
+        store = demo.create("/tmp/shop")
+        store.view("lag")
+    """
+    end_ms = time.time_ns() // 1_000_000 if end_ms is None else end_ms
+    MessageStore.create(
+        path,
+        broker_name="broker-a",
+        mapped_file_size_commit_log=4 << 20,
+        mapped_file_size_consume_queue=600_000,
+        max_hash_slot_num=50_000,
+        max_index_num=200_000,
+    )
+    broker = Broker(os.path.abspath(path), end_ms - STORM_MS)
+    messages = sorted(messages_until(end_ms, orders), key=lambda message: message.time_ms)
+    for now_ms in steps_until(end_ms):
+        stop = next((i for i, each in enumerate(messages) if each.time_ms > now_ms), len(messages))
+        broker.step(messages[:stop], now_ms)
+        del messages[:stop]
+    store = MessageStore.open(path)
+    store.flush()
+    write_groups(store, end_ms)
+    broker.date_files(store)
+    return MessageStore.open(path)

@@ -1,0 +1,34 @@
+"""`python -m rmq_spark.demo DIRECTORY`: creates the demo store."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
+from rmq_spark.demo import create
+from rmq_spark.demo.broker import DEAD_LETTERS
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python -m rmq_spark.demo DIRECTORY`."""
+    parser = argparse.ArgumentParser(prog="python -m rmq_spark.demo", description=__doc__)
+    parser.add_argument("directory", help="a new or empty directory")
+    parser.add_argument(
+        "--end", metavar="TIME", help="the time of the last message, ISO 8601; by default now"
+    )
+    parser.add_argument("--orders", type=int, default=8000, help="number of orders; by default 8000")
+    given = parser.parse_args(arguments)
+    end_ms = None
+    if given.end is not None:
+        moment = datetime.fromisoformat(given.end)
+        end_ms = round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    store = create(given.directory, end_ms=end_ms, orders=given.orders)
+    messages = sum(queue.max_offset - queue.min_offset for queue in store.queues())
+    letters = sum(queue.max_offset for queue in store.queues(DEAD_LETTERS.__eq__))
+    print(f"{given.directory}: {messages:,} messages of three days, {letters} of them dead letters")
+    print(f"next: rmqlog ls {given.directory}; rmqlog lag {given.directory}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,295 @@
+"""The store that people open in Python: `MessageStore` with messages by topic, time and condition; and a
+cluster of such stores.
+
+`since`, `until`, `where`, `tags` and `key` mean what they mean on the command line.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rmq_spark.options.parse import Given, timestamp_ms
+from store_format.errors import OptionError
+from store_format.java.hashes import tags_code
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
+from store_format.names import did_you_mean, is_system_topic
+from store_format.notebook.cards import table_card
+from store_format.read.cluster import store_roots
+from store_format.read.store import Queue, Store, read_pieces
+from store_format.read.tolerance import Tolerance
+from store_format.store import MessageStore
+
+if TYPE_CHECKING:
+    from rmq_spark.consume.sql92 import Sql92Filter
+    from store_format.search.found import Found
+
+Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
+
+_WILD = re.compile(r"[*?\[]")
+_STORED = "storeTimestampMs"
+_CARD_ROWS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Which messages to read. Store times in ms: `since_ms` is inclusive, `until_ms` exclusive."""
+
+    topic: str | None
+    columns: tuple[str, ...]
+    since_ms: int | None = None
+    until_ms: int | None = None
+    where: Sql92Filter | None = None
+    tags: tuple[str, ...] = ()
+    key: str | None = None
+
+    def chooses(self, topic: str) -> bool:
+        """Without a topic, RocketMQ's own topics are left out; a leading wildcard does not match them."""
+        if self.topic is not None and not fnmatchcase(topic, self.topic):
+            return False
+        return (self.topic is not None and not _WILD.match(self.topic)) or not is_system_topic(topic)
+
+
+class Messages:
+    """Chosen messages of one or more stores, read when they are asked for, in batches of about 2 MB.
+
+    Iterate over the record batches, or take all of them with `to_table`. The order is that of the commitlog,
+    store by store.
+    """
+
+    def __init__(self, stores: Sequence[Store], choice: Choice) -> None:
+        self._stores, self._choice = tuple(stores), choice
+
+    @property
+    def schema(self) -> pa.Schema:
+        return arrow_schema(self._choice.columns)
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        for store in self._stores:
+            for batch in _read(store, self._choice):
+                if batch.num_rows:
+                    yield batch.select(list(self._choice.columns))
+
+    def to_table(self) -> pa.Table:
+        """All messages in memory."""
+        return pa.Table.from_batches(self, self.schema)
+
+    def to_pandas(self) -> Any:  # Any: a pandas.DataFrame; pandas has no types here
+        """All messages as a pandas DataFrame. Needs pandas."""
+        return self.to_table().to_pandas()
+
+    def head(self, count: int = 10) -> pa.Table:
+        """The first `count` messages as a table. Reads no further than they are."""
+        batches, left = [], count
+        for batch in self:
+            batches.append(batch.slice(0, left))
+            left -= len(batches[-1])
+            if not left:
+                break
+        return pa.Table.from_batches(batches, self.schema)
+
+    def __repr__(self) -> str:
+        of = ", ".join(store.broker_name for store in self._stores)
+        return f"<Messages of {self._choice.topic or 'all topics'} in {of}: iterate, head(), to_table()>"
+
+    def _repr_html_(self) -> str:
+        table = self.head(_CARD_ROWS)
+        title = self._choice.topic or "all topics"
+        return table_card(table.to_batches(), table.schema, title, limit=_CARD_ROWS).source
+
+
+def _read(store: Store, choice: Choice) -> Iterator[pa.RecordBatch]:
+    where = None
+    if choice.where is not None:
+        from rmq_spark.consume.sql92 import CountingFilter
+
+        where = CountingFilter(choice.where)
+    decode_options = DecodeOptions(
+        tuple(dict.fromkeys((*choice.columns, _STORED))),
+        tags=frozenset(choice.tags) or None,
+        key=choice.key,
+        where=where,
+    )
+    codes = frozenset(map(tags_code, choice.tags)) or None
+    pieces = [(queue, queue.piece(*_offsets(queue, choice))) for queue in store.queues(choice.chooses)]
+    for batch in read_pieces(pieces, decode_options, Tolerance(), codes):
+        for bound, compare in ((choice.since_ms, pc.greater_equal), (choice.until_ms, pc.less)):
+            if bound is not None:
+                batch = batch.filter(compare(batch[_STORED], pa.scalar(bound, pa.int64())))
+        yield batch
+
+
+def _offsets(queue: Queue, choice: Choice) -> tuple[int, int]:
+    """The offsets that may have the times: a queue known only from the commitlog is not searched."""
+    start, stop = queue.min_offset, queue.max_offset
+    if queue.range.is_batch or queue.scanned is not None:
+        return start, stop
+    if choice.since_ms is not None:
+        start = queue.offset_at(choice.since_ms)
+    if choice.until_ms is not None:
+        stop = queue.offset_at(choice.until_ms)
+    return start, max(start, stop)
+
+
+def messages_in(
+    stores: Sequence[Store],
+    topic: str | None = None,
+    columns: Sequence[str] = DEFAULT_COLUMNS,
+    since: Time | None = None,
+    until: Time | None = None,
+    where: str | None = None,
+    tags: Sequence[str] = (),
+    key: str | None = None,
+) -> Messages:
+    """See `LogStore.messages`."""
+    unknown = next((name for name in columns if name not in COLUMNS), None)
+    if unknown is not None:
+        hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
+        raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
+    parsed = None
+    if where is not None:
+        from rmq_spark.consume.sql92 import parse_sql92
+
+        parsed = parse_sql92(where)
+    now_ms = time.time_ns() // 1_000_000
+    since_ms, until_ms = _time_ms("since", since, now_ms), _time_ms("until", until, now_ms)
+    choice = Choice(topic, tuple(columns), since_ms, until_ms, parsed, tuple(tags), key)
+    known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
+    if topic is not None and not any(map(choice.chooses, known)):
+        shown = sorted(name for name in known if not is_system_topic(name))
+        raise OptionError(f"no topic is named {topic!r}; {did_you_mean(topic, shown, 'topics')}")
+    return Messages(stores, choice)
+
+
+def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
+    if value is None or isinstance(value, int):
+        return value
+    if isinstance(value, datetime):
+        value = (value if value.tzinfo else value.replace(tzinfo=UTC)).isoformat()
+    return timestamp_ms(Given(name, value, now_ms))
+
+
+# ---- what `open` returns -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LogStore(MessageStore):
+    """A store, as `rmq_spark.open` returns it: `MessageStore` and its `messages`."""
+
+    @property
+    def stores(self) -> tuple[LogStore, ...]:
+        """This store alone; a cluster has several."""
+        return (self,)
+
+    def messages(
+        self,
+        topic: str | None = None,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        since: Time | None = None,
+        until: Time | None = None,
+        where: str | None = None,
+        tags: Sequence[str] = (),
+        key: str | None = None,
+    ) -> Messages:
+        """The messages of a topic, or of a pattern such as `Order*`; without, of all but system topics.
+
+        `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms since
+        1970 or a datetime; without a zone the time is UTC. `where` is a SQL92 condition on message
+        properties, as of consumers. `tags` keeps messages with any of the tags, `key` those with the key or
+        UNIQ_KEY.
+
+        Raises OptionError for an unknown topic or column, a time or condition that is none.
+
+        Example::
+
+            orders = store.messages("Orders", columns=["storeTimestamp", "keys", "body"], since="-2h")
+            orders.head(5)
+            table = orders.to_table()
+        """
+        return messages_in([self], topic, columns, since, until, where, tags, key)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LogCluster:
+    """The stores of a cluster's brokers, as `rmq_spark.open` returns them for a directory of stores."""
+
+    path: str
+    stores: tuple[LogStore, ...]
+
+    def __repr__(self) -> str:
+        names = ", ".join(store.broker_name for store in self.stores)
+        return f"<LogCluster at {self.path}: {names}>"
+
+    def store(self, broker_name: str) -> LogStore:
+        """The store of a broker. Raises OptionError for an unknown name."""
+        for store in self.stores:
+            if store.broker_name == broker_name:
+                return store
+        names = [store.broker_name for store in self.stores]
+        raise OptionError(
+            f"no broker is named {broker_name!r}; {did_you_mean(broker_name, names, 'brokers')}"
+        )
+
+    def topics(self) -> list[str]:
+        """The topics that have queues in any store, sorted; system topics included."""
+        return sorted({topic for store in self.stores for topic in store.topics()})
+
+    def queues(self) -> list[Queue]:
+        """Every queue of every store."""
+        return [queue for store in self.stores for queue in store.queues()]
+
+    def messages(
+        self,
+        topic: str | None = None,
+        *,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        since: Time | None = None,
+        until: Time | None = None,
+        where: str | None = None,
+        tags: Sequence[str] = (),
+        key: str | None = None,
+    ) -> Messages:
+        """The messages of all stores, one store after the other. See `LogStore.messages`."""
+        return messages_in(self.stores, topic, columns, since, until, where, tags, key)
+
+    def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
+        """A view of all stores as one table; its column brokerName names the store."""
+        return pa.concat_tables([store.view(name, now_ms=now_ms) for store in self.stores])
+
+    def find(self, **conditions: Any) -> dict[str, Found]:  # Any: the arguments of `MessageStore.find`
+        """`MessageStore.find` in every store; the results by broker name."""
+        return {store.broker_name: store.find(**conditions) for store in self.stores}
+
+    def _repr_html_(self) -> str:
+        return "".join(store._repr_html_() for store in self.stores)
+
+
+def open_path(path: str) -> LogStore | LogCluster:
+    """See `rmq_spark.open`."""
+    roots = store_roots(path)
+    if roots == [path]:
+        return LogStore.open(path)
+    stores = tuple(LogStore.open(root) for root in roots)
+    _refuse_copies(stores)
+    return LogCluster(path, stores)
+
+
+def _refuse_copies(stores: Iterable[Store]) -> None:
+    """Two stores with one broker name are copies of one broker: every message would be read twice."""
+    seen: dict[str, Store] = {}
+    for store in stores:
+        other = seen.setdefault(store.broker_name, store)
+        if other is not store:
+            raise OptionError(
+                f"{other.path} and {store.path} are both of the broker {store.broker_name}; every message "
+                "would be read twice: open one of them"
+            )

@@ -1,0 +1,99 @@
+"""The demo store has what documentation and notebooks show: groups, a burst, retries, dead letters, waiting
+messages; and it is a sound store.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from rmq_spark import demo
+from rmq_spark.demo.__main__ import main
+from store_format import MessageStore
+from store_format.errors import OptionError
+
+END_MS = 1_795_392_000_000  # 2026-11-23T00:00Z
+HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
+    return demo.create(str(tmp_path_factory.mktemp("demo") / "shop"), end_ms=END_MS, orders=1600)
+
+
+@pytest.mark.process
+def test_it_is_sound_and_clean(shop: MessageStore) -> None:
+    diagnosis = shop.diagnose()
+    assert diagnosis.of("damage", "warning") == []
+    assert (str(shop.state), shop.broker_name, diagnosis.summary.damage_bytes) == ("clean", "broker-a", 0)
+
+
+@pytest.mark.process
+def test_it_covers_three_days_with_a_burst(shop: MessageStore) -> None:
+    columns = ["storeTimestampMs", "tags", "body"]
+    rows = [
+        row for id_ in range(4) for row in shop.queue("Orders", id_).to_table(columns=columns).to_pylist()
+    ]
+    times = [row["storeTimestampMs"] for row in rows]
+    assert END_MS - 72 * HOUR_MS <= min(times) < END_MS - 66 * HOUR_MS
+    assert END_MS - 2 * HOUR_MS < max(times) < END_MS
+    created = Counter(
+        (END_MS - row["storeTimestampMs"]) // HOUR_MS for row in rows if row["tags"] == "created"
+    )
+    assert sum(created.values()) == 1600
+    assert created.most_common(1)[0][0] == 29  # the burst begins 30 hours before the end
+    body = json.loads(rows[0]["body"])
+    assert body.keys() >= {"orderId", "event", "customer", "items", "amount"}
+
+
+@pytest.mark.process
+def test_groups_lag_and_lose(shop: MessageStore) -> None:
+    lag: Counter[str] = Counter()
+    for row in shop.view("lag", now_ms=END_MS).to_pylist():
+        lag[row["group"]] += row["lagMessages"] or 0
+    assert lag["CG_billing"] == lag["CG_mail"] == lag["CG_reminder"] == 0
+    assert 0 < lag["CG_search"] < lag["CG_report"]
+
+
+@pytest.mark.process
+def test_the_retry_storm_ends_in_dead_letters(shop: MessageStore) -> None:
+    dead = shop.view("deadLetters").to_pylist()
+    assert dead
+    assert {(row["group"], row["originTopic"], row["reconsumeTimes"]) for row in dead} == {
+        ("CG_mail", "Orders", 6)
+    }
+    assert shop.queue("%RETRY%CG_mail", 0).max_offset > 2 * len(dead)
+    what = shop.trace(dead[0]["msgId"])["what"].to_pylist()
+    assert [each for each in what if each.startswith("retry")] == [
+        f"retry {number}" for number in range(1, 6)
+    ]
+    assert "dead letter" in what
+
+
+@pytest.mark.process
+def test_messages_wait(shop: MessageStore) -> None:
+    delayed = shop.view("delayed", now_ms=END_MS).to_pylist()
+    assert delayed
+    assert {(row["topic"], row["state"], row["delayLevel"]) for row in delayed} == {
+        ("Reminders", "waiting", 17)
+    }
+    assert shop.queue("Reminders", 0).max_offset > len(delayed)
+    pending = shop.view("transactions", now_ms=END_MS).to_pylist()
+    assert [(row["state"], row["topic"], row["producerGroup"]) for row in pending] == [
+        ("pending", "Orders", "PG_orders")
+    ] * 3
+
+
+@pytest.mark.process
+def test_it_does_not_overwrite_and_is_the_same_each_time(shop: MessageStore, tmp_path: Path) -> None:
+    with pytest.raises(OptionError, match="a store exists there"):
+        demo.create(shop.path, end_ms=END_MS)
+    main([str(tmp_path / "again"), "--end", "2026-11-23T00:00", "--orders", "1600"])
+    again = MessageStore.open(str(tmp_path / "again"))
+    keys = ["msgId", "storeTimestampMs", "body"]
+    assert again.queue("Payments", 1).to_table(columns=keys) == shop.queue("Payments", 1).to_table(
+        columns=keys
+    )
