@@ -64,7 +64,8 @@ class RmqLogDataSource(DataSource):
             return RmqLogViewReader(view_from_schema(schema, options), options)
         return RmqLogReader(Scan(fields_from_schema(schema, options), options))
 
-    @short_errors
+    # Not `short_errors`: when this method fails, Spark 4.3 raises an UnboundLocalError (`reader`) on top of the
+    # error, and only the whole traceback shows both.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         options = parse_read_options(recall_options(schema, _option_dict(self.options), STREAM), where=STREAM)
         return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
