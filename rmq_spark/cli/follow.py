@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_spark.cli.options import Filters
-from rmq_spark.cli.reading import last_messages, read_range
+from rmq_spark.cli.reading import last_messages, merged, read_range
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.stream.losses import Losses
 from store_format.follow.follower import StoreFollower
@@ -37,14 +37,16 @@ class Tail:
         self._losses = Losses(fail_on_data_loss=False)
 
     def last(self, count: int) -> list[pa.RecordBatch]:
-        """The last `count` messages of each store."""
-        found: list[pa.RecordBatch] = []
+        """The last `count` messages of all stores, by store time."""
+        tables: list[pa.Table] = []
         for follower in self._followers:
             follower.look()
             queues = list(follower.queues.values())
             self._next |= {_name(queue): queue.max_offset for queue in queues}
-            table = last_messages(follower.store, queues, self._filters, self._names, count, self._tolerance)
-            found += table.select(self._names).to_batches()
+            tables.append(
+                last_messages(follower.store, queues, self._filters, self._names, count, self._tolerance)
+            )
+        found: list[pa.RecordBatch] = merged(tables, self._names, count, last=True).to_batches()
         return found
 
     def news(self, pause: Callable[[], object]) -> Iterator[pa.RecordBatch]:

@@ -123,9 +123,10 @@ def open_all(
 ) -> list[MessageStore]:
     """The open stores of a path. Leaves unreadable members and files out, with a warning.
 
-    Raises StoreNotFoundError if the path has no store.
+    Raises StoreNotFoundError if the path has no store, and OptionError if two stores belong to one broker.
     """
     from store_format import MessageStore
+    from store_format.read.cluster import refuse_equal_names
 
     left_out: list[StoreError] = []
     roots = open_roots(path, commit_log, left_out)
@@ -139,6 +140,7 @@ def open_all(
         MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True)
         for root in roots
     ]
+    refuse_equal_names((store.broker_name, store.path) for store in stores)
     stores[0].pass_over(left_out)
     return stores
 

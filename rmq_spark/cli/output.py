@@ -11,16 +11,20 @@ import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain, islice
+from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rmq_spark.cli.cells import BODY_FORMS, cell, csv_value, json_value
+from rmq_spark.cli.cells import BODY_FORMS, csv_value, json_value
+from rmq_spark.cli.look import Look
 from rmq_spark.cli.options import Command, standing_for
+from rmq_spark.cli.pager import paged
+from rmq_spark.cli.table import write_table
+from rmq_spark.cli.zones import zone_of
 from store_format.display.rows import Row, plain_rows
-from store_format.display.text import body_text, cut, shown, width
+from store_format.display.text import shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,21 +32,16 @@ if TYPE_CHECKING:
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
 _MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need
-_CELL_COLUMNS_MAX = 60
-_TEXT_COLUMNS_MIN = 8
-_GAP = "  "
 
 
 @dataclass(frozen=True, slots=True)
-class Output:
+class Output(Look):
     """How rows are written. `columns` are those of `--columns`, () for the command's own choice."""
 
     form: str
     columns: tuple[str, ...] = ()
     bodies: str = "base64"
     to_terminal: bool = False
-    colour: bool = False
-    terminal_columns: int | None = None
 
 
 columns_option = click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")
@@ -53,6 +52,13 @@ bodies_option = click.option(
     show_default=True,
     help="The form of a body in JSON and CSV. text: bytes that are not UTF-8 become U+FFFD. json: JSON "
     "bodies are nested, others are text, or base64 in an object if they are not UTF-8.",
+)
+
+_wide_option = click.option("--wide", is_flag=True, help="Do not fit tables to the width of the terminal.")
+_tz_option = click.option(
+    "--tz",
+    metavar="ZONE",
+    help="Time zone of times in tables: local (the default on a terminal), UTC, or such as Asia/Shanghai.",
 )
 
 
@@ -66,10 +72,20 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
     forms = FORMATS if raw else FORMATS[:-1]
 
     def decorate(command: Command) -> Command:
-        def called(output: str, columns: str | None, bodies: str = "base64", **others: Any) -> Any:
-            return command(output=_output(output, column_names(columns), bodies), **others)
+        def called(
+            output: str,
+            columns: str | None,
+            wide: bool,
+            tz: str | None,
+            bodies: str = "base64",
+            **others: Any,
+        ) -> Any:
+            look = _output(output, column_names(columns), bodies, wide, tz)
+            look = replace(look, several_stores=len(others.get("stores", others.get("roots", ()))) > 1)
+            return command(output=look, **others)
 
         called = standing_for(command, called)
+        called = _wide_option(_tz_option(called))
         called = columns_option(bodies_option(called) if raw else called)
         about = "Output format; JSON and CSV have the DataFrame's columns."
         return click.option(
@@ -79,10 +95,19 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
     return decorate
 
 
-def _output(form: str, columns: tuple[str, ...], bodies: str) -> Output:
+def _output(form: str, columns: tuple[str, ...], bodies: str, wide: bool, tz: str | None) -> Output:
     to_terminal = sys.stdout.isatty()
-    colour = to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-    return Output(form, columns, bodies, to_terminal, colour, _terminal_columns() if to_terminal else None)
+    return Output(
+        form,
+        columns,
+        bodies,
+        to_terminal,
+        colour=to_terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb",
+        terminal_columns=_terminal_columns() if to_terminal else None,
+        wide=wide,
+        chosen=bool(columns),
+        zone=zone_of(tz, to_terminal=to_terminal),
+    )
 
 
 def _terminal_columns() -> int | None:
@@ -101,22 +126,25 @@ def write_rows(
     `following` is for batches that come without end: the number of rows that are there already. Each batch is
     then flushed.
     """
+    times: set[str] = set()
     counted = _Counted(
-        row for batch in batches for row in _flushing(plain_rows(batch), following is not None)
+        row for batch in batches for row in _flushing(_rows(batch, times), following is not None)
     )
-    if output.form == "table":
-        _write_table(
-            output,
-            counted,
-            list(names),
-            _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS),
-        )
+    with paged(wanted=output.to_terminal and following is None):
+        if output.form == "table":
+            measured = _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS)
+            write_table(output, counted, list(names), times, measured)
+        else:
+            writers = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}
+            writers[output.form](output, counted, list(names))
         sys.stdout.flush()
-        return counted.count
-    writer = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}[output.form]
-    writer(output, counted, list(names))
-    sys.stdout.flush()
     return counted.count
+
+
+def _rows(batch: pa.RecordBatch, times: set[str]) -> Iterator[Row]:
+    """The rows of a batch; adds its columns with times to `times`."""
+    times |= _time_columns(batch)
+    return plain_rows(batch)
 
 
 def _flushing(rows: Iterator[Row], flush: bool) -> Iterator[Row]:
@@ -209,82 +237,23 @@ def write_bytes(output: Output, data: bytes) -> None:
 # ---- for people --------------------------------------------------------------------------------------------
 
 
-def _write_table(output: Output, rows: Iterable[Row], names: Sequence[str], measured_rows: int) -> None:
-    """Writes a table with widths that fit the first rows, numbers to the right; without rows, nothing."""
-    left = iter(rows)
-    measured = list(islice(left, measured_rows))
-    if not measured:
-        return
-    numeric = [
-        all(
-            row[name] is None or (isinstance(row[name], int | float) and row[name] is not True)
-            for row in measured
-        )
-        for name in names
-    ]
-    cells = [[cell(row[name]) for name in names] for row in measured]
-    widths = [
-        min(_CELL_COLUMNS_MAX, max(width(line[i]) for line in [list(names), *cells]))
-        for i in range(len(names))
-    ]
-    widths = _fit_terminal(
-        widths,
-        [widths[i] if numeric[i] else min(widths[i], _TEXT_COLUMNS_MIN) for i in range(len(names))],
-        output.terminal_columns,
-    )
-    header = _table_line(names, widths, numeric)
-    sys.stdout.write((f"\x1b[1m{header}\x1b[0m" if output.colour else header) + "\n")
-    for line in chain(cells, ([cell(row[name]) for name in names] for row in left)):
-        sys.stdout.write(_table_line(line, widths, numeric) + "\n")
-
-
-def _fit_terminal(widths: list[int], least: list[int], columns: int | None) -> list[int]:
-    """Narrows the widest columns until the table fits the terminal, none below its `least` width."""
-    if columns is None:
-        return widths
-    fitted = list(widths)
-    while sum(fitted) + len(_GAP) * (len(fitted) - 1) > columns:
-        can_give = [i for i in range(len(fitted)) if fitted[i] > least[i]]
-        if not can_give:
-            break
-        fitted[max(can_give, key=fitted.__getitem__)] -= 1
-    return fitted
-
-
-def _table_line(cells: Sequence[str], widths: Sequence[int], numeric: Sequence[bool]) -> str:
-    parts = []
-    for text, columns, right in zip(cells, widths, numeric, strict=True):
-        kept = cut(text, columns)
-        space = " " * (columns - width(kept))
-        parts.append(space + kept if right else kept + space)
-    return _GAP.join(parts).rstrip()
-
-
-_BODY_CHARACTERS = 2000
-_PROPERTIES_MAX = 200
-
-
 def write_records(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> int:
     """Writes rows as records and returns their number. An entry of a map takes a line."""
+    from rmq_spark.cli.records import write_record
+
     count = 0
-    for batch in batches:
-        for row in plain_rows(batch):
-            sys.stdout.write("\n" if count else "")
-            for name in names:
-                for label, text in _record_lines(name, row[name]):
-                    label = f"{label:<{max(map(len, names))}}"
-                    sys.stdout.write((f"\x1b[1m{label}\x1b[0m" if output.colour else label) + f"  {text}\n")
-            count += 1
-    sys.stdout.flush()
+    with paged(wanted=output.to_terminal):
+        for batch in batches:
+            times = _time_columns(batch)
+            for row in plain_rows(batch):
+                sys.stdout.write("\n" if count else "")
+                write_record(output, row, names, times)
+                count += 1
+        sys.stdout.flush()
     return count
 
 
-def _record_lines(name: str, value: object) -> Iterable[tuple[str, str]]:
-    if isinstance(value, dict):
-        entries = [f"{shown(key)} = {cell(text)}" for key, text in list(value.items())[:_PROPERTIES_MAX]]
-        if len(value) > _PROPERTIES_MAX:
-            entries.append(f"… ({len(value)} in all)")
-        return [(name if not i else "", line) for i, line in enumerate(entries or ["-"])]
-    if isinstance(value, bytes):
-        return [(name, body_text(value, _BODY_CHARACTERS))]
-    return [(name, cell(value))]
+def _time_columns(batch: pa.RecordBatch) -> frozenset[str]:
+    import pyarrow as pa
+
+    return frozenset(field.name for field in batch.schema if pa.types.is_timestamp(field.type))

@@ -56,7 +56,9 @@ def message_columns(output: Output) -> tuple[str, ...]:
         return ("body",)
     if output.columns:
         return tuple(dict.fromkeys(map(_column_of_message, output.columns)))
-    return TABLE_COLUMNS if output.form == "table" else ALL_COLUMNS
+    if output.form != "table":
+        return ALL_COLUMNS
+    return ("brokerName", *TABLE_COLUMNS) if output.several_stores else TABLE_COLUMNS
 
 
 def _column_of_message(name: str) -> str:
@@ -257,6 +259,28 @@ def last_messages(
                 break
             stop, window = low, min(2 * window, _WINDOW_MAX)
     return kept.table
+
+
+def merged(tables: Sequence[pa.Table], names: Sequence[str], count: int, *, last: bool) -> pa.Table:
+    """The first or last `count` messages of several stores, by store time, then broker and place in the log.
+
+    `tables` are those of `first_messages` or `last_messages`. The clocks of brokers may differ by some ms.
+    """
+    if len(tables) == 1:
+        return tables[0].select(names)
+    wanted = tuple(dict.fromkeys((*names, *_HELPERS)))
+    table = pa.concat_tables(
+        [each.select(wanted).append_column("", pa.array([i] * len(each), pa.int32())) for i, each in
+         enumerate(tables)]
+    )  # fmt: skip
+    keys = [
+        ("storeTimestampMs", "ascending"),
+        ("", "ascending"),
+        (_ORDER, "ascending"),
+        ("queueOffset", "ascending"),
+    ]
+    order = pc.sort_indices(table, keys)
+    return table.take(order[max(len(order) - count, 0) :] if last else order[:count]).select(names)
 
 
 _LOOKED_AT = ("topic", "queueId", "properties")

@@ -76,12 +76,15 @@ def show_batches(
 ) -> int:
     """Writes rows and returns their number.
 
-    The columns are those of `--columns`, else in a table those of `shown`, else all `names`.
+    The columns are those of `--columns`, else in a table those of `shown`, else all `names`. Of several
+    stores, a table begins with the broker.
     """
     asked = [_column_of_view(name, names) for name in output.columns]
     if output.form == "raw":
         asked = ["body"]
     wanted = asked or (list(shown) if shown and output.form == "table" else list(names))
+    if output.several_stores and not asked and "brokerName" in names and "brokerName" not in wanted:
+        wanted.insert(0, "brokerName")
     return write_rows(output, (batch.select(wanted) for batch in first_rows(batches, limit)), wanted)
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from store_format.errors import OptionError, StoreError
 from store_format.files.read import Refused, refuse
-from store_format.read.cluster import refuse_repeated, store_roots
+from store_format.read.cluster import refuse_equal_names, refuse_repeated, store_roots
 from store_format.read.store import Store
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
             stores.append((path, store))
     refuse_repeated((path, store.path, store.commit_log_paths) for path, store in stores)
     found = [store for _, store in stores]
-    _refuse_equal_names(found)
+    refuse_equal_names((store.broker_name, store.path) for store in found)
     found[0].pass_over(refused)
     return found
 
@@ -50,14 +50,3 @@ def _roots(path: str, options: ReadOptions, refused: Refused) -> list[str]:
             "leave it out: each store has the name of its broker"
         )
     return roots
-
-
-def _refuse_equal_names(stores: list[Store]) -> None:
-    by_name: dict[str, str] = {}
-    for store in stores:
-        other = by_name.setdefault(store.broker_name, store.path)
-        if other != store.path:
-            raise OptionError(
-                f"{other} and {store.path} both belong to broker {store.broker_name}; read only one of them, "
-                "or read them in two queries that name them by brokerName"
-            )

@@ -73,6 +73,21 @@ def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
                     )
 
 
+def refuse_equal_names(stores: Iterable[tuple[str, str]]) -> None:
+    """Raises OptionError if two of the stores, (broker name, store root), have one broker name.
+
+    Their queues would have the same names, and master and slave of a broker have the same messages.
+    """
+    by_name: dict[str, str] = {}
+    for name, root in stores:
+        other = by_name.setdefault(name, root)
+        if other != root:
+            raise OptionError(
+                f"{other} and {root} both belong to broker {name}; read only one of them, "
+                "or each of them on its own"
+            )
+
+
 def _refuse_without_log(path: str, member: str) -> None:
     names = entry_names(member)
     if "commitlog" in names or looks_like_store(names):

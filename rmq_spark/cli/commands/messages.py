@@ -67,20 +67,18 @@ def warn_of_damage(tolerance: Tolerance) -> int:
 def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, output: Output) -> int:
     """The first messages.
 
-    -n sets how many; the default is 10. Of a cluster, the number counts for each store.
+    -n sets how many; the default is 10. Of a cluster, the messages of all stores are merged by store time.
 
     \b
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
     rmqlog head /data/store --topic Orders --queue 2 --offset 100 -n 5
     """
-    from rmq_spark.cli.reading import first_messages, message_columns
+    from rmq_spark.cli.reading import first_messages, merged, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
     tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
-    if not write_rows(
-        output, (batch for table in tables for batch in table.select(names).to_batches()), names
-    ):
+    if not write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names):
         filters.refuse_unknown_topic(known_topics(stores))
         _refuse_offset_after_all(stores, filters)
     return warn_of_damage(tolerance)
@@ -123,12 +121,12 @@ def tail_(
 ) -> int:
     """The last messages; with -f also new ones.
 
-    -n sets how many; the default is 10. Of a cluster, the number counts for each store.
+    -n sets how many; the default is 10. Of a cluster, the messages of all stores are merged by store time.
 
     \b
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
     """
-    from rmq_spark.cli.reading import chosen_queues, last_messages, message_columns
+    from rmq_spark.cli.reading import chosen_queues, last_messages, merged, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -148,9 +146,7 @@ def tail_(
         last_messages(store, chosen_queues(store, filters), filters, names, filters.limit, tolerance)
         for store in stores
     ]
-    if not write_rows(
-        output, (batch for table in tables for batch in table.select(names).to_batches()), names
-    ):
+    if not write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names):
         filters.refuse_unknown_topic(known_topics(stores))
     return warn_of_damage(tolerance)
 

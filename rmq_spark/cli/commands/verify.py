@@ -97,12 +97,31 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
     if output.form == "table" and not output.columns:
         for root, diagnosis in found.items():
             for problem in diagnosis:
-                print(shown(str(problem)))
+                print(_fitted(output, problem.severity, shown(str(problem))))
             _print_sums(root, diagnosis, sys.stdout.write)
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
     for root, diagnosis in found.items():
         _print_sums(root, diagnosis, sys.stderr.write)
+
+
+def _fitted(output: Output, severity: str, line: str) -> str:
+    """A problem for a terminal: wrapped with an indent, the severity in colour; elsewhere one line."""
+    from textwrap import fill
+
+    from rmq_spark.cli.column_look import colour_of, painted
+
+    if output.terminal_columns is not None and not output.wide:
+        indent = " " * (len(severity) + 2)
+        line = fill(
+            line,
+            output.terminal_columns,
+            subsequent_indent=indent,
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
+    colour = colour_of("severity", severity) if output.colour else ""
+    return painted(severity, colour) + line.removeprefix(severity)
 
 
 def _sums(summary: Summary) -> dict[str, int]:

@@ -1,0 +1,83 @@
+"""Sizes, durations and counts for people: `395 MiB`, `21h12m`, `1,000,000`.
+
+Programs get the plain numbers: JSON, JSON lines, CSV and DataFrames never contain these texts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+_SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
+_COUNTS = frozenset(
+    (
+        "messages",
+        "deadLetters",
+        "entries",
+        "copies",
+        "turns",
+        "done",
+        "failures",
+        "began",
+        "consumed",
+        "failed",
+        "retried",
+        "skipped",
+        "files",
+        "change",
+    )
+)
+
+
+def size_text(size: int) -> str:
+    """Bytes in powers of 1024, with one decimal below 10.
+
+    >>> [size_text(size) for size in (159, 1536, 414_777_780, 1 << 30)]
+    ['159 B', '1.5 KiB', '396 MiB', '1.0 GiB']
+    """
+    sign, left, power = "-" if size < 0 else "", float(abs(size)), 0
+    while round(left) >= 1024 and power < len(_SIZES) - 1:
+        left, power = left / 1024, power + 1
+    digits = 1 if power and round(left, 1) < 10 else 0
+    return f"{sign}{left:.{digits}f} {_SIZES[power]}"
+
+
+def duration_text(ms: int) -> str:
+    """A duration in its two largest units; below a minute in seconds.
+
+    >>> [duration_text(ms) for ms in (27, 26_837, 207_000, 76_336_958, 273_600_000)]
+    ['27ms', '26.8s', '3m27s', '21h12m', '3d04h']
+    """
+    sign, left = "-" if ms < 0 else "", abs(ms)
+    if 0 < left < _SECOND:
+        return f"{sign}{left}ms"
+    if left < _MINUTE:
+        return f"{sign}{left // 100 / 10:.1f}s" if left else "0s"
+    for unit, name, part, part_name in (
+        (_DAY, "d", _HOUR, "h"),
+        (_HOUR, "h", _MINUTE, "m"),
+        (_MINUTE, "m", _SECOND, "s"),
+    ):
+        if left >= unit:
+            return f"{sign}{left // unit:,}{name}{left % unit // part:02}{part_name}"
+    raise AssertionError(ms)  # a minute is the smallest unit above
+
+
+def count_text(count: int) -> str:
+    """A number of things, with separators.
+
+    >>> count_text(1_000_000)
+    '1,000,000'
+    """
+    return f"{count:,}"
+
+
+def unit_of(name: str) -> Callable[[int], str] | None:
+    """How a table writes a whole number of the column; None for offsets, ids and numbers without a unit."""
+    if name == "bytes" or name.endswith("Bytes"):
+        return size_text
+    if name.endswith(("TimestampMs", "TimeMs")):
+        return None
+    if name.endswith(("Ms", "MsMax")):
+        return duration_text
+    return count_text if name in _COUNTS or name.endswith("Messages") else None

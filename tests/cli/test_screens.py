@@ -1,0 +1,125 @@
+"""What a terminal shows: recorded screens of 80, 100 and 120 columns, colour, and the pager.
+
+`RMQLOG_RECORD_SCREENS=1 pytest tests/cli/test_screens.py` records the screens again; look at them before you
+commit them.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.cli.reading import TABLE_COLUMNS
+from store_format.display.text import width
+from tests.support.terminals import screen
+
+Golden = Callable[[str], Path]
+SCREENS = Path(__file__).parent / "screens"
+COLUMNS = (80, 100, 120)
+NOW = ("--now", "2026-11-22T04:00:00Z")
+
+# name -> (store, verb, other arguments, what identifies the rows and is in all screens)
+RUNS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
+    "ls": ("basic-5.5.0", "ls", (), ("Orders", "Metrics")),
+    "groups": ("basic-5.5.0", "groups", NOW, ("CG_some", "CG_all", "CG_tags2")),
+    "lag": ("basic-5.5.0", "lag", (*NOW, "-g", "CG_some"), ("%RETRY%CG_some", "Orders", "21h")),
+    "lag-cluster": ("cluster-5.5.0", "lag", NOW, ("broker-a", "broker-b")),
+    "retention": ("cleaned-5.5.0", "lag", (*NOW, "--retention"), ("CG_some", "Orders")),
+    "trace": (
+        "retry-dlq-5.5.0",
+        "trace",
+        ("7F00000129765FFD2B2768793AFE0009",),
+        ("SCHEDULE_TOPIC_XXXX", "%DLQ%CG_fail", "06:52:55", "dead letter", "waits for retry 1"),
+    ),
+    "tail": ("basic-5.5.0", "tail", ("-t", "Orders", "-n", "5"), ("Orders", "06:52:34")),
+    "tail-cluster": ("cluster-5.5.0", "tail", ("-n", "5"), ("broker-a", "broker-b")),
+    "verify": ("crash-torn-5.5.0", "verify", (), ("120777",)),
+}
+
+
+def _without_progress(seen: str) -> str:
+    """Each progress line begins with \\r, CSI K; the last of them is followed by output."""
+    return re.sub(r"(\r\x1b\[K[^\r\n]*)*\r\x1b\[K", "", seen)
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("name", RUNS)
+def test_the_recorded_screens(name: str, golden: Golden) -> None:
+    store, verb, more, identifying = RUNS[name]
+    path = golden(store)
+    parts = []
+    for columns in COLUMNS:
+        code, seen = screen(columns, verb, path, *more, NO_COLOR="1")
+        assert code == 0, seen
+        assert verb == "verify" or max(map(width, seen.splitlines())) <= columns
+        seen = _without_progress(seen).replace(str(path), "/data/store")
+        if verb == "verify":  # the length of the path decides where a line is wrapped
+            assert re.search(r"^ {9}\w", seen, re.MULTILINE)
+            seen = re.sub(r"\n {9}(?=\S)", " ", seen)
+        for word in identifying:
+            assert word in seen, (columns, word)
+        parts.append(f"== {columns} columns: rmqlog {' '.join((verb, '/data/store', *more))}\n{seen}")
+    recorded = SCREENS / f"{name}.txt"
+    if os.environ.get("RMQLOG_RECORD_SCREENS"):
+        recorded.parent.mkdir(exist_ok=True)
+        recorded.write_text("\n".join(parts), encoding="utf-8")
+    assert recorded.read_text(encoding="utf-8") == "\n".join(parts)
+
+
+@pytest.mark.process
+def test_every_id_keeps_its_end_and_stays_different(golden: Golden) -> None:
+    wide = screen(400, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
+    narrow = screen(80, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
+    ids = re.findall(r"\b7F[0-9A-F]{30}\b", wide)
+    assert len(ids) == 50
+    assert re.findall(r"7F00…([0-9A-F]{12})\b", narrow) == [each[-12:] for each in ids]
+
+
+@pytest.mark.process
+def test_what_fits_no_table_becomes_records(golden: Golden) -> None:
+    code, seen = screen(30, "lag", golden("basic-5.5.0"), *NOW, "-g", "CG_some", "-t", "Orders", NO_COLOR="1")
+    assert code == 0
+    first = seen.split("\n\n")[0].splitlines()
+    assert "topic            Orders" in first
+    assert re.search(r"^lagMs +21h07m$", seen, re.MULTILINE)
+
+
+@pytest.mark.process
+def test_wide_and_columns_keep_all_of_a_table(golden: Golden) -> None:
+    seen = screen(80, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "2", "--wide", NO_COLOR="1")[1]
+    assert seen.splitlines()[0].split() == list(TABLE_COLUMNS)
+    assert re.search(r"2026-11-21T06:52:34\.\d{3}Z", seen)
+    asked = ("--columns", "brokerName,topic,perm")
+    assert screen(80, "ls", golden("basic-5.5.0"), *asked, NO_COLOR="1")[1].startswith("brokerName  topic")
+
+
+@pytest.mark.process
+def test_times_are_local_on_a_terminal(golden: Golden) -> None:
+    arguments = ("tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "2")
+    seen = screen(120, *arguments, NO_COLOR="1", TZ="XST-8")[1]
+    assert seen.startswith("times: 2026-11-21 UTC+08:00\n")
+    assert re.search(r"^14:52:34\.\d{3} ", seen, re.MULTILINE)
+    assert "times: 2026-11-21 UTC\n" in screen(120, *arguments, "--tz", "UTC", TZ="XST-8", NO_COLOR="1")[1]
+
+
+@pytest.mark.process
+def test_loss_is_red_and_lag_is_yellow_on_a_terminal(golden: Golden) -> None:
+    arguments = ("lag", golden("cleaned-5.5.0"), *NOW, "-g", "CG_some")
+    seen = screen(120, *arguments)[1]
+    assert re.search(r"\x1b\[31m22\x1b\[0m", seen)
+    assert "\x1b[33m" in seen
+    assert "\x1b" not in screen(120, *arguments, NO_COLOR="1")[1]
+
+
+@pytest.mark.process
+def test_long_output_goes_through_the_pager(golden: Golden) -> None:
+    arguments = ("tail", golden("basic-5.5.0"), "-n", "30")
+    paged = screen(120, *arguments, lines=20, RMQLOG_PAGER="sed s/^/P:/")[1]
+    assert [line[:2] for line in paged.splitlines()].count("P:") == len(paged.splitlines()) > 30
+    assert "P:" not in screen(120, *arguments, lines=100, RMQLOG_PAGER="sed s/^/P:/")[1]
+    code, seen = screen(120, *arguments, lines=20, RMQLOG_PAGER="head -n 1")  # a reader who leaves early
+    assert (code, len(seen.splitlines())) == (0, 1)

@@ -1,0 +1,91 @@
+"""Tables that go to no terminal: units, time zones, brokers of a cluster, and two copies of one broker."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rmq_spark.cli.column_look import are_told_apart, short_id
+from rmq_spark.cli.zones import zone_of
+from store_format.display.units import duration_text, size_text, unit_of
+from tests.support.cli_runs import Runner
+
+Golden = Callable[[str], Path]
+STORE, CLUSTER = "basic-5.5.0", "cluster-5.5.0"
+NOW = ("--now", "2026-11-22T04:00:00Z")
+
+
+def test_a_table_has_units_and_json_has_numbers(rmqlog: Runner, golden: Golden) -> None:
+    asked = ("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "Orders", "-q", 0)
+    (row,) = rmqlog.rows(*asked)
+    titles, cells = rmqlog.table(*asked)
+    shown = dict(zip(titles, cells, strict=True))
+    assert (shown["lagBytes"], shown["lagMs"]) == (size_text(row["lagBytes"]), duration_text(row["lagMs"]))
+    assert shown["lagBytes"] == "279 KiB"
+    assert shown["committedOffset"] == str(row["committedOffset"])
+
+
+def test_offsets_and_ids_have_no_unit() -> None:
+    for name in ("queueOffset", "physicalOffset", "queueId", "storeTimestampMs", "maxOffset", "flag"):
+        assert unit_of(name) is None
+    assert unit_of("lateMsMax") is duration_text
+
+
+def test_times_in_a_zone(rmqlog: Runner, golden: Golden) -> None:
+    asked = ("tail", golden(STORE), "-t", "Orders", "-n", 1)
+    utc = rmqlog.table(*asked)[1][0]
+    assert utc.startswith("2026-11-21T06:52:34")
+    assert utc.endswith("Z")
+    for zone in ("+08:00", "Asia/Shanghai"):
+        there = rmqlog.table(*asked, "--tz", zone)[1][0]
+        assert (there[:19], there[-6:]) == (f"2026-11-21T14{utc[13:19]}", "+08:00")
+    assert rmqlog(*asked, "-o", "json", "--tz", "+08:00").out == rmqlog(*asked, "-o", "json").out
+    assert "unknown time zone 'Mars'" in rmqlog(*asked, "--tz", "Mars").err
+
+
+def test_zones_before_utc_and_half_hours() -> None:
+    for name, clock in (("-03:30", "03:22"), ("+0530", "12:22"), ("utc", "06:52")):
+        assert zone_of(name, to_terminal=True).full("2026-11-21T06:52:34.605Z")[11:16] == clock
+    assert zone_of("+08:00", to_terminal=False).full("9999-12-31T23:59:59.999Z") == "9999-12-31T23:59:59.999Z"
+
+
+@given(st.lists(st.from_regex(r"7F000001[0-9A-F]{24}", fullmatch=True)))
+def test_short_ids_are_told_apart_or_refused(ids: list[str]) -> None:
+    if are_told_apart(ids):
+        assert len({short_id(each) for each in ids}) == len(set(ids))
+
+
+@pytest.mark.parametrize("verb", ["ls", "groups", "lag", "head", "tail", "find", "delay", "half", "dlq"])
+def test_rows_of_a_cluster_name_their_broker(rmqlog: Runner, golden: Golden, verb: str) -> None:
+    more = ("--topic", "*") if verb == "find" else ()
+    done = rmqlog(verb, golden(CLUSTER), *more)
+    assert done.code == 0
+    lines = done.out.splitlines()
+    for i, line in enumerate(lines):
+        assert line.startswith("broker" if i else "brokerName")
+    assert lines or verb in ("delay", "half", "dlq")
+
+
+@pytest.mark.parametrize("verb", ["head", "tail"])
+def test_messages_of_a_cluster_are_merged_by_store_time(rmqlog: Runner, golden: Golden, verb: str) -> None:
+    every = sorted(
+        rmqlog.rows("find", golden(CLUSTER), "--topic", "*"),
+        key=lambda row: (row["storeTimestampMs"], row["brokerName"], row["physicalOffset"]),
+    )
+    names = ("brokerName", "physicalOffset")
+    found = rmqlog.rows(verb, golden(CLUSTER), "-n", 7, "--columns", ",".join(names))
+    expected = every[:7] if verb == "head" else every[-7:]
+    assert found == [{name: row[name] for name in names} for row in expected]
+
+
+def test_two_copies_of_a_broker_are_refused(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    for name in ("master", "slave"):
+        shutil.copytree(golden(STORE), tmp_path / name)
+    for verb in ("ls", "groups", "tail", "du"):
+        assert "slave both belong to broker broker-a; read only one of them" in rmqlog(verb, tmp_path).err
+    assert rmqlog("ls", tmp_path / "slave").code == 0
