@@ -52,7 +52,9 @@ def test_dead_letters_by_group_topic_and_time(rmqlog: Runner, golden: Golden) ->
         row["physicalOffset"] for row in tagged
     ]
     assert len(rmqlog.table("dlq", path, "-n", 2)) == 3
-    assert rmqlog("dlq", golden("basic-5.5.0")).out == ""
+    for verb, nothing in (("dlq", "dead letters"), ("delay", "delayed messages"), ("half", "half messages")):
+        empty = rmqlog(verb, golden("basic-5.5.0"), "-t", "Nobody")
+        assert (empty.code, empty.out, empty.err) == (0, "", f"rmqlog: no {nothing} match\n")
     assert "No such option" in rmqlog.fails(1, "dlq", path, "--where", "a = 1")
 
 

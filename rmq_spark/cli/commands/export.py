@@ -15,6 +15,7 @@ from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, know
 from rmq_spark.cli.output import Output, bodies_option, column_names, columns_option, write_csv, write_jsonl
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress, in_bytes
+from rmq_spark.cli.remarks import remark
 from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.errors import OptionError
@@ -79,9 +80,8 @@ def export_(
         else:
             with new_file(os.path.abspath(out), replace=force) as file:
                 _write_file(form, file, source, bodies)
-    print(
-        f"rmqlog: {source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}",
-        file=sys.stderr,
+    remark(
+        f"{source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}",
     )
     return warn_of_damage(tolerance)
 

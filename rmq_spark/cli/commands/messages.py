@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Iterator
 from functools import partial
@@ -24,6 +23,7 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.progress import Progress
+from rmq_spark.cli.remarks import remark
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -52,10 +52,7 @@ def warn_of_damage(tolerance: Tolerance) -> int:
     """Reports the number of damaged messages on stderr, and returns the exit code."""
     if not tolerance.dropped:
         return OK
-    print(
-        f"rmqlog: {tolerance.dropped} damaged messages or stretches of the commitlog were left out",
-        file=sys.stderr,
-    )
+    remark(f"{tolerance.dropped} damaged messages or stretches of the commitlog were left out")
     return PARTIAL
 
 
@@ -81,6 +78,8 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
     if not write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names):
         filters.refuse_unknown_topic(known_topics(stores))
         _refuse_offset_after_all(stores, filters)
+        if filters.limit:
+            remark("no message matches")
     return warn_of_damage(tolerance)
 
 
@@ -148,6 +147,8 @@ def tail_(
     ]
     if not write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names):
         filters.refuse_unknown_topic(known_topics(stores))
+        if filters.limit:
+            remark("no message matches")
     return warn_of_damage(tolerance)
 
 
@@ -261,7 +262,7 @@ def _report_search(stores: list[MessageStore], founds: list[Found], count: int, 
         looked = (
             f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
         )
-        print(f"rmqlog: {broker}{found.table.num_rows} found by {found.how}{looked}", file=sys.stderr)
+        remark(f"{broker}{found.table.num_rows} found by {found.how}{looked}")
     is_partial = any(found.searched.damaged_bytes for found in founds)
     if not count and not is_partial:
         raise NotFoundError(nothing)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +12,7 @@ from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
@@ -105,7 +105,7 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
     ]
     show_batches(output, batches, ["msgId", *names], _TRACE if len(traced) == 1 else ("msgId", *_TRACE))
     kept = f"; the first {len(traced)} are shown" if len(traced) < len(ids) else ""
-    print(f"rmqlog: messages with the key {shown(str(filters.key))}: {len(ids)}{kept}", file=sys.stderr)
+    remark(f"messages with the key {shown(str(filters.key))}: {len(ids)}{kept}")
 
 
 def _named(batch: pa.RecordBatch, message_id: str) -> pa.RecordBatch:
@@ -166,7 +166,7 @@ def dlq_(
     if to is not None or apply_:
         raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
     keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
-    show_view(
+    count = show_view(
         output,
         stores,
         "deadLetters",
@@ -176,6 +176,8 @@ def dlq_(
         keep=keep,
         body_at=body_at,
     )
+    if not count:
+        remark("no dead letters match")
 
 
 def _resend(
@@ -218,17 +220,15 @@ def _resend(
     show_batches(output, batches, plans[0].table().schema.names, _RESEND)
     due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
     if not apply_:
-        print(
-            f"rmqlog: nothing was written; add --apply to store {_letters(due)} of {shown(group)} again"
+        remark(
+            f"nothing was written; add --apply to store {_letters(due)} of {shown(group)} again"
             + (f"; {already} were stored again before" if already else ""),
-            file=sys.stderr,
         )
         return
     done = [plan.apply() for plan in plans]
-    print(
-        f"rmqlog: {_letters(sum(each.resent for each in done))} of {shown(group)} stored again, "
+    remark(
+        f"{_letters(sum(each.resent for each in done))} of {shown(group)} stored again, "
         f"{sum(each.already for each in done)} were before",
-        file=sys.stderr,
     )
 
 
@@ -257,7 +257,7 @@ def delay_(
     time of delivery. If a consume queue is missing, the default delays (messageDelayLevel) are assumed.
     """
     keep = keep_where(topic=filters.topic)
-    show_view(
+    count = show_view(
         output,
         stores,
         "delayed",
@@ -269,6 +269,8 @@ def delay_(
         keep=keep,
         body_at="physicalOffset" if wants_bodies(output, with_body) else None,
     )
+    if not count:
+        remark("no delayed messages match")
 
 
 @click.command("half")
@@ -323,7 +325,7 @@ def half_(
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
     keep = keep_where(topic=filters.topic, state=state)
-    show_view(
+    count = show_view(
         output,
         stores,
         "transactions",
@@ -334,6 +336,8 @@ def half_(
         keep=keep,
         body_at=body_at,
     )
+    if not count:
+        remark("no half messages match")
 
 
 def _decide(
@@ -356,6 +360,6 @@ def _decide(
     table = plan.table()
     show_batches(output, table.to_batches(), table.schema.names, _DECISIONS)
     if not apply_:
-        print("rmqlog: nothing was changed; add --apply to write the decisions", file=sys.stderr)
+        remark("nothing was changed; add --apply to write the decisions")
         return
-    print(f"rmqlog: {plan.apply()} decisions written", file=sys.stderr)
+    remark(f"{plan.apply()} decisions written")
