@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from fnmatch import fnmatchcase
@@ -23,7 +23,7 @@ from store_format.java.hashes import tags_code
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.notebook.cards import table_card
-from store_format.read.cluster import store_roots
+from store_format.read.cluster import refuse_equal_names, store_roots
 from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.store import MessageStore
@@ -279,17 +279,5 @@ def open_path(path: str) -> LogStore | LogCluster:
     if roots == [path]:
         return LogStore.open(path)
     stores = tuple(LogStore.open(root) for root in roots)
-    _refuse_copies(stores)
+    refuse_equal_names((store.broker_name, store.path) for store in stores)
     return LogCluster(path, stores)
-
-
-def _refuse_copies(stores: Iterable[Store]) -> None:
-    """Two stores with one broker name are copies of one broker: every message would be read twice."""
-    seen: dict[str, Store] = {}
-    for store in stores:
-        other = seen.setdefault(store.broker_name, store)
-        if other is not store:
-            raise OptionError(
-                f"{other.path} and {store.path} are both of the broker {store.broker_name}; every message "
-                "would be read twice: open one of them"
-            )

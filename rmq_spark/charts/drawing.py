@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rmq_spark.charts.counting import Source, messages_of
 from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
@@ -55,7 +56,7 @@ def rate(
             stacked.encode(
                 x=time_axis(drawn),
                 x2="stopMs",
-                y=alt.Y("low:Q", title=label, axis=alt.Axis(format="~s", tickCount=5)),
+                y=alt.Y("low:Q", title=label, axis=alt.Axis(format=_format(drawn, name), tickCount=5)),
                 y2="high:Q",
                 color=alt.Color("topic:N", title=None, sort=None),
                 tooltip=["topic:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
@@ -63,6 +64,12 @@ def rate(
         )
     chart: alt.VConcatChart = alt.vconcat(*panels, title=titled(title, drawn))
     return chart
+
+
+def _format(drawn: Drawn, name: str) -> str:
+    """`~s` writes 0.3 as 300m, which reads as megabytes or minutes; it is for rates above 1."""
+    highest = pc.max(drawn.table[name]).as_py() or 0
+    return "~s" if highest >= 1 else "~g"
 
 
 def heat_map(

@@ -37,6 +37,7 @@ def disk_use(source: Store | LogCluster, *, title: str = "Commitlog bytes by day
             x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=8)),
             y=alt.Y("day:O", title=None),
             color=alt.Color("topic:N", title=None, sort=None),
+            order=alt.Order("bytes:Q", sort="descending"),
             tooltip=["day:O", "topic:N", "messages:Q", "bytes:Q"],
         )
         .properties(width=_WIDTH, height=alt.Step(24), title=titled(title, drawn))
@@ -74,7 +75,7 @@ def _bars(drawn: Drawn, title: str, time: str, series: str) -> alt.Chart:
         .encode(
             x=time_axis(drawn, time),
             x2="stopMs",
-            y=alt.Y("low:Q", title="messages", axis=alt.Axis(format="~s", tickCount=5)),
+            y=alt.Y("low:Q", title="messages", axis=alt.Axis(format="~s", tickCount=5, tickMinStep=1)),
             y2="high:Q",
             color=alt.Color("topic:N", title=series, sort=None),
             tooltip=[alt.Tooltip("topic:N", title=series), "messages:Q", "bytes:Q", "from:N", "to:N"],

@@ -17,10 +17,12 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+import rmq_spark
 from rmq_spark import charts
 from rmq_spark.charts.data import OTHERS
 from store_format import MessageStore
 from store_format.errors import OptionError
+from store_format.names import is_system_topic
 from tests.support import goldens
 from tests.support.small_store import write_small_store
 
@@ -384,3 +386,89 @@ def test_importing_the_charts_imports_no_altair() -> None:
         check=False,
     )
     assert done.stdout == "False\n", done.stderr
+
+
+# ---- a store in place of messages --------------------------------------------------------------------------
+
+
+def test_a_chart_takes_a_store_or_a_queue(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("basic-5.5.0")))
+    users = [queue for queue in store.queues() if not is_system_topic(queue.topic)]
+    batches = [batch for queue in users for batch in queue.read(columns=charts.MESSAGE_COLUMNS)]
+    for draw in (charts.rate, charts.heat_map, charts.latency):
+        assert _drawn(draw(store)) == _drawn(draw(batches))
+    orders = [batch for queue in users if queue.topic == "Orders" for batch in queue.read()]
+    assert orders
+    drawn = _drawn(charts.rate(store, topic="Orders"))
+    assert {row["topic"] for row in drawn} == {"Orders"}
+    assert sum(row["messages"] for row in drawn) == sum(batch.num_rows for batch in orders)
+    queue = users[0]
+    drawn = _drawn(charts.heat_map(queue))
+    assert {row["queue"] for row in drawn} == {f"{queue.topic}-{queue.queue_id}"}
+    assert sum(row["messages"] for row in drawn) == queue.max_offset - queue.min_offset
+    with pytest.raises(OptionError, match="topic='Orders' goes with a store or a cluster"):
+        charts.rate(queue, topic="Orders")
+
+
+def test_a_chart_of_lag_takes_a_store_and_a_group(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
+    table = store.view("lag", now_ms=NOW_MS)
+    group = table["group"][0].as_py()
+    assert _without_ages(charts.lag(store)) == _without_ages(charts.lag(table))
+    rows = _drawn(charts.lag(store, group=group))
+    assert {row["group"] for row in rows} == {group}
+    topic = next(row["topic"] for row in table.to_pylist() if row["group"] == group)
+    assert len(_drawn(charts.lag(store, group=group, topic=topic))) == sum(
+        row["group"] == group and row["topic"] == topic for row in table.to_pylist()
+    )
+
+
+def _without_ages(chart: Any) -> list[dict[str, Any]]:  # Any: an altair chart
+    return [{name: value for name, value in row.items() if name != "lagMs"} for row in _drawn(chart)]
+
+
+def test_a_chart_takes_a_cluster(golden: Golden) -> None:
+    cluster = rmq_spark.open(str(golden("cluster-5.5.0")))
+    names = {store.broker_name for store in cluster.stores}
+    assert len(names) > 1
+    labels = {row["queue"].split()[0] for row in _drawn(charts.heat_map(cluster))}
+    assert labels == names
+    assert charts.disk_use_data(cluster).table.num_rows > 0
+
+
+def test_disk_use_adds_up_to_the_view(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
+    usage = store.view("usage")
+    rows = charts.disk_use_data(store).table.to_pylist()
+    assert sum(row["bytes"] for row in rows) == sum(usage["bytes"].to_pylist())
+    few = charts.disk_use_data(store, topics_max=2)
+    assert {row["topic"] for row in few.table.to_pylist()} >= {OTHERS}
+    assert sum(row["bytes"] for row in few.table.to_pylist()) == sum(usage["bytes"].to_pylist())
+    assert any("put together" in note for note in few.notes)
+    assert _drawn(charts.disk_use(store)) == rows
+
+
+def test_dead_letters_and_delayed_messages_over_time(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
+    dead = Counter(store.view("deadLetters")["group"].to_pylist())
+    assert dead
+    rows = _drawn(charts.dead_letters(store))
+    drawn: Counter[str] = Counter()
+    for row in rows:
+        drawn[row["topic"]] += row["messages"]
+        assert row["messages"] > 0
+    assert drawn == dead
+    waiting = [row for row in store.view("delayed", now_ms=NOW_MS).to_pylist() if row["dueTimestamp"]]
+    delayed = charts.delayed_data(store, now_ms=NOW_MS).table
+    assert sum(delayed["messages"].to_pylist()) == len(waiting)
+
+
+def test_the_overview_draws_what_there_is(golden: Golden) -> None:
+    def titles(name: str) -> list[str]:
+        spec = json.loads(charts.overview(rmq_spark.open(str(golden(name))), now_ms=NOW_MS).to_json())
+        return [part["title"]["text"] for part in spec["vconcat"]]
+
+    assert titles("retry-dlq-5.5.0")[0] == "Messages and bytes over time"
+    assert "Dead letters over time" in titles("retry-dlq-5.5.0")
+    assert "Dead letters over time" not in titles("basic-5.5.0")
+    assert "Commitlog bytes by day and topic" in titles("basic-5.5.0")

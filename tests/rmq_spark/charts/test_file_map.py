@@ -224,3 +224,17 @@ def test_damaged_bytes_never_raise(golden: Golden, tmp_path: Path) -> None:
         assert charts.file_map(store).to_dict()["title"]
         drawn += 1
     assert drawn
+
+
+def test_a_queue_with_damaged_files_is_drawn_in_red(tmp_path: Path) -> None:
+    store = write_small_store(tmp_path / "store")
+    before = {row["name"] for row in _rows(_map(store.root), "consume queues")}
+    assert "Orders-0" in before
+    files = sorted((store.root / "consumequeue" / "Orders" / "0").iterdir())
+    files[0].write_bytes(files[0].read_bytes()[:13])
+    length = sum(file.stat().st_size for file in files)
+    drawn = _map(store.root)
+    assert {row["name"] for row in _rows(drawn, "consume queues")} == before
+    first = _rows(drawn, "consume queues")[0]
+    assert (first["name"], first["part"], first["low"], first["high"]) == ("Orders-0", "damaged", 0.0, 1.0)
+    assert first["numbers"] == f"{length:,} bytes, damaged"
