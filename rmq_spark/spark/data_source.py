@@ -24,7 +24,7 @@ from rmq_spark.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.spark.batch_reader import RmqLogReader
 from rmq_spark.spark.message_schema import fields_from_schema
 from rmq_spark.spark.short_errors import short_errors
-from rmq_spark.spark.stream_reader import RmqLogStreamReader
+from rmq_spark.spark.stream_reader import FailedStreamReader, RmqLogStreamReader
 from rmq_spark.spark.table_options import recall_options, remember_options
 from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.spark.view_reader import RmqLogViewReader
@@ -33,7 +33,7 @@ from rmq_spark.spark.writers import RmqLogStreamWriter, RmqLogWriter
 from rmq_spark.write.send_back_rows import check_place_columns
 from rmq_spark.write.stage_and_commit import begin_write
 from rmq_spark.write.target import WriteTarget, open_target
-from store_format.errors import OptionError
+from store_format.errors import OptionError, StoreError
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -64,11 +64,14 @@ class RmqLogDataSource(DataSource):
             return RmqLogViewReader(view_from_schema(schema, options), options)
         return RmqLogReader(Scan(fields_from_schema(schema, options), options))
 
-    # Not `short_errors`: when this method fails, Spark 4.3 raises an UnboundLocalError (`reader`) on top of the
-    # error, and only the whole traceback shows both.
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        options = parse_read_options(recall_options(schema, _option_dict(self.options), STREAM), where=STREAM)
-        return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
+        try:
+            options = parse_read_options(
+                recall_options(schema, _option_dict(self.options), STREAM), where=STREAM
+            )
+            return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
+        except StoreError as error:
+            return FailedStreamReader(error)
 
     @short_errors
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

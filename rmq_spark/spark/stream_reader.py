@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
@@ -15,6 +15,7 @@ from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
+from store_format.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -64,6 +65,36 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         split = partition.value
         assert isinstance(split, Split)
         return self._scan.read(split)
+
+
+class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Takes the place of a reader that cannot be constructed, and raises the error when Spark first calls it.
+
+    If `DataSource.streamReader` itself raises, Spark 4.3 reports its own UnboundLocalError instead
+    (`test_spark_masks_the_error_of_stream_reader_4_3`).
+    """
+
+    def __init__(self, error: StoreError) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        self._fail()
+
+    def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
+        self._fail()
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._fail()
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._fail()
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        self._fail()
+
+    @short_errors
+    def _fail(self) -> NoReturn:
+        raise self._error
 
 
 def _positions(scan: Scan) -> StreamPositions | PopPositions:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
 from tests.support.spark.frames import copy_of, read
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STORE = "basic-5.5.0"
+_TIMEOUT_S = 120
 
 Golden = Callable[[str], Path]
 
@@ -258,6 +259,21 @@ def test_an_error_in_a_task_has_no_python_traceback(
     with pytest.raises(PySparkException, match="IllegalMessageError") as caught:
         empty.write.format("rmqlog").mode("append").save(str(tmp_path / "new"))
     assert "Traceback" not in str(caught.value)
+
+
+def test_an_error_of_a_stream_is_one_line(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
+    """Also an error of the options that only a stream refuses, before a reader exists."""
+    for options, sentence in (
+        ({"endingOffsets": "latest"}, "OptionError: endingOffsets does not apply to a stream query"),
+        ({"subscribe": "Order"}, "OptionError: no store has a topic 'Order'; did you mean Orders?"),
+    ):
+        frame = spark.readStream.format("rmqlog").options(**options).load(str(golden(STORE)))
+        checkpoint = str(tmp_path / options.popitem()[1])
+        query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint).start()
+        with pytest.raises(StreamingQueryException) as caught:
+            query.awaitTermination(_TIMEOUT_S)
+        assert sentence in str(caught.value).splitlines()[0]
+        assert "Traceback" not in str(caught.value)
 
 
 def test_other_exceptions_keep_their_traceback(spark: SparkSession, golden: Golden) -> None:

@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
@@ -143,3 +145,24 @@ def test_trigger_once_never_asks_after_its_batch_4_3(spark: SparkSession, tmp_pa
         run(spark, "facts_once", tmp_path / "checkpoint", once=True)
     starts = [call[1] for call in calls(log) if call[0] == "latestOffset"]
     assert starts == [{"a": 0, "b": 0}, {"a": 1, "b": 1}]
+
+
+def test_spark_masks_the_error_of_stream_reader_4_3(spark: SparkSession, tmp_path: Path) -> None:
+    """The last line is an UnboundLocalError of Spark's. On the day it is ours, FailedStreamReader can go."""
+
+    class Failing(DataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "facts_failing"
+
+        def schema(self) -> str:
+            return "n int"
+
+        def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+            raise ValueError("the reason")
+
+    spark.dataSource.register(Failing)
+    frame = spark.readStream.format("facts_failing").load()
+    query = frame.writeStream.format("noop").option("checkpointLocation", str(tmp_path / "c")).start()
+    with pytest.raises(StreamingQueryException, match="UnboundLocalError"):
+        query.awaitTermination(_TIMEOUT_S)
