@@ -51,20 +51,31 @@ def test_a_plain_installation_has_all_that_the_command_imports() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_docs_use_what_an_installation_brings(page: Path) -> None:
-    """pandas is in no extra of ours; the tests' own environment has it only because Spark Connect wants
-    it.
-    """
+    """pandas is in the extra `notebook` alone: a page that uses it names this extra, or `all`."""
     text = page.read_text(encoding="utf-8")
     extras = PROJECT["optional-dependencies"]
     brought = _names(
         PROJECT["dependencies"]
         + [each for name, each_of in extras.items() if name != "dev" for each in each_of]
     )
+    assert "pandas" in _names(extras["notebook"])
     for block in blocks(text):
         if block.language == "python":
             assert _imported(block.text) <= brought, block.line
-            assert not re.search(r"\bto_?pandas\b|pandas_udf|mapInPandas", block.text, re.IGNORECASE), (
-                block.line
-            )
+            uses_pandas = re.search(r"\bto_?pandas\b|pandas_udf|mapInPandas", block.text, re.IGNORECASE)
+            assert not uses_pandas or re.search(r"\.\[(notebook|all)\]", text), block.line
     for extra in (name for names in re.findall(r"\.\[([\w,]+)\]", text) for name in names.split(",")):
         assert extra in extras
+
+
+def test_the_extra_all_has_every_extra_of_users() -> None:
+    extras = PROJECT["optional-dependencies"]
+    (itself,) = extras["all"]
+    assert itself == f"{PROJECT['name']}[{','.join(sorted(extras.keys() - {'all', 'dev'}))}]"
+
+
+def test_advice_about_packages_needs_no_index_with_this_project() -> None:
+    """`rmq-spark` is on no index yet: a hint to install it, or an extra of it, would lead nowhere."""
+    for package in ("rmq_spark", "store_format"):
+        for path in (ROOT / package).rglob("*.py"):
+            assert "pip install 'rmq-spark" not in path.read_text(encoding="utf-8"), path

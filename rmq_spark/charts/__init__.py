@@ -8,8 +8,8 @@ most take a `topic` too::
 
     charts.rate(rmq_spark.open("/data/store"), topic="Orders")
 
-`pip install 'rmq-spark[notebook]'` installs altair, which is imported when a chart is drawn; `rate_data` and
-the other `…_data` functions need only Arrow.
+The extra `notebook` (`pip install '.[notebook]'` in a checkout) brings altair, which is imported when a chart
+is drawn; `rate_data` and the other `…_data` functions need only Arrow.
 """
 
 from rmq_spark.charts.counting import MESSAGE_COLUMNS

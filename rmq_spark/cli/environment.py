@@ -16,13 +16,6 @@ from dataclasses import dataclass
 
 # As pyproject.toml asks for them.
 NEEDED = {"click": (8, 1), "numba": (0, 60), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 2)}
-_EXTRAS = {
-    "pyspark": "rmq-spark[spark]",
-    "click": "rmq-spark",
-    "numba": "rmq-spark",
-    "numpy": "rmq-spark",
-    "pyarrow": "rmq-spark",
-}
 
 _JAVA_MIN = 17
 _SECONDS_MAX = 120
@@ -81,11 +74,12 @@ def _run(*command: str) -> tuple[int, str]:
 
 
 def _package(name: str) -> Check:
+    least = ".".join(map(str, NEEDED[name]))
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        return Check(name, "fails", "not installed", f"pip install '{_EXTRAS[name]}'")
-    least = ".".join(map(str, NEEDED[name]))
+        # The package itself, not an extra of ours: this works beside a checkout and beside a release.
+        return Check(name, "fails", "not installed", f"pip install '{name}>={least}'")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
         return Check(
             name,
@@ -168,9 +162,8 @@ def _neighbours(python: str) -> list[Check]:
 
 def _registration(python: str) -> Check:
     if importlib.util.find_spec("pyspark_rmqlog") is None:
-        return Check(
-            "pyspark_rmqlog", "fails", "not on the path of this Python", f"pip install rmq-spark, {_REGISTER}"
-        )
+        advice = f"Run `pip install .` in the checkout of rmqlog, {_REGISTER}"
+        return Check("pyspark_rmqlog", "fails", "not on the path of this Python", advice)
     code, _ = _run(python, "-c", _REGISTERED)
     if code == 0:
         return Check("pyspark_rmqlog", "ok", 'offers format("rmqlog") to Spark')

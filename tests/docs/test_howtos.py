@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 PAGES = sorted(path.name for path in (ROOT / "docs").glob("*.md"))
 OURS = [name for name in PAGES if name != "write.md"]  # test_write_page.py gives that one its DataFrame
 RUN = [name for name in OURS if any(blocks(read_page(name)))]
-NEEDS_SPARK = [name for name in RUN if re.search(r"^```(sql|python)$", read_page(name), re.MULTILINE)]
+_STARTS_SPARK = re.compile(r"^```(sql|python)$|^spark-submit ", re.MULTILINE)
+NEEDS_SPARK = [name for name in RUN if _STARTS_SPARK.search(read_page(name))]
 
 
 @pytest.fixture
@@ -38,6 +39,7 @@ def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSes
 
 
 @pytest.mark.process
+@pytest.mark.timeout(600)  # deploy.md starts Spark four times
 @pytest.mark.parametrize(
     "name",
     [

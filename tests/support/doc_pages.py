@@ -33,6 +33,7 @@ _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$\n*", re.MULTILINE | re.DOTALL)
 _UNPACK = re.compile(r"^tar xzSf tests/golden/(\S+)/store\.tar\.gz -C (/data/\w+)$", re.MULTILINE)
 _EXIT_CODE = re.compile(r"\s+# exit code (\d)$")
 _RUNS = {"sh", "python", "sql"}
+_TIMEOUT_S = 150  # of a line of shell: some of them start Spark
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,14 +139,16 @@ class Session:
                 f'#!/bin/sh\nexec {shlex.quote(sys.executable)}{module} "$@"\n', encoding="utf-8"
             )
             program.chmod(0o755)
-        environment = {**os.environ, "PATH": f"{programs}:{os.environ['PATH']}", "PYTHONPATH": str(ROOT)}
+        # spark-submit and spark-sql are those of this environment
+        path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
+        environment = {**os.environ, "PATH": path, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
             ["bash", "-c", command],
             cwd=ROOT,
             env=environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=_TIMEOUT_S,
             check=False,
         )
         return done.returncode, done.stdout + done.stderr

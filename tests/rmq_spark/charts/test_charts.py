@@ -372,7 +372,7 @@ def test_without_altair_the_error_names_the_extra() -> None:
     assert done.stdout.startswith("UnsupportedFormatError charts need altair, which is not installed"), (
         done.stderr
     )
-    assert "pip install 'rmq-spark[notebook]'" in done.stdout
+    assert "pip install 'altair>=5.4'" in done.stdout
 
 
 @pytest.mark.process

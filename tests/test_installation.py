@@ -1,0 +1,182 @@
+"""The sdist and the wheel of this project, installed where nothing else of the checkout is visible.
+
+The environment is a new one. Of the packages that are installed here it gets those that the wheel's metadata
+ask for, and no others, as links: a dependency that the metadata forget is missing there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Callable, Iterable
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+ROOT = Path(__file__).resolve().parent.parent
+NAME = "rmq-spark"
+STORE = "basic-5.5.0"
+_TIMEOUT_S = 240
+
+pytestmark = [pytest.mark.slow, pytest.mark.process, pytest.mark.timeout(600)]
+
+READ = """
+import sys
+from store_format import MessageStore
+store = MessageStore.open(sys.argv[1])
+print(sum(batch.num_rows for queue in store.queues() if queue.topic == "Orders" for batch in queue.read()))
+try:
+    from rmq_spark import charts
+    charts.lag(store.view("lag"))
+except Exception as error:
+    print(error)
+"""
+
+SPARK = """
+import sys
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+print(spark.read.format("rmqlog").option("subscribe", "Orders").load(sys.argv[1]).count())
+spark.stop()
+"""
+
+PICTURES = """
+import sys
+from rmq_spark import charts
+from store_format import MessageStore
+lag = MessageStore.open(sys.argv[1]).view("lag")
+print(len(lag.to_pandas()) == lag.num_rows)
+charts.lag(lag).save("lag.svg")
+"""
+
+
+@pytest.fixture(scope="module")
+def built(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """The sdist, and the wheel that is built from the sdist, as `python -m build` makes them."""
+    directory = tmp_path_factory.mktemp("dist")
+    _run(sys.executable, "-m", "build", "--outdir", str(directory), str(ROOT))
+    (sdist,), (wheel,) = directory.glob("*.tar.gz"), directory.glob("*.whl")
+    return sdist, wheel
+
+
+@pytest.fixture(scope="module")
+def clean(built: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A new environment with the wheel and what it depends on, without extras."""
+    directory = tmp_path_factory.mktemp("clean") / "environment"
+    _run(sys.executable, "-m", "venv", "--without-pip", str(directory))
+    python = str(directory / "bin" / "python")
+    _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-index", str(built[1]))
+    _link(_brought(_required_by(directory), set()), directory)
+    return directory
+
+
+def _run(*command: str, directory: Path | None = None) -> str:
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK_", "SPARK_REMOTE"))
+    }
+    if directory is not None:  # as after `source bin/activate`
+        environment["PATH"] = f"{directory / 'bin'}{os.pathsep}{environment['PATH']}"
+    done = subprocess.run(
+        command,
+        cwd=directory or ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_TIMEOUT_S,
+    )
+    assert done.returncode == 0, f"{' '.join(command)}\n{done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def _site(directory: Path) -> Path:
+    return Path(sysconfig.get_path("purelib", vars={"base": str(directory)}))
+
+
+def _required_by(directory: Path) -> list[str]:
+    (found,) = metadata.distributions(name=NAME, path=[str(_site(directory))])
+    return found.requires or []
+
+
+def _brought(required: list[str], extras: set[str]) -> set[str]:
+    """Names of the packages, of those installed here, that the requirements and extras bring."""
+    waiting = list(_chosen(required, extras))
+    names: set[tuple[str, frozenset[str]]] = set()
+    while waiting:
+        requirement = waiting.pop()
+        name = canonicalize_name(requirement.name)
+        if (name, frozenset(requirement.extras)) in names:
+            continue
+        names.add((name, frozenset(requirement.extras)))
+        if name == NAME:
+            waiting += _chosen(required, requirement.extras)
+            continue
+        assert requirement.specifier.contains(metadata.version(name), prereleases=True), requirement
+        waiting += _chosen(metadata.requires(name) or [], requirement.extras)
+    return {name for name, _ in names} - {NAME}
+
+
+def _chosen(required: Iterable[str], extras: set[str]) -> Iterable[Requirement]:
+    for requirement in map(Requirement, required):
+        if requirement.marker is None or any(
+            requirement.marker.evaluate({"extra": extra}) for extra in extras | {""}
+        ):
+            yield requirement
+
+
+def _link(names: set[str], directory: Path) -> None:
+    for name in names:
+        for top in {file.parts[0] for file in metadata.files(name) or []} - {".."}:
+            link = _site(directory) / top
+            if not link.exists():
+                link.symlink_to(str(metadata.distribution(name).locate_file(top)))
+
+
+def test_the_wheel_has_the_packages_and_nothing_else(built: tuple[Path, Path]) -> None:
+    listed = _run("git", "ls-files", "rmq_spark", "store_format", "pyspark_rmqlog.py").split()
+    with zipfile.ZipFile(built[1]) as wheel:
+        names = wheel.namelist()
+    assert {name for name in names if ".dist-info/" not in name} == {
+        name for name in listed if (ROOT / name).exists()
+    }
+    assert {Path(name).name for name in names if "/licenses/" in name} == {"LICENSE", "NOTICE"}
+
+
+def test_the_sdist_has_what_the_tests_and_the_docs_need(built: tuple[Path, Path]) -> None:
+    with tarfile.open(built[0]) as sdist:
+        names = {name.partition("/")[2] for name in sdist.getnames()}
+    listed = _run("git", "ls-files", "docs", "tests", "notebooks", "examples", "conf", "Makefile").split()
+    assert {name for name in listed if (ROOT / name).exists()} <= names
+
+
+def test_a_plain_installation_works(clean: Path, golden: Callable[[str], Path]) -> None:
+    store = str(golden(STORE))
+    assert "No broken requirements" in _run(
+        sys.executable, "-m", "pip", "--python", str(clean / "bin" / "python"), "check"
+    )
+    rmqlog, python = str(clean / "bin" / "rmqlog"), str(clean / "bin" / "python")
+    assert "Usage: rmqlog" in _run(rmqlog, "--help", directory=clean)
+    topics = json.loads(_run(rmqlog, "ls", store, "-o", "json", directory=clean))
+    assert {row["topic"]: row["messages"] for row in topics}["Orders"] == 1326
+    read = _run(python, "-c", READ, store, directory=clean).splitlines()
+    assert read[0] == "1326"
+    assert "pip install 'altair>=" in read[1]
+
+
+def test_the_extra_all_brings_spark_charts_and_pandas(clean: Path, golden: Callable[[str], Path]) -> None:
+    store = str(golden(STORE))
+    python = str(clean / "bin" / "python")
+    _link(_brought(_required_by(clean), {"all"}), clean)
+    assert _run(python, "-c", SPARK, store, directory=clean).splitlines()[-1] == "1326"
+    assert _run(python, "-c", PICTURES, store, directory=clean).splitlines()[-1] == "True"
+    assert (clean / "lag.svg").read_text(encoding="utf-8").startswith("<svg")
