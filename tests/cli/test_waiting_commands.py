@@ -121,6 +121,10 @@ def test_the_life_of_all_messages_with_a_key(rmqlog: Runner, golden: Golden) -> 
         (each, what) for each in ids for what in store.trace(each)["what"].to_pylist()
     ]
     assert rmqlog("trace", path, "--key", "id-9").err == "rmqlog: messages with the key id-9: 2\n"
+    shown = rmqlog("trace", path, "--key", "id-9").out.split("\n\n")
+    for table, each in zip(shown, ids, strict=True):
+        assert table.splitlines()[0] == f"message {each}"
+        assert table.rstrip("\n").count("\n") == 1 + store.trace(each).num_rows
     one = rmqlog("trace", path, "--key", "id-9", "-n", 1)
     assert one.err == "rmqlog: messages with the key id-9: 2; the first 1 are shown\n"
     jobs = rmqlog.rows("trace", path, "--key", "id-9", "--topic", "Jobs")

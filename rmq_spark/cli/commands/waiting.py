@@ -8,6 +8,7 @@ import click
 
 from rmq_spark.cli.address import parse_address, read_address
 from rmq_spark.cli.bodies import wants_bodies, with_body_option
+from rmq_spark.cli.column_look import BOLD, painted
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
@@ -80,7 +81,6 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
     rmqlog trace /data/store Orders/2@100
     rmqlog trace /data/store --key order-1234
     """
-    from rmq_spark.cli.reading import ids_of_key
     from store_format.views.trace import TRACE_COLUMNS
 
     names = [column.name for column in TRACE_COLUMNS]
@@ -96,14 +96,28 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
         if not show_batches(output, batches, names, _TRACE):
             raise NotFoundError(f"no message has the id {id!r}")
         return
+    _trace_key(stores, filters, output, names)
+
+
+def _trace_key(stores: list[MessageStore], filters: Filters, output: Output, names: list[str]) -> None:
+    """The timelines of the messages with `--key`: a table for each, or rows with the column `msgId`."""
+    from rmq_spark.cli.reading import ids_of_key
+
     ids = ids_of_key(stores, filters)
     if not ids:
         raise NotFoundError(f"no message has the key {filters.key!r}")
     traced = ids[: filters.limit]
-    batches = [
-        _named(batch, each) for each in traced for store in stores for batch in store.trace(each).to_batches()
-    ]
-    show_batches(output, batches, ["msgId", *names], _TRACE if len(traced) == 1 else ("msgId", *_TRACE))
+    events = {
+        each: [batch for store in stores for batch in store.trace(each).to_batches()] for each in traced
+    }
+    if output.form == "table" and not output.columns:
+        for i, (each, batches) in enumerate(events.items()):
+            title = f"message {shown(each)}"
+            print("\n" * bool(i) + painted(title, BOLD if output.colour else ""))
+            show_batches(output, batches, names, _TRACE)
+    else:
+        rows = [_named(batch, each) for each, batches in events.items() for batch in batches]
+        show_batches(output, rows, ["msgId", *names])
     kept = f"; the first {len(traced)} are shown" if len(traced) < len(ids) else ""
     remark(f"messages with the key {shown(str(filters.key))}: {len(ids)}{kept}")
 
