@@ -65,7 +65,9 @@ FLEXIBLE = {
     "owner": 8,
 }
 
+# Text with a middle that may be left out: see `short_id` and `short_file`.
 IDS = frozenset(("msgId", "id", "uniqKey", "offsetMsgId"))
+FILES = frozenset(("file",))
 
 # Left out on a terminal where all rows have one value.
 CONSTANT = frozenset(
@@ -100,6 +102,10 @@ LEFT_OUT_LAST = (
     "topics",
     "queues",
     "bytes",
+    "fill",
+    "entries",
+    "start",
+    "stop",
     "file",
     "detail",
 )
@@ -144,6 +150,17 @@ def short_id(text: str) -> str:
     """
     short = len(text) > _ID_HEAD + 1 + _ID_TAIL and text.isascii()
     return f"{text[:_ID_HEAD]}…{text[-_ID_TAIL:]}" if short else text
+
+
+def short_file(path: str) -> str:
+    """A path without the leading zeros of a file name of 20 digits. Different files keep different names.
+
+    >>> short_file("commitlog/00000000000000196608")
+    'commitlog/…196608'
+    """
+    directory, slash, name = path.rpartition("/")
+    is_numbered = len(name) == 20 and name.isascii() and name.isdecimal()
+    return f"{directory}{slash}…{int(name)}" if is_numbered and name[:2] == "00" else path
 
 
 def are_told_apart(ids: Collection[str]) -> bool:

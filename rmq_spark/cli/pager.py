@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-import shlex
-import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
 from io import TextIOBase
-from typing import IO
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import subprocess
 
 
 class _Paged(TextIOBase):
@@ -32,6 +33,8 @@ class _Paged(TextIOBase):
 
     def _start(self) -> None:
         """Starts the pager and sends what is held; without a pager, text goes to the terminal."""
+        import subprocess  # 5 ms that only long output needs
+
         environment = {"LESS": "FRX", "LV": "-c", **os.environ}
         try:
             self._process = subprocess.Popen(
@@ -82,7 +85,7 @@ def paged(*, wanted: bool) -> Iterator[None]:
 def _pager() -> list[str] | None:
     if os.environ.get("TERM", "dumb") == "dumb" or not (sys.stdin.isatty() and sys.stdout.isatty()):
         return None
-    command = shlex.split(os.environ.get("RMQLOG_PAGER", os.environ.get("PAGER", "less")))
+    command = os.environ.get("RMQLOG_PAGER", os.environ.get("PAGER", "less")).split()
     if not command or command[0] == "cat":
         return None
     return command if os.get_terminal_size(sys.stdout.fileno()).lines > 0 else None

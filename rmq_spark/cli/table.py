@@ -2,8 +2,8 @@
 groups, offsets, and the end of an id.
 
 The steps: leave out columns that have one value in all rows; print the common date once; cut free text; leave
-out the middle of ids, then the milliseconds; leave out columns, the least useful first. Where that is not
-enough, each row becomes a record.
+out the middle of ids and the zeros of file names, then the milliseconds; leave out columns, the least useful
+first. Where that is not enough, each row becomes a record.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from rmq_spark.cli.column_look import (
     BOLD,
     CONSTANT,
     DIM,
+    FILES,
     FLEXIBLE,
     IDS,
     LEFT_OUT_FIRST,
@@ -27,6 +28,7 @@ from rmq_spark.cli.column_look import (
     are_told_apart,
     colour_of,
     painted,
+    short_file,
     short_id,
 )
 from rmq_spark.cli.look import Look
@@ -86,7 +88,7 @@ class _Layout:
     names: list[str]
     times: Set[str]
     short: _Times | None
-    short_ids: frozenset[str]
+    shortened: frozenset[str]
     titles: list[str]
     numeric: list[bool]
     widths: list[int]
@@ -101,12 +103,12 @@ class _Layout:
         names: list[str],
         times: Set[str],
         short: _Times | None,
-        short_ids: frozenset[str] = frozenset(),
+        shortened: frozenset[str] = frozenset(),
     ) -> _Layout:
         """The layout with the widths that the rows need; free text takes at most 60 columns."""
         titles = names if short is None or look.chosen else _titles(names)
         numeric = [all(_is_number(row[name]) for row in measured) for name in names]
-        layout = cls(look, names, times, short, short_ids, titles, numeric, [])
+        layout = cls(look, names, times, short, shortened, titles, numeric, [])
         cells = [layout.cells(row) for row in measured]
         for i, name in enumerate(names):
             longest = max(width(line[i]) for line in cells)
@@ -121,8 +123,8 @@ class _Layout:
         if isinstance(value, str):
             if name in self.times:
                 return self._time(value)
-            if name in self.short_ids:
-                return cell(short_id(value))
+            if name in self.shortened:
+                return cell(short_file(value) if name in FILES else short_id(value))
         elif isinstance(value, int) and not isinstance(value, bool):
             unit = unit_of(name)
             return str(value) if unit is None else unit(value)
@@ -200,13 +202,13 @@ def _fit_terminal(
     shown = list(names)
     if all_measured and not look.chosen:
         shown = [name for name in names if not _says_nothing(look, measured, name)]
-    ids = frozenset(
+    ids = FILES | {
         name
         for name in IDS.intersection(names)
         if are_told_apart([row[name] for row in measured if row[name] is not None])
-    )
-    for kept, short, short_ids, room in _steps(look, shown, _common_date(moments), ids):
-        layout = _Layout.measure(look, measured, kept, times, short, short_ids)
+    }
+    for kept, short, shortened, room in _steps(look, shown, _common_date(moments), ids):
+        layout = _Layout.measure(look, measured, kept, times, short, shortened)
         if layout.narrow(look.terminal_columns, room):
             layout.zone_label = look.zone.label(moments[0]) if moments else ""
             layout.left_out = tuple(name for name in shown if name not in kept)
@@ -217,7 +219,7 @@ def _fit_terminal(
 def _steps(
     look: Look, shown: list[str], date: str, ids: frozenset[str]
 ) -> Iterator[tuple[list[str], _Times, frozenset[str], int]]:
-    """(columns, times, columns with short ids, multiple of the least room for free text), the best first."""
+    """(columns, times, columns to shorten, multiple of the least room for free text), the best first."""
     yield shown, _Times(date), frozenset(), _ROOMY
     for room, names in ((_ROOMY, LEFT_OUT_FIRST), (1, LEFT_OUT_LAST)):
         for name in ("", *names):

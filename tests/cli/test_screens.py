@@ -80,6 +80,14 @@ def test_every_id_keeps_its_end_and_stays_different(golden: Golden) -> None:
 
 
 @pytest.mark.process
+def test_file_names_keep_their_offset(golden: Golden) -> None:
+    seen = screen(80, "du", golden("basic-5.5.0"), "--files", NO_COLOR="1")[1]
+    assert max(map(width, seen.splitlines())) <= 80
+    for name in ("commitlog/…262144", "consumequeue/SCHEDULE_TOPIC_XXXX/2/…0", "consumequeue/Audit/0/…2000"):
+        assert f" {name} " in seen
+
+
+@pytest.mark.process
 def test_what_fits_no_table_becomes_records(golden: Golden) -> None:
     code, seen = screen(30, "lag", golden("basic-5.5.0"), *NOW, "-g", "CG_some", "-t", "Orders", NO_COLOR="1")
     assert code == 0

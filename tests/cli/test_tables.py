@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.cli.column_look import are_told_apart, short_id
+from rmq_spark.cli.column_look import are_told_apart, short_file, short_id
 from rmq_spark.cli.zones import zone_of
 from store_format.display.units import duration_text, size_text, unit_of
 from tests.support.cli_runs import Runner
@@ -58,6 +58,14 @@ def test_zones_before_utc_and_half_hours() -> None:
 def test_short_ids_are_told_apart_or_refused(ids: list[str]) -> None:
     if are_told_apart(ids):
         assert len({short_id(each) for each in ids}) == len(set(ids))
+
+
+@given(st.lists(st.integers(0, 10**20 - 1), unique=True))
+def test_short_files_are_told_apart(starts: list[int]) -> None:
+    names = [f"commitlog/{start:020}" for start in starts]
+    assert len(set(map(short_file, names))) == len(names)
+    assert short_file("consumequeue/Orders/2/00000000000000002000") == "consumequeue/Orders/2/…2000"
+    assert short_file("index/20261121065807786") == "index/20261121065807786"
 
 
 @pytest.mark.parametrize("verb", ["ls", "groups", "lag", "head", "tail", "find", "delay", "half", "dlq"])
