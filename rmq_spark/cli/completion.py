@@ -1,4 +1,5 @@
-"""Shell completion of topics and groups from the store. Reads configuration and directory names only.
+"""Shell completion of topics and groups from the store, and of columns. Reads configuration and directory
+names only.
 
 `rmqlog completion` prints the script for a shell; the script calls `rmqlog` with COMPLETE in the environment.
 """
@@ -50,6 +51,43 @@ def complete_group(
     except (StoreError, OSError):
         return []
     return _offer(names, incomplete)
+
+
+_VIEWS = {
+    "dlq": "deadLetters",
+    "delay": "delayed",
+    "half": "transactions",
+    "lag": "lag",
+    "groups": "groups",
+    "du": "usage",
+}
+_MESSAGES = ("head", "tail", "get", "find", "export")
+
+
+def complete_column(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Columns of the command that begin with the part of `incomplete` after its last comma."""
+    from store_format.message.columns import COLUMNS
+    from store_format.views.registry import view_named
+
+    command = context.info_name or ""
+    view = view_named(_VIEWS[command]) if command in _VIEWS else None
+    names = [column.name for column in view.columns] if view is not None else list(COLUMNS)
+    if view is None and command not in _MESSAGES:
+        return []
+    before, comma, _ = incomplete.rpartition(",")
+    given = set(before.split(","))
+    return _offer({f"{before}{comma}{name}" for name in names if name not in given}, incomplete)
+
+
+def complete_view(
+    context: click.Context, parameter: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Views that begin with `incomplete`."""
+    from store_format.views.registry import VIEWS
+
+    return _offer({view.name for view in VIEWS}, incomplete)
 
 
 def _store(context: click.Context) -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 import click
 
 from rmq_spark.cli.cells import BODY_FORMS, csv_value, json_value
+from rmq_spark.cli.completion import complete_column
 from rmq_spark.cli.look import Look
 from rmq_spark.cli.options import Command, standing_for
 from rmq_spark.cli.pager import paged
@@ -44,7 +45,12 @@ class Output(Look):
     to_terminal: bool = False
 
 
-columns_option = click.option("--columns", metavar="NAMES", help="Columns, separated by commas.")
+columns_option = click.option(
+    "--columns",
+    metavar="NAMES",
+    shell_complete=complete_column,
+    help="Columns, separated by commas.",
+)
 bodies_option = click.option(
     "--bodies",
     type=click.Choice(BODY_FORMS),

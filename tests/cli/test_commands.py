@@ -104,6 +104,10 @@ def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path
     assert _complete(f"rmqlog ls {store} --topic Or", 4) == ["Orders"]
     assert _complete(f"rmqlog lag {store} --group CG_t", 4) == ["CG_tags", "CG_tags2"]
     assert _complete(f"rmqlog offsets {store} CG_s", 3) == ["CG_some"]
+    assert _complete(f"rmqlog head {store} --columns queue", 4) == ["queueId", "queueOffset"]
+    assert _complete(f"rmqlog head {store} --columns topic,queueId,queue", 4) == ["topic,queueId,queueOffset"]
+    assert _complete(f"rmqlog dlq {store} --columns origin", 4) == ["originMsgId", "originTopic"]
+    assert _complete(f"rmqlog info {store} --view dead", 4) == ["deadLetters"]
     assert _complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
     assert _complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []
 

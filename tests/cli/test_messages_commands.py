@@ -197,6 +197,8 @@ def test_find_takes_a_key_or_an_id(rmqlog: Runner, golden: Golden) -> None:
         assert _places(rmqlog.rows("find", golden(STORE), id_, *NAMED)) == _places([expected])
     narrowed = rmqlog.rows("find", golden(STORE), "AaBB", "--where", "region = 'eu-3'", *NAMED)
     assert 0 < len(narrowed) < len(by_option)
+    said = rmqlog.fails(2, "find", golden(STORE), "Orders/2@1")
+    assert said == "no message matches; rmqlog get STORE Orders/2@1 shows the message at this offset"
     assert "WORD and --key" in rmqlog.fails(1, "find", golden(STORE), "a", "--key", "b")
 
 

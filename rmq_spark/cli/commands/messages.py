@@ -243,7 +243,10 @@ def find_(
     )
     if not count:
         filters.refuse_unknown_topic(known_topics(stores))
-    return _report_search(stores, founds, count, "no message matches")
+    hint = ""
+    if word is not None and parse_address(word) is not None:
+        hint = f"; rmqlog get STORE {shown(word)} shows the message at this offset"
+    return _report_search(stores, founds, count, f"no message matches{hint}")
 
 
 def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rmq_spark.cli.completion import complete_view
 from rmq_spark.cli.options import (
     Filters,
     broker_conf_option,
@@ -63,7 +64,12 @@ _FILES = (
 
 @click.command("info")
 @store_argument()
-@click.option("--view", metavar="NAME", help="Show this view instead: files, index, checkpoint, retention, …")
+@click.option(
+    "--view",
+    metavar="NAME",
+    shell_complete=complete_view,
+    help="Show this view instead: files, index, checkpoint, retention, …",
+)
 @now_option
 @broker_conf_option
 @output_options()
