@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import starmap
 from typing import Literal
 
-from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn, batch_of
+from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.errors import CorruptStoreError
 
 Severity = Literal["damage", "warning", "info"]
@@ -40,6 +40,10 @@ PROBLEM_COLUMNS = (
     ViewColumn("advice", TEXT, "What to do."),
 )
 
+_SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
+_SENTENCES = ("expected", "found", "advice")
+_SENTENCE_CHARACTERS = 1000
+_CARD_PROBLEMS = 50
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
 
@@ -152,32 +156,30 @@ class Findings:
 
 
 def _diagnosis_card(diagnosis: Diagnosis) -> str:
-    """A notebook card: the sums of the commitlog's bytes, and the problems."""
-    from store_format.display.page import PageSpace, card, fact, facts, note
-    from store_format.display.table import LIMIT, table
+    """A notebook card: the sums of the commitlog's bytes, and the problems, one below the other."""
+    from store_format.display.page import PageSpace, card, fact, facts, note, text
 
     summary = diagnosis.summary
     lines = [
         ("commitlog", f"{summary.total_bytes:,} bytes in {summary.files:,} files, {summary.units:,} messages")
     ]
     lines += [(name, f"{size:,} bytes") for name, field in _SUMS if (size := getattr(summary, field))]
-    columns = PROBLEM_COLUMNS[1:]  # without the broker's name
-    batch = batch_of(columns, map(_problem_row, diagnosis[: LIMIT + 1]))
-    rows = table(
-        [batch],
-        batch.schema,
-        PageSpace(),
-        total=len(diagnosis),
-        about={column.name: column.about for column in columns},
-    )
-    damage = len(diagnosis.of("damage"))
-    title = f"{damage:,} damage, {len(diagnosis.of('warning')):,} warnings" if diagnosis else "no problems"
-    return card(
-        title,
-        "diagnosis",
-        [facts(starmap(fact, lines)), rows if diagnosis else note("every byte is accounted for")],
-    ).source
+    parts, space = [facts(starmap(fact, lines))], PageSpace()
+    for number, problem in enumerate(diagnosis):
+        # Not a table: its last column, the advice, would lie outside the page.
+        place = f"{problem.file} at byte {problem.position:,}"
+        values = ((problem.severity, place), *((name, getattr(problem, name)) for name in _SENTENCES))
+        piece = facts(fact(name, text(value, _SENTENCE_CHARACTERS)) for name, value in values)
+        if number == _CARD_PROBLEMS or not space.takes(piece):
+            parts.append(note(f"the first {number:,} of {len(diagnosis):,} problems"))
+            break
+        parts.append(piece)
+    if not diagnosis:
+        parts.append(note("every byte is accounted for"))
+    counts = {name: len(diagnosis.of(name)) for name in _SEVERITIES}
+    title = ", ".join(_counted(count, name) for name, count in counts.items() if count) or "no problems"
+    return card(title, "diagnosis", parts).source
 
 
-def _problem_row(problem: Problem) -> tuple[object, ...]:
-    return problem.severity, problem.file, problem.position, problem.expected, problem.found, problem.advice
+def _counted(count: int, severity: Severity) -> str:
+    return f"{count:,} {severity}{'s' * (severity == 'warning' and count != 1)}"

@@ -287,8 +287,12 @@ def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
     data[4:8] = b"bad!"
     log.write_bytes(data)
     found = store.diagnose()
-    text_ = read_page(found._repr_html_()).text
+    page = read_page(found._repr_html_())
+    text_ = page.text
     assert f"{len(found.of('damage'))} damage" in text_
+    assert page.rows == 0  # lines that wrap: in a table the advice lay outside the card
+    for problem in found:
+        assert f"advice{problem.advice}" in text_
     assert f"damage{found.summary.damage_bytes:,} bytes" in text_
     assert "0x62616421" in text_
 
