@@ -8,21 +8,10 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import TextIO
 
+from store_format.display.units import size_text
+
 _STEP_SECONDS = 0.1
-_UNITS = ("bytes", "kB", "MB", "GB", "TB", "PB")
 _CLEAR = "\r\x1b[K"
-
-
-def in_bytes(size: float) -> str:
-    """A size for people, in powers of 1000, as disks are sold.
-
-    >>> in_bytes(1_234_567)
-    '1.2 MB'
-    """
-    power = 0
-    while size >= 1000 and power < len(_UNITS) - 1:
-        size, power = size / 1000, power + 1
-    return f"{size:.1f} {_UNITS[power]}" if power else f"{size:.0f} {_UNITS[0]}"
 
 
 class Progress:
@@ -66,11 +55,11 @@ class Progress:
         """The line at a time of the clock."""
         rate = self.done / max(now - self._begun, 1e-6)
         if not self._total:
-            return f"{self._what}: {in_bytes(self.done)}, {in_bytes(rate)}/s"
+            return f"{self._what}: {size_text(self.done)}, {size_text(int(rate))}/s"
         left = max(self._total - self.done, 0) / rate if rate else 0.0
         share = min(100 * self.done // self._total, 100)
-        done = f"{in_bytes(self.done)} of {in_bytes(self._total)} ({share} %)"
-        return f"{self._what}: {done}, {in_bytes(rate)}/s, {left:.0f} s left"
+        done = f"{size_text(self.done)} of {size_text(self._total)} ({share} %)"
+        return f"{self._what}: {done}, {size_text(int(rate))}/s, {left:.0f} s left"
 
     def __enter__(self) -> Progress:
         return self

@@ -46,7 +46,7 @@ def test_parquet(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     out = tmp_path / "orders.parquet"
     done = rmqlog("export", golden(STORE), out, "--topic", "Orders", "--columns", ",".join(COLUMNS))
     assert (done.code, done.out) == (0, "")
-    assert done.err == f"rmqlog: 1,326 messages, 710.9 kB of the log, into {out}\n"
+    assert done.err == f"rmqlog: 1,326 messages, 694 KiB of the log, into {out}\n"
     table = pq.read_table(out)
     assert table.schema.remove_metadata().names == arrow_schema(COLUMNS).names
     rows = [

@@ -128,7 +128,7 @@ def long_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-_LINE = re.compile(r"export: [0-9.]+ .?[Bb]\w* of 12\.\d MB \(\d+ %\), [0-9.]+ .?[Bb]\w*/s, \d+ s left")
+_LINE = re.compile(r"export: [0-9.]+ [KM]?i?B of 12 MiB \(\d+ %\), [0-9.]+ [KM]?i?B/s, \d+ s left")
 
 
 @pytest.mark.process
@@ -136,7 +136,7 @@ def test_progress_goes_on_and_goes_away(long_store: Path, tmp_path: Path) -> Non
     code, seen = _terminal("export", long_store, tmp_path / "a.jsonl")
     assert code == 0
     assert len(_LINE.findall(seen)) >= 2
-    assert seen.rpartition("\x1b[K")[2].startswith("rmqlog: 60,000 messages, 12.")
+    assert seen.rpartition("\x1b[K")[2].startswith("rmqlog: 60,000 messages, 12 MiB ")
     quiet = process("export", long_store, tmp_path / "b.jsonl")
     assert quiet.err.startswith("rmqlog: 60,000 messages")
     assert (tmp_path / "a.jsonl").read_bytes() == (tmp_path / "b.jsonl").read_bytes()
@@ -162,7 +162,7 @@ def alike_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_scan_shows_how_far_it_is(alike_store: Path) -> None:
     code, seen = _terminal("find", alike_store, "--key", "same", "-n", "1")
     assert code == 0
-    line = r"find: [0-9.]+ [kM]B of \d+\.\d MB \(\d+ %\), [0-9.]+ .?[Bb]\w*/s, \d+ s left"
+    line = r"find: [0-9.]+ [KM]iB of \d+(\.\d)? MiB \(\d+ %\), [0-9.]+ [KM]?i?B/s, \d+ s left"
     assert re.search(line, seen)
     assert "rmqlog: 400000 found by scan" in seen.rpartition("\x1b[K")[2]
     assert process("find", alike_store, "--key", "same", "-n", "1").err.startswith(

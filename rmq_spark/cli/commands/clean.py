@@ -10,8 +10,8 @@ import click
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.progress import in_bytes
 from rmq_spark.cli.view_rows import show_batches
+from store_format.display.units import size_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -97,9 +97,9 @@ def _summary(plan: CleanPlan, done: int | None, unread: int | None) -> str:
         return "no file has expired; nothing was deleted"
     lost = f"; {unread} messages in them were not read" if unread else ""
     if done is not None:
-        return f"{done} files deleted ({in_bytes(plan.disk_bytes)} on the disk): {plan.gate.reason}{lost}"
+        return f"{done} files deleted ({size_text(plan.disk_bytes)} on the disk): {plan.gate.reason}{lost}"
     advice = ", --unread to see them by group" if unread else ""
     return (
-        f"{plan.due} files ({in_bytes(plan.disk_bytes)} on the disk) can be deleted: "
+        f"{plan.due} files ({size_text(plan.disk_bytes)} on the disk) can be deleted: "
         f"{plan.gate.reason}{lost}. Nothing was deleted; add --apply to delete them{advice}"
     )

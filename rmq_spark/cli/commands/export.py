@@ -14,10 +14,11 @@ from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, w
 from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, known_topics, store_argument
 from rmq_spark.cli.output import Output, bodies_option, column_names, columns_option, write_csv, write_jsonl
 from rmq_spark.cli.output_file import new_file
-from rmq_spark.cli.progress import Progress, in_bytes
+from rmq_spark.cli.progress import Progress
 from rmq_spark.cli.remarks import remark
 from store_format.display.rows import plain_rows
 from store_format.display.text import shown
+from store_format.display.units import size_text
 from store_format.errors import OptionError
 
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def export_(
             with new_file(os.path.abspath(out), replace=force) as file:
                 _write_file(form, file, source, bodies)
     remark(
-        f"{source.rows:,} messages, {in_bytes(progress.done)} of the log, into {shown(out)}",
+        f"{source.rows:,} messages, {size_text(progress.done)} of the log, into {shown(out)}",
     )
     return warn_of_damage(tolerance)
 
