@@ -104,6 +104,7 @@ def test_blocks_and_their_output_are_told_apart() -> None:
 def test_what_counts_as_shown() -> None:
     assert is_as_shown("a  b\n1  2\n", "a   b  \n1   2\n")
     assert is_as_shown("a\n…\nd", "a\nb\nc\nd\n")
+    assert is_as_shown("…\na\n…", "a")
     assert not is_as_shown("a\n…\nd", "a\nb\nc\n")
     assert not is_as_shown("a  b", "a b")
     assert not is_as_shown("a", "a\nb")

@@ -70,11 +70,11 @@ def example_stores() -> dict[str, str]:
 
 
 def is_as_shown(shown: str, printed: str) -> bool:
-    """Equal but for the width of columns, which follows a path's; a line of `…` alone stands for any
-    lines.
+    """Equal but for the width of columns, which follows a path's; a line of `…` alone stands for any lines,
+    or none.
     """
-    pattern = "\n".join(r"(?:.*\n)*?.*" if line == "…" else re.escape(line) for line in _lines(shown))
-    return re.fullmatch(pattern, "\n".join(_lines(printed))) is not None
+    pattern = "".join(r"(?:.*\n)*" if line == "…" else re.escape(f"{line}\n") for line in _lines(shown))
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in _lines(printed))) is not None
 
 
 def _lines(text: str) -> list[str]:
