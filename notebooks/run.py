@@ -16,6 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from notebooks.checks import CHECKS
+
 HERE = Path(__file__).resolve().parent
 NOTEBOOKS = tuple(sorted(path.stem for path in HERE.glob("[0-9]*.ipynb")))
 
@@ -36,6 +38,10 @@ def run(name: str, into: Path) -> float:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rmqlog-notebook-") as directory:
         place = os.path.realpath(directory)
+        # Charts are kept as pictures, without a line about it in each notebook.
+        startup = Path(place) / ".ipython" / "profile_default" / "startup"
+        startup.mkdir(parents=True)
+        (startup / "pictures.py").write_text("import bundled\n\nbundled.charts_as_pictures()\ndel bundled\n")
         # Kernels and settings that the user has for Jupyter do not count: this Python is the one to run.
         os.environ |= {
             "JUPYTER_DATA_DIR": f"{place}/.jupyter",
@@ -53,7 +59,11 @@ def run(name: str, into: Path) -> float:
             # Sockets in that directory, instead of ports, which any user of the machine may reach.
             config=Config({"KernelManager": {"transport": "ipc", "ip": f"{place}/kernel"}}),
         )
+        # The check runs after the last cell and is not kept: readers need not look at assertions.
+        check = files.v4.new_code_cell(CHECKS[name])
+        notebook.cells.append(check)
         client.execute(env=_environment(place))
+        notebook.cells.remove(check)
         for cell in notebook.cells:
             if cell.cell_type == "code":
                 cell.outputs = [_tidy(_relative(output, f"{place}/")) for output in cell.outputs]

@@ -24,10 +24,13 @@ def view_of(source: Store | LogCluster, name: str, now_ms: int | None = None) ->
 
 
 def lag_rows(
-    source: Store | LogCluster | pa.Table, topic: str | None = None, group: str | None = None
+    source: Store | LogCluster | pa.Table,
+    topic: str | None = None,
+    group: str | None = None,
+    now_ms: int | None = None,
 ) -> pa.Table:
     """The rows of the view `lag` of a store or a cluster, or of such a table: of one topic and one group."""
-    table = source if isinstance(source, pa.Table) else view_of(source, "lag")
+    table = source if isinstance(source, pa.Table) else view_of(source, "lag", now_ms)
     for name, wanted in (("topic", topic), ("group", group)):
         if wanted is not None:
             table = table.filter(pc.equal(table[name], wanted))

@@ -98,7 +98,7 @@ def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VC
     parts: list[Any] = []  # Any: charts of different classes
     if any(not is_system_topic(queue.topic) and queue.max_offset for queue in source.queues()):
         parts.append(rate(source))
-    behind = _behind(source)
+    behind = _behind(source, now_ms)
     if behind.num_rows:
         parts.append(lag(behind))
     parts.append(disk_use(source))
@@ -115,7 +115,7 @@ def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VC
     return chart
 
 
-def _behind(source: Store | LogCluster) -> pa.Table:
+def _behind(source: Store | LogCluster, now_ms: int | None) -> pa.Table:
     """The rows of the view `lag` with a known lag above 0."""
-    table = lag_rows(source)
+    table = lag_rows(source, now_ms=now_ms)
     return table.filter(pc.fill_null(pc.greater(table["lagMessages"], 0), False))

@@ -472,3 +472,11 @@ def test_the_overview_draws_what_there_is(golden: Golden) -> None:
     assert "Dead letters over time" in titles("retry-dlq-5.5.0")
     assert "Dead letters over time" not in titles("basic-5.5.0")
     assert "Commitlog bytes by day and topic" in titles("basic-5.5.0")
+
+
+def test_the_overview_of_a_given_time_is_the_same_each_time(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
+    behind = charts.overview(store, now_ms=NOW_MS).to_dict()["datasets"]
+    assert behind == charts.overview(store, now_ms=NOW_MS).to_dict()["datasets"]
+    ages = {row["lagMs"] for rows in behind.values() for row in rows if "lagMs" in row}
+    assert ages <= set(store.view("lag", now_ms=NOW_MS)["lagMs"].to_pylist())
