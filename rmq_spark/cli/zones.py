@@ -30,6 +30,8 @@ class Zone:
         >>> Zone(timezone(timedelta(hours=8))).full("2026-11-21T06:52:34.605Z")
         '2026-11-21T14:52:34.605+08:00'
         """
+        if self.place is UTC:  # as `plain_rows` has it: saves 10 % of the time of a long listing
+            return iso
         moment = self.moment(iso)
         return iso if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 

@@ -6,6 +6,7 @@ Programs get the plain numbers: JSON, JSON lines, CSV and DataFrames never conta
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
@@ -72,6 +73,7 @@ def count_text(count: int) -> str:
     return f"{count:,}"
 
 
+@cache
 def unit_of(name: str) -> Callable[[int], str] | None:
     """How a table writes a whole number of the column; None for offsets, ids and numbers without a unit."""
     if name == "bytes" or name.endswith("Bytes"):
