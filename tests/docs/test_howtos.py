@@ -39,7 +39,7 @@ def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSes
 
 
 @pytest.mark.process
-@pytest.mark.timeout(600)  # deploy.md starts Spark four times
+@pytest.mark.timeout(600)  # deploy.md starts Spark three times
 @pytest.mark.parametrize(
     "name",
     [
