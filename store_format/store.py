@@ -159,6 +159,8 @@ class MessageStore(Store):
         restrict the result. Index files answer for the part of the commitlog that they cover; the rest is
         scanned, and `Found.how` says which. `on_scanned` is called during a scan with the bytes scanned so
         far and the bytes to scan at most. See `search.look_up.look_up`.
+
+        Example: `store.find(key="A-100017").table`.
         """
         from store_format.search.look_up import How, Question, look_up
 
@@ -173,7 +175,7 @@ class MessageStore(Store):
     def trace(self, message_id: str) -> pa.Table:
         """The life of a message as a timeline: its copies, retries, dead letter, and groups that consumed it.
 
-        See `views.trace.trace`.
+        See `views.trace.trace`. Example: `store.trace("0A00051112672A139A4E7117B3AF7896")["what"]`.
         """
         from store_format.views.trace import trace
 
@@ -187,6 +189,8 @@ class MessageStore(Store):
         Ages are counted up to `now_ms`, by default the clock. `broker_conf` is the path of the broker's
         broker.conf, or its settings; without it the settings are those in the store's `.rmqlog/broker.conf`,
         else the broker's defaults.
+
+        Example: `store.view("lag").to_pylist()`.
         """
         from store_format.views.registry import view_table
 
