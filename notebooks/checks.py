@@ -13,11 +13,13 @@ assert messages.count() == in_arrow == 2005
 spark.stop()
 """,
     "02_one_lost_order": """
+assert len({copy["body"] for copy in copies}) == 1
 states = set(found.table["topic"].to_pylist())
 assert states == {"Jobs", "SCHEDULE_TOPIC_XXXX", "%RETRY%CG_fail", "%DLQ%CG_fail"}
 assert nothing.table.num_rows == 0
 """,
     "03_crash_forensics": """
+assert summary.total_bytes == sum(file.size for file in crashed.log.files)
 assert len(before) - len(after) == written - left
 assert not after.keys() - before.keys()
 assert {problem.severity for problem in diagnosis} >= {"damage"}

@@ -84,7 +84,7 @@ def test_it_is_committed_as_it_ran(name: str) -> None:
     assert kinds <= {("stream", "stdout"), ("display_data", None), ("execute_result", None)}
     # the check runs after the last cell, and readers do not see it
     assert "assert " in CHECKS[name]
-    assert not [cell for cell in code if "".join(cell["source"]).startswith("assert ")]
+    assert not [line for cell in code for line in cell["source"] if line.startswith("assert ")]
     assert sum(bool(cell["outputs"]) for cell in code) >= 5
 
 
