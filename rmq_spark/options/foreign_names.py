@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rmq_spark.options.option import WRITE
 from rmq_spark.produce.columns import WRITE_COLUMNS
+from store_format.names import did_you_mean
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def foreign_hint(
         return foreign.advice
     meant = next((name for name in foreign.ours if name in applicable), None)
     if meant is not None:
-        return f"did you mean {meant}?" + (f" {foreign.advice}" if foreign.advice else "")
+        return f"{did_you_mean(meant, [meant])} {foreign.advice}".rstrip()
     column = _WRITE_COLUMNS.get(foreign.name.lower()) or _WRITE_COLUMNS.get(f"{foreign.name.lower()}s")
     if where == WRITE and column is not None:  # tags, and tag
         return column_hint(column)
