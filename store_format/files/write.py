@@ -261,6 +261,7 @@ class FileWrites:
         self.write_whole(aside, data, like=_status(path))
         with naming(path, "replace"):
             os.rename(aside, path)
+        self._opened.pop(path, None)
         self.sync_directory(os.path.dirname(path))
 
     def write_whole(self, path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
@@ -297,6 +298,7 @@ class FileWrites:
             replaced = _status(path)
             if is_good and replaced is not None:
                 os.rename(path, f"{path}.bak")
+                self._opened.pop(path, None)
                 self.sync_directory(os.path.dirname(path))
         self.write_whole(path, data, like=replaced or _status(f"{path}.bak"))
         self.sync_directory(os.path.dirname(path))

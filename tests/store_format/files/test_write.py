@@ -176,3 +176,20 @@ def test_where_nothing_can_be_reserved_nothing_fails() -> None:
     finally:
         os.close(reading)
         os.close(writing)
+
+
+# ---- what other processes do -------------------------------------------------------------------------------
+
+
+def test_a_file_that_was_replaced_here_is_not_displaced_by_another_process(tmp_path: Path) -> None:
+    files = FileWrites(sync=True)
+    config, own, other = (tmp_path / name for name in ("topics.json", "ledger.json", "log"))
+    for path in (config, own, other):
+        path.write_bytes(b"{}")
+        with files.open(str(path)) as file:  # as when a commit with SYNC_FLUSH syncs the whole store
+            files.sync(file)
+    files.persist_config(str(config), b'{"a":1}')
+    files.replace(str(own), b"new")
+    assert files.displaced() == []
+    other.rename(tmp_path / "moved")
+    assert files.displaced() == [str(other)]
