@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("rmq_spark")
 
-_LIBRARIES = ("numpy", "pyarrow")
+_LIBRARIES = ("numba", "numpy", "pyarrow")
 _PACKAGES = ("rmq_spark", "store_format")
 _SECONDS_MAX = 30
 # Runs in the other Python. Workers find the archives of SparkContext.addPyFile in the directory of files.
