@@ -207,7 +207,7 @@ class LogStore(MessageStore):
         properties, as of consumers. `tags` keeps messages with any of the tags, `key` those with the key or
         UNIQ_KEY.
 
-        Raises OptionError for an unknown topic or column, a time or condition that is none.
+        Raises OptionError for an unknown topic or column, and for a time or condition that is not valid.
 
         Example::
 

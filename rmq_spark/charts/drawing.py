@@ -208,7 +208,7 @@ def require_altair() -> None:
     try:
         import altair  # noqa: F401 # the callers import it too, so that mypy checks their types
     except ImportError as error:
-        hint = "pip install 'altair>=5.4'"  # works beside a checkout and beside a release
+        hint = "pip install 'altair>=5.4'"  # pip finds it also where rmq-spark was installed from a checkout
         raise UnsupportedFormatError(
             f"charts need altair, which is not installed or too old; install it: {hint}"
         ) from error

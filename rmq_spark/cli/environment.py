@@ -78,7 +78,7 @@ def _package(name: str) -> Check:
     try:
         version = importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
-        # The package itself, not an extra of ours: this works beside a checkout and beside a release.
+        # pip finds this package also where rmq-spark was installed from a checkout
         return Check(name, "fails", "not installed", f"pip install '{name}>={least}'")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
         return Check(

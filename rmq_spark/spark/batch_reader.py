@@ -37,8 +37,8 @@ class RmqLogReader(DataSourceReader):
         try:
             planned = plan(options)
         except UnsupportedFormatError as error:
-            # It is also a NotImplementedError, by which Spark recognises a reader without partitions(): it
-            # would call read(None).
+            # UnsupportedFormatError is a NotImplementedError. Spark takes one from partitions() to mean that
+            # the reader has no partitions, and calls read(None).
             raise StoreError(str(error)) from error
         # Never an empty list: for [] Spark calls read(InputPartition(None)).
         return [InputPartition(split) for split in planned.splits]
