@@ -259,9 +259,7 @@ class FileWrites:
         """Replaces a file of this project atomically: writes `aside`, syncs and renames."""
         aside = aside or f"{path}.new"
         self.write_whole(aside, data, like=_status(path))
-        with naming(path, "replace"):
-            os.rename(aside, path)
-        self._opened.pop(path, None)
+        self.rename(aside, path)
         self.sync_directory(os.path.dirname(path))
 
     def write_whole(self, path: str, data: bytes, *, like: os.stat_result | None = None) -> None:
@@ -371,9 +369,10 @@ class FileWrites:
 
     def rename(self, source: str, target: str) -> None:
         """Renames a file atomically, over an existing one too. The caller syncs the directory."""
-        self._opened.pop(source, None)
         with naming(target, "rename"):
             os.rename(source, target)
+        self._opened.pop(source, None)
+        self._opened.pop(target, None)
 
     # ---- waiting for the disk ------------------------------------------------------------------------------
 
