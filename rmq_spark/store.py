@@ -6,25 +6,23 @@ cluster of such stores.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rmq_spark.consume.chosen_messages import offsets_in_time, read_chosen
+from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.parse import Given, timestamp_ms
 from store_format.errors import OptionError
-from store_format.java.hashes import tags_code
-from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.notebook.cards import table_card
 from store_format.read.cluster import refuse_equal_names, store_roots
-from store_format.read.store import Queue, Store, read_pieces
+from store_format.read.store import Queue, Store
 from store_format.read.tolerance import Tolerance
 from store_format.store import MessageStore
 
@@ -34,8 +32,6 @@ if TYPE_CHECKING:
 
 Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
 
-_WILD = re.compile(r"[*?\[]")
-_STORED = "storeTimestampMs"
 _CARD_ROWS = 20
 
 
@@ -52,10 +48,7 @@ class Choice:
     key: str | None = None
 
     def chooses(self, topic: str) -> bool:
-        """Without a topic, RocketMQ's own topics are left out; a leading wildcard does not match them."""
-        if self.topic is not None and not fnmatchcase(topic, self.topic):
-            return False
-        return (self.topic is not None and not _WILD.match(self.topic)) or not is_system_topic(topic)
+        return selects_topic(self.topic, topic)
 
 
 class Messages:
@@ -107,36 +100,18 @@ class Messages:
 
 
 def _read(store: Store, choice: Choice) -> Iterator[pa.RecordBatch]:
-    where = None
-    if choice.where is not None:
-        from rmq_spark.consume.sql92 import CountingFilter
-
-        where = CountingFilter(choice.where)
-    decode_options = DecodeOptions(
-        tuple(dict.fromkeys((*choice.columns, _STORED))),
-        tags=frozenset(choice.tags) or None,
+    since_ms, until_ms = choice.since_ms, choice.until_ms
+    ranges = [(queue, *offsets_in_time(queue, since_ms, until_ms)) for queue in store.queues(choice.chooses)]
+    return read_chosen(
+        ranges,
+        choice.columns,
+        Tolerance(),
+        since_ms=since_ms,
+        until_ms=until_ms,
+        where=choice.where,
+        tags=choice.tags,
         key=choice.key,
-        where=where,
     )
-    codes = frozenset(map(tags_code, choice.tags)) or None
-    pieces = [(queue, queue.piece(*_offsets(queue, choice))) for queue in store.queues(choice.chooses)]
-    for batch in read_pieces(pieces, decode_options, Tolerance(), codes):
-        for bound, compare in ((choice.since_ms, pc.greater_equal), (choice.until_ms, pc.less)):
-            if bound is not None:
-                batch = batch.filter(compare(batch[_STORED], pa.scalar(bound, pa.int64())))
-        yield batch
-
-
-def _offsets(queue: Queue, choice: Choice) -> tuple[int, int]:
-    """The offsets that may have the times: a queue known only from the commitlog is not searched."""
-    start, stop = queue.min_offset, queue.max_offset
-    if queue.range.is_batch or queue.scanned is not None:
-        return start, stop
-    if choice.since_ms is not None:
-        start = queue.offset_at(choice.since_ms)
-    if choice.until_ms is not None:
-        stop = queue.offset_at(choice.until_ms)
-    return start, max(start, stop)
 
 
 def messages_in(
@@ -180,14 +155,15 @@ def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
 # ---- what `open` returns -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True, repr=False)
-class LogStore(MessageStore):
-    """A store, as `rmq_spark.open` returns it: `MessageStore` and its `messages`."""
+class _WithMessages:
+    """What a store and a cluster have in common."""
 
-    @property
-    def stores(self) -> tuple[LogStore, ...]:
-        """This store alone; a cluster has several."""
-        return (self,)
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+
+        @property
+        def stores(self) -> tuple[LogStore, ...]: ...
 
     def messages(
         self,
@@ -200,7 +176,8 @@ class LogStore(MessageStore):
         tags: Sequence[str] = (),
         key: str | None = None,
     ) -> Messages:
-        """The messages of a topic, or of a pattern such as `Order*`; without, of all but system topics.
+        """The messages of a topic, or of the topics of a pattern such as `Order*`; without either, of all
+        topics but RocketMQ's own. The messages of a cluster come one store after the other.
 
         `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms since
         1970 or a datetime; without a zone the time is UTC. `where` is a SQL92 condition on message
@@ -215,11 +192,21 @@ class LogStore(MessageStore):
             orders.head(5)
             table = orders.to_table()
         """
-        return messages_in([self], topic, columns, since, until, where, tags, key)
+        return messages_in(self.stores, topic, columns, since, until, where, tags, key)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class LogCluster:
+class LogStore(_WithMessages, MessageStore):
+    """A store, as `rmq_spark.open` returns it: `MessageStore` and its `messages`."""
+
+    @property
+    def stores(self) -> tuple[LogStore, ...]:
+        """This store alone; a cluster has several."""
+        return (self,)
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class LogCluster(_WithMessages):
     """The stores of a cluster's brokers, as `rmq_spark.open` returns them for a directory of stores."""
 
     path: str
@@ -246,20 +233,6 @@ class LogCluster:
     def queues(self) -> list[Queue]:
         """Every queue of every store."""
         return [queue for store in self.stores for queue in store.queues()]
-
-    def messages(
-        self,
-        topic: str | None = None,
-        *,
-        columns: Sequence[str] = DEFAULT_COLUMNS,
-        since: Time | None = None,
-        until: Time | None = None,
-        where: str | None = None,
-        tags: Sequence[str] = (),
-        key: str | None = None,
-    ) -> Messages:
-        """The messages of all stores, one store after the other. See `LogStore.messages`."""
-        return messages_in(self.stores, topic, columns, since, until, where, tags, key)
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
         """A view of all stores as one table; its column brokerName names the store."""

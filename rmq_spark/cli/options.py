@@ -11,16 +11,16 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_spark.cli.completion import complete_topic
 from rmq_spark.cli.exit_codes import PARTIAL, NotFoundError
+from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.parse import Given, timestamp_ms
 from store_format.errors import OptionError, StoreError
-from store_format.names import did_you_mean, is_system_topic
+from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -177,11 +177,7 @@ class Filters:
 
     def chooses_topic(self, topic: str) -> bool:
         """Whether the topic passes. A leading wildcard matches system topics only with `--all`."""
-        if self.topic is not None and not fnmatchcase(topic, self.topic):
-            return False
-        if self.all_topics or (self.topic is not None and not _WILD.match(self.topic)):
-            return True
-        return not is_system_topic(topic)
+        return selects_topic(self.topic, topic, with_system=self.all_topics)
 
     def chooses_queue(self, queue_id: int) -> bool:
         return not self.queue_ids or queue_id in self.queue_ids

@@ -16,11 +16,10 @@ import pyarrow.compute as pc
 from rmq_spark.cli.options import Filters
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.progress import Progress
+from rmq_spark.consume.chosen_messages import offsets_in_time, read_chosen
 from store_format.errors import OptionError
-from store_format.java.hashes import tags_code
-from store_format.message.columns import BODY_SIZE_MAX, COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, did_you_mean
-from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -87,13 +86,8 @@ def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
 
     A BatchCQ queue and a queue known only from the commitlog are not narrowed by time.
     """
-    start, stop = max(queue.min_offset, filters.offset or 0), queue.max_offset
-    if queue.range.is_batch or queue.scanned is not None:
-        return start, max(start, stop)
-    if filters.since_ms is not None:
-        start = max(start, queue.offset_at(filters.since_ms, on_damage=mode))
-    if filters.until_ms is not None:
-        stop = queue.offset_at(filters.until_ms, on_damage=mode)
+    start, stop = offsets_in_time(queue, filters.since_ms, filters.until_ms, on_damage=mode)
+    start = max(start, filters.offset or 0)
     return start, max(start, stop)
 
 
@@ -118,13 +112,6 @@ def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
     )
 
 
-def _in_time(batch: pa.RecordBatch, filters: Filters) -> pa.RecordBatch:
-    for bound, compare in ((filters.since_ms, pc.greater_equal), (filters.until_ms, pc.less)):
-        if bound is not None:
-            batch = batch.filter(compare(batch["storeTimestampMs"], pa.scalar(bound, pa.int64())))
-    return batch
-
-
 def _in_body(rows: Rows, text: str) -> Rows:
     """The rows whose body contains the text; the text is compared as UTF-8 bytes."""
     return rows.filter(pc.match_substring(rows["body"], text.encode("utf-8", "surrogateescape")))
@@ -137,25 +124,18 @@ def read_range(
     tolerance: Tolerance,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of these ranges of queues, with the columns `names` and the columns for sorting."""
-    where = None
-    if filters.where is not None:
-        from rmq_spark.consume.sql92 import CountingFilter  # 5 ms that few commands need
-
-        where = CountingFilter(filters.where)
-    tags = frozenset(filters.tags) or None
     shown = tuple(dict.fromkeys((*names, *_HELPERS)))
-    decode_options = DecodeOptions(
-        shown if filters.body is None else tuple(dict.fromkeys((*shown, "body"))),
-        True,
-        BODY_SIZE_MAX,
-        tags=tags,
+    batches = read_chosen(
+        ranges,
+        shown if filters.body is None else (*shown, "body"),
+        tolerance,
+        since_ms=filters.since_ms,
+        until_ms=filters.until_ms,
+        where=filters.where,
+        tags=filters.tags,
         key=filters.key,
-        where=where,
     )
-    codes = None if tags is None else frozenset(map(tags_code, tags))
-    pieces = [(queue, queue.piece(start, stop)) for queue, start, stop in ranges if start < stop]
-    for batch in read_pieces(pieces, decode_options, tolerance, codes):
-        batch = _in_time(batch, filters)
+    for batch in batches:
         yield batch if filters.body is None else _in_body(batch, filters.body).select(shown)
 
 
