@@ -141,7 +141,7 @@ def message_head(born_host_v6: bool, store_host_v6: bool) -> np.dtype[np.void]:
         ("flag", ">i4", 16, "the user's number"),
         ("queue_offset", ">i8", 20, "index in the queue"),
         ("physical_offset", ">i8", 28, "commitlog offset of total_size"),
-        ("sys_flag", ">i4", 36, "see sysflag.py"),
+        ("sys_flag", ">i4", 36, "compression, transaction state, kind of addresses, inner batch"),
         ("born_timestamp", ">i8", 40, "ms, the client's clock"),
         ("born_ip", f"V{born}", 48, "raw address"),
         ("born_port", ">i4", 52 + b, "a full int"),

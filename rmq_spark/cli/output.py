@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +24,7 @@ from rmq_spark.cli.pager import paged
 from rmq_spark.cli.table import write_table
 from rmq_spark.cli.zones import zone_of
 from store_format.display.rows import Row, plain_rows
-from store_format.display.text import shown
+from store_format.display.text import json_text, shown
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -175,29 +174,43 @@ class _Counted:
 # ---- for programs ------------------------------------------------------------------------------------------
 
 
-def _json(row: Row, names: Sequence[str], bodies: str) -> str:
-    # ASCII only: a name or key of a store must not send control sequences to a terminal.
-    return json.dumps({name: json_value(row[name], bodies=bodies) for name in names})
+def print_json(value: object) -> None:
+    """Prints a document."""
+    print(json_text(value, ascii_only=_ascii_only(), indent=2))
+
+
+def _ascii_only() -> bool:
+    """Whether standard output takes other characters only in a spelling that no JSON reader knows."""
+    return (sys.stdout.encoding or "utf-8").lower().replace("-", "") != "utf8"
+
+
+def _json(row: Row, names: Sequence[str], bodies: str, ascii_only: bool = False) -> str:
+    return json_text({name: json_value(row[name], bodies=bodies) for name in names}, ascii_only=ascii_only)
 
 
 def _write_json(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    first = True
+    first, ascii_only = True, _ascii_only()
     for row in rows:
-        sys.stdout.write(("[\n" if first else ",\n") + _json(row, names, output.bodies))
+        sys.stdout.write(("[\n" if first else ",\n") + _json(row, names, output.bodies, ascii_only))
         first = False
     sys.stdout.write("[]\n" if first else "\n]\n")
 
 
 def _write_jsonl(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
-    write_jsonl(sys.stdout.write, rows, names, bodies=output.bodies)
+    write_jsonl(sys.stdout.write, rows, names, bodies=output.bodies, ascii_only=_ascii_only())
 
 
 def write_jsonl(
-    write: Callable[[str], object], rows: Iterable[Row], names: Sequence[str], *, bodies: str
+    write: Callable[[str], object],
+    rows: Iterable[Row],
+    names: Sequence[str],
+    *,
+    bodies: str,
+    ascii_only: bool = False,
 ) -> None:
     """Writes one JSON object per line."""
     for row in rows:
-        write(_json(row, names, bodies) + "\n")
+        write(_json(row, names, bodies, ascii_only) + "\n")
 
 
 def _write_csv(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:

@@ -5,6 +5,7 @@ Every cell, error and remark with text of a store goes through `shown`.
 
 from __future__ import annotations
 
+import json
 import unicodedata
 
 _BODY_BYTES_A_CHARACTER = 4  # of UTF-8, at most
@@ -28,6 +29,23 @@ def spelled(char: str) -> str:
     return names.get(char) or (
         f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     )
+
+
+def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:
+    r"""JSON as a person reads it: letters of all scripts as they are, what no terminal should get as \uXXXX.
+
+    >>> json_text({"tags": "标签", "keys": "a\x1b[2J"})
+    '{"tags": "标签", "keys": "a\\u001b[2J"}'
+    """
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=indent)
+    if text.isprintable():
+        return text
+    lines = text.split("\n")  # of the indentation; a line feed in a text is an escape
+    return "\n".join("".join(c if c.isprintable() else _json_escape(c) for c in line) for line in lines)
+
+
+def _json_escape(char: str) -> str:
+    return "\\u007f" if char == "\x7f" else json.dumps(char)[1:-1]
 
 
 def body_text(body: bytes, characters_max: int) -> str:

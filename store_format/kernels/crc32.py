@@ -15,7 +15,7 @@ from numba.core import cgutils
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from store_format.kernels.jit import BYTES, INT, INTS, NOTHING, OUT_INTS, kernel, part
+from store_format.kernels.jit import BYTES, INTS, NOTHING, OUT_INTS, kernel, part
 from store_format.kernels.words import U64, address, word
 
 _POLYNOMIAL = 0xEDB88320  # bit-reflected
@@ -170,9 +170,3 @@ def crc32_into(data, starts, lengths, crcs):
             crcs[i] = -1
         else:
             crcs[i] = crc32(data, start, length)
-
-
-@kernel(INT, BYTES, INT)
-def crc32_more(data, value):
-    """Returns zlib.crc32(data, value): the CRC of all bytes so far, `value` of those before `data`."""
-    return np.int64(_register(data, 0, len(data), U64(value) ^ _ALL) ^ _ALL)

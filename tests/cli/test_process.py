@@ -4,6 +4,7 @@ progress.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import signal
@@ -63,6 +64,20 @@ def test_an_output_without_chinese(golden: Golden) -> None:
     )
     assert done.code == 0, done.err
     assert r"\u6807\u7b7e" in done.out
+
+
+@pytest.mark.process
+def test_json_keeps_the_letters_of_all_scripts(golden: Golden) -> None:
+    tag = {"tags": "标签"}
+    for encoding, spelled in (("utf-8", "标签"), ("ascii", r"\u6807\u7b7e")):
+        for form in ("json", "jsonl"):
+            done = process(
+                *("find", golden(STORE), "--tag", "标签", "-n", "1", "--columns", "tags", "-o", form),
+                PYTHONIOENCODING=encoding,
+                PYTHONUTF8="0",
+            )
+            assert spelled in done.out
+            assert json.loads(done.out) in (tag, [tag])
 
 
 # ---- a terminal --------------------------------------------------------------------------------------------

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import sys
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from rmq_spark.cli.address import parse_address, physical_places
 from rmq_spark.cli.cells import cell
 from rmq_spark.cli.exit_codes import DAMAGE, OK, NotFoundError
 from rmq_spark.cli.options import store_argument
-from rmq_spark.cli.output import Output, output_options, write_bytes
+from rmq_spark.cli.output import Output, output_options, print_json, write_bytes
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def dump_(stores: list[MessageStore], place: str, full: bool, output: Output) ->
         raise click.UsageError("--columns cannot be used with dump, which shows all fields of one record")
     records = _records(stores, place)
     if output.form == "json":
-        print(json.dumps([_document(record) for record in records], indent=2))
+        print_json([_document(record) for record in records])
     for i, record in enumerate(records):
         if output.form == "raw":
             write_bytes(output, record.data)
@@ -69,6 +68,7 @@ class _Record:
     physical_offset: int
     data: bytes
     check: UnitCheck
+    around: int | None = None  # the physical offset of the record that these bytes are a part of
 
     @property
     def is_whole(self) -> bool:
@@ -113,14 +113,28 @@ def _at(store: MessageStore, offset: int) -> _Record:
         )
     view, position = store.log.view(file), offset - file.start
     check = check_unit(view, position, file.size - position, physical_offset=offset)
-    size = check.size if check.kind == "ok" else _UNREADABLE_BYTES
+    is_whole = check.kind == "ok"
+    size = check.size if is_whole else _UNREADABLE_BYTES
     return _Record(
         file.path,
         position,
         offset,
         view.read(position, min(size, file.size - position, _UNIT_SIZE_MAX)),
         check,
+        None if is_whole else _record_around(store, file.start, offset),
     )
+
+
+def _record_around(store: MessageStore, file_start: int, offset: int) -> int | None:
+    """The record in which an offset lies, found by a walk over the file before the offset."""
+    from store_format.commitlog.walk import UnitRun
+
+    last = None
+    for each in store.log.walk(file_start, offset, resync=True):
+        last = each if isinstance(each, UnitRun) else None
+    if last is None or last.file.start + last.stop <= offset:
+        return None
+    return int(last.physical_offsets[-1])
 
 
 # ---- lines -------------------------------------------------------------------------------------------------
@@ -134,6 +148,8 @@ def _hex_lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
         at = f", {check.at} bytes further" if check.at else ""
         reason = f"expected {shown(check.expected)}, found {shown(check.found)}"
         yield f"no message record at this offset ({check.kind}){at}: {reason}"
+        if record.around is not None:
+            yield f"the offset is inside of the record that begins at {record.around}"
     for field in record.fields():
         about = f"  ({field.about})" if field.about else ""
         name = f"\x1b[1m{field.name}\x1b[0m" if colour else field.name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -13,7 +12,7 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.options import store_argument
-from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.output import Output, output_options, print_json
 from rmq_spark.cli.progress import Progress
 from store_format.display.text import shown
 
@@ -87,7 +86,7 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
             }
             for root, diagnosis in found.items()
         ]
-        print(json.dumps(document, indent=2))
+        print_json(document)
         return
     rows = [
         (root, p.severity, p.file, p.position, p.expected, p.found, p.advice)

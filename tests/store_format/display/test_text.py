@@ -4,10 +4,12 @@ bodies.
 
 from __future__ import annotations
 
+import json
+
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.display.text import body_text, cut, shown, width
+from store_format.display.text import body_text, cut, json_text, shown, width
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\x00\x7f\x9b31m\ud800"
 HARMLESS = r"\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\x00\x7f\x9b31m\ud800"
@@ -17,6 +19,20 @@ def test_hostile_text_is_spelled_out() -> None:
     assert shown(HOSTILE) == HARMLESS
     assert shown("订单 emoji😀 naïve عربى") == "订单 emoji😀 naïve عربى"
     assert body_text(b"a\xff\x1b[1mb", 40) == r"a\xff\x1b[1mb"
+
+
+@given(st.text() | st.just(HOSTILE), st.booleans())
+def test_json_is_exact_and_printable(text: str, ascii_only: bool) -> None:
+    value = {"text": text, "list": [text, 1, None]}
+    for indent in (None, 2):
+        written = json_text(value, ascii_only=ascii_only, indent=indent)
+        assert json.loads(written) == value
+        assert all(line.isprintable() for line in written.split("\n"))
+        assert written.isascii() or not ascii_only
+
+
+def test_json_keeps_letters() -> None:
+    assert json_text({"tags": "标签😀"}) == '{"tags": "标签😀"}'
 
 
 @given(st.text())

@@ -20,11 +20,6 @@ def test_a_range_has_the_crc_that_zlib_computes(data: bytes, start: int, length:
     assert crcs[0] == (crc32(data[start : start + length]) if inside else -1)
 
 
-@given(st.binary(max_size=400), st.binary(max_size=400))
-def test_more_bytes_continue_a_crc(first: bytes, more: bytes) -> None:
-    assert kernels.crc32.crc32_more(np.frombuffer(more, np.uint8), crc32(first)) == crc32(first + more)
-
-
 def test_every_length_up_to_several_steps_of_the_folding() -> None:
     data = np.random.default_rng(1).integers(0, 256, 1000).astype(np.uint8)
     lengths = np.arange(900, dtype=np.int64)
