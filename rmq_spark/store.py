@@ -133,7 +133,7 @@ def messages_in(
     if where is not None:
         from rmq_spark.consume.sql92 import parse_sql92
 
-        parsed = parse_sql92(where)
+        parsed = parse_sql92(where, "where")
     now_ms = time.time_ns() // 1_000_000
     since_ms, until_ms = _time_ms("since", since, now_ms), _time_ms("until", until, now_ms)
     choice = Choice(topic, tuple(columns), since_ms, until_ms, parsed, tuple(tags), key)

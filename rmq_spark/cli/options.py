@@ -285,7 +285,7 @@ def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what 
     if given.get("where") is not None:
         from rmq_spark.consume.sql92 import parse_sql92
 
-        given["where"] = parse_sql92(given["where"])
+        given["where"] = parse_sql92(given["where"], "--where")
     if "limit" in given and given["limit"] is None:
         given["limit"] = limit
     return Filters(**given)

@@ -75,19 +75,32 @@ class CountingFilter:
 
 
 @lru_cache(maxsize=64)
-def parse_sql92(expression: str) -> Sql92Filter:
+def parse_sql92(expression: str, option: str = "subExpression") -> Sql92Filter:
     """Compiles an expression. Raises OptionError, with the place, if RocketMQ refuses to compile it.
 
+    Errors and warnings name the `option`.
+
     RocketMQ ignores text after a complete expression: `s LIKE 'a%'` is the bare property `s`, which is never
-    true. This function ignores it too, with a warning.
+    true. This function ignores it too, with a warning. A second warning is for `region = north`, which
+    compares two properties where a text in quotes was probably meant.
     """
-    parsed = parse(expression)
+    parsed = parse(expression, option)
     if parsed.ignored:
         read = expression[: len(expression) - len(parsed.ignored)].rstrip()
         _log.warning(
-            "subExpression: RocketMQ evaluates %s and ignores the text after it, %s",
+            "%s: RocketMQ evaluates %s and ignores the text after it, %s",
+            option,
             _quoted(read),
             _quoted(parsed.ignored),
+        )
+    for before, name in parsed.pairs[:1]:
+        _log.warning(
+            "%s: %s %s compares two message properties; to compare with a text, write %s '%s'",
+            option,
+            before,
+            name,
+            before,
+            name,
         )
     return Sql92Filter(expression, parsed)
 

@@ -29,6 +29,7 @@ _TOKEN = re.compile(
 )
 _KINDS = {"float": FLOAT, "decimal": DECIMAL, "string": STRING, "name": NAME}
 
+_DOUBLE_QUOTED = re.compile(r'"([^"]{1,40})"')
 _BLANKS = re.compile(r"[ \t\n\r\f]+")
 _SHOWN = 24  # characters of the expression in an error, on each side of the place
 _ADVICE = {
@@ -56,10 +57,11 @@ class Token(NamedTuple):
 
 
 class Lexer:
-    """The tokens of `text`, one at a time; `peek` looks at the next one."""
+    """The tokens of `text`, one at a time; `peek` looks at the next one. `option` is named in errors."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, option: str) -> None:
         self._text = text
+        self._option = option
         self._place = 0
         self._next: Token | None = None
 
@@ -82,9 +84,21 @@ class Lexer:
         dots = "…" if after < len(self._text) else ""
         place = f"{'…' if before else ''}{left} <-- HERE {right.lstrip()}{dots}".strip()
         found = token.kind if token.kind == END else _shortened(token.text)
-        advice = advice or _ADVICE.get(token.text.upper(), "")
-        message = f"subExpression: expected {expected}, found {found} at character {token.start + 1}: {place}"
+        advice = advice or self._advice(token)
+        message = (
+            f"{self._option}: expected {expected}, found {found} at character {token.start + 1}: {place}"
+        )
         return OptionError(f"{message}; {advice}" if advice else message)
+
+    def _advice(self, token: Token) -> str:
+        """What to write instead of `token`; "" if that is not clear."""
+        if token.text == "=" and self._text[: token.start].endswith("="):
+            return "write = for equal"
+        quoted = _DOUBLE_QUOTED.match(self._text, token.start)
+        if quoted is not None:
+            single = "'" + quoted[1].replace("'", "''") + "'"
+            return f"write strings in single quotes: {single}"
+        return _ADVICE.get(token.text.upper(), "")
 
     def _scan(self) -> Token:
         self._skip()

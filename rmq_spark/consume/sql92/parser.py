@@ -36,11 +36,16 @@ _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """The steps of an expression, the properties it names, and the text after its end, which is ignored."""
+    """The steps of an expression, the properties it names, and the text after its end, which is ignored.
+
+    `pairs` are the comparisons of two properties, such as `region = north`: the text before the
+    last property, and that property.
+    """
 
     steps: tuple[Step, ...]
     names: tuple[str, ...]
     ignored: str
+    pairs: tuple[tuple[str, str], ...] = ()
 
 
 class _Operand(NamedTuple):
@@ -51,27 +56,27 @@ class _Operand(NamedTuple):
     bare: Literal | Property | None = None
 
 
-def parse(expression: str) -> Parsed:
-    """Compiles an expression.
+def parse(expression: str, option: str) -> Parsed:
+    """Compiles an expression; errors name the `option`.
 
     Raises OptionError, with the place, for what RocketMQ's parser refuses, and for an expression that is
     longer than 262,144 characters or nested deeper than 64.
     """
     if len(expression) > _LENGTH_MAX:
         raise OptionError(
-            f"subExpression: expected at most {_LENGTH_MAX} characters of SQL92, found {len(expression)}"
+            f"{option}: expected at most {_LENGTH_MAX} characters of SQL92, found {len(expression)}"
         )
     try:
         expression.encode()
     except UnicodeEncodeError as error:
         raise OptionError(
-            f"subExpression: expected text, found half of a surrogate pair at character {error.start + 1}"
+            f"{option}: expected text, found half of a surrogate pair at character {error.start + 1}"
         ) from error
-    parser = _Parser(Lexer(expression))
+    parser = _Parser(Lexer(expression, option))
     parser.as_condition(parser.disjunction())
     end = parser.lexer.peek()
     names = dict.fromkeys(step.name for step in parser.steps if isinstance(step, Property))
-    return Parsed(tuple(parser.steps), tuple(names), expression[end.start :])
+    return Parsed(tuple(parser.steps), tuple(names), expression[end.start :], tuple(parser.pairs))
 
 
 @dataclass(slots=True)
@@ -81,6 +86,7 @@ class _Parser:
     lexer: Lexer
     steps: list[Step] = field(default_factory=list)
     depth: int = 0
+    pairs: list[tuple[str, str]] = field(default_factory=list)
 
     # ---- the grammar ---------------------------------------------------------------------------------------
 
@@ -114,6 +120,8 @@ class _Parser:
                 negated = operator.kind == "<>"
                 right = self._comparison()
                 self._refuse_unequal_kinds(left, right, operator)
+                if isinstance(left.bare, Property) and isinstance(right.bare, Property):
+                    self.pairs.append((f"{left.bare.name} {operator.kind}", right.bare.name))
                 left = self._emit(Operator.EQUAL, left)
             if negated:
                 left = self._emit(Operator.NOT, left)

@@ -301,11 +301,12 @@ MISTAKES = {
     "a CONTAINS 5": "a string such as 'x' after CONTAINS, found 5 at character 12: a CONTAINS 5 <-- HERE",
     "a\n=\n'x": f"{_TOKEN}, found ' at character 5: a = ' <-- HERE x; end the string with a single quote; "
     f"double a quote inside it: 'it''s'",
-    'a = "x"': f'{_TOKEN}, found " at character 5: a = " <-- HERE x"; write strings in single quotes: '
-    f"'it''s'",
+    'a = "x"': f'{_TOKEN}, found " at character 5: a = " <-- HERE x"; write strings in single quotes: \'x\'',
+    "a = \"it's": f'{_TOKEN}, found " at character 5: a = " <-- HERE it\'s; write strings in single quotes: '
+    "'it''s'",
     "a != 3": f"{_TOKEN}, found ! at character 3: a ! <-- HERE = 3; write <> for unequal",
     "*": f"{_TOKEN}, found * at character 1: * <-- HERE; * is a TAG expression; SQL92 has no arithmetic",
-    "a == 3": f"{_OPERAND}, found = at character 4: a == <-- HERE 3",
+    "a == 3": f"{_OPERAND}, found = at character 4: a == <-- HERE 3; write = for equal",
     "a > 'b'": "a number or a property beside >, found 'b' at character 5: a > 'b' <-- HERE; "
     "strings, TRUE, FALSE and conditions cannot be ordered",
     "a = NULL": "a value beside =, found NULL at character 5: a = NULL <-- HERE; write IS NULL or IS NOT "
@@ -346,6 +347,25 @@ def test_what_rocketmq_ignores_is_told(caplog: pytest.LogCaptureFixture) -> None
     assert [record.getMessage() for record in caplog.records] == [
         "subExpression: RocketMQ evaluates 'told' and ignores the text after it, \"LIKE 'a%'\""
     ]
+
+
+@pytest.mark.parametrize("operator", ["=", "<>"])
+def test_a_word_that_is_probably_a_string_is_warned_of(
+    operator: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert parse_sql92(f"price > 3 AND region {operator} north", "--where").names == (
+        "price",
+        "region",
+        "north",
+    )
+    (record,) = caplog.records
+    assert record.getMessage() == (
+        f"--where: region {operator} north compares two message properties; "
+        f"to compare with a text, write region {operator} 'north'"
+    )
+    caplog.clear()
+    parse_sql92(f"region {operator} 'north' AND a < b AND paid")
+    assert not caplog.records
 
 
 HOSTILE = {
