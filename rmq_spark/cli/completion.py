@@ -11,6 +11,7 @@ import os
 import click
 from click.shell_completion import CompletionItem
 
+from rmq_spark.cli.default_store import default_store
 from store_format.errors import StoreError
 
 COMPLETE = "_RMQLOG_COMPLETE"
@@ -91,11 +92,14 @@ def complete_view(
 
 
 def _store(context: click.Context) -> str | None:
-    """The STORE on the line. While an option lacks its value, click leaves STORE among the arguments."""
+    """The STORE on the line, else of RMQLOG_STORE. While an option lacks its value, click leaves STORE among
+    the arguments.
+    """
     given = context.params.get("store") or next(
         (each for each in context.args if not each.startswith("-")), None
     )
-    return os.path.abspath(given) if isinstance(given, str) else None
+    given = given if isinstance(given, str) else default_store()
+    return None if given is None else os.path.abspath(given)
 
 
 def _offer(names: set[str], incomplete: str) -> list[CompletionItem]:

@@ -17,6 +17,7 @@ from typing import NoReturn
 import click
 
 from rmq_spark.cli.completion import COMPLETE
+from rmq_spark.cli.default_store import VARIABLE, with_default_store
 from rmq_spark.cli.exit_codes import DAMAGE, IN_USE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.startup import begin, leave
@@ -116,7 +117,8 @@ class _Commands(click.Group):
             same = ELSEWHERE.get(args[0].lower())
             advice = did_you_mean(args[0], COMMANDS, "commands") if same is None else f"use rmqlog {same}"
             raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
-        return super().resolve_command(ctx, args)
+        name, command, words = super().resolve_command(ctx, args)
+        return name, command, words if command is None else with_default_store(ctx, command, words)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one section per family; the texts of all sections begin in the same column."""
@@ -165,6 +167,7 @@ def _say_version(context: click.Context, parameter: click.Parameter, value: bool
 def cli(context: click.Context) -> None:
     """Read the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
 
+    STORE is the store directory; the environment variable RMQLOG_STORE is used where it is left out.
     Only `services` and --apply change a store. Data goes to stdout, remarks to stderr.
     Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O,
     6 store in use.
@@ -187,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code if isinstance(code, int) else OK
     except click.UsageError as error:
-        text = shown(error.format_message()).removesuffix(".")
+        text = shown(_usage(error)).removesuffix(".")
         see = " See" if text.endswith("?") else "; see"
         _say(text + (f"{see} {error.ctx.command_path} --help" if error.ctx is not None else ""))
         return USAGE
@@ -205,6 +208,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StoreError, OSError) as error:
         _say(shown(_sentence(error)))
         return next(code for kind, code in _CODES if isinstance(error, kind))
+
+
+def _usage(error: click.UsageError) -> str:
+    if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "store":
+        return f"STORE is missing: give the store directory, or set {VARIABLE}"
+    return error.format_message()
 
 
 def _sentence(error: StoreError | OSError) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.default_store import VARIABLE, default_store
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK
 from rmq_spark.cli.options import open_all
 from rmq_spark.cli.output import Output, output_options
@@ -30,7 +31,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     from rmq_spark.cli.view_rows import show_batches
     from store_format.display.columns import TEXT, ViewColumn, batch_of
 
-    checks = environment_checks(dict(os.environ), sys.executable)
+    checks = [*environment_checks(dict(os.environ), sys.executable), _default_store_check()]
     if start:
         checks.append(start_check(sys.executable))
     if store is not None:
@@ -60,6 +61,15 @@ def _print(output: Output, checks: list[Check]) -> None:
             f"{word}  {check.name:<18}  {shown(check.found)}"
             + (f". {shown(check.advice)}" if check.advice else "")
         )
+
+
+def _default_store_check() -> Check:
+    from rmq_spark.cli.environment import Check
+
+    default = default_store()
+    if default is None:
+        return Check(VARIABLE, "ok", "not set: commands need a STORE")
+    return Check(VARIABLE, "ok", f"{default}, where a command names no STORE")
 
 
 def _store_checks(path: str) -> list[Check]:
