@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 def with_body_option(command: Command) -> Command:
     """`--with-body`, as `with_body`."""
-    about = "Also show the bodies; --bodies sets their form in JSON and CSV."
+    about = "Also show the bodies; --body sets their form in JSON and CSV."
     return click.option("--with-body", is_flag=True, help=about)(command)
 
 

@@ -50,14 +50,21 @@ columns_option = click.option(
     shell_complete=complete_column,
     help="Columns, separated by commas.",
 )
-bodies_option = click.option(
-    "--bodies",
-    type=click.Choice(BODY_FORMS),
-    default="base64",
-    show_default=True,
-    help="The form of a body in JSON and CSV. text: bytes that are not UTF-8 become U+FFFD. json: JSON "
-    "bodies are nested, others are text, or base64 in an object if they are not UTF-8.",
-)
+
+
+def body_form_option(spelling: str = "--body") -> Callable[[Command], Command]:
+    """The form of bodies in JSON and CSV, as `body_form`."""
+    return click.option(
+        spelling,
+        "body_form",
+        type=click.Choice(BODY_FORMS),
+        default="base64",
+        show_default=True,
+        help="The form of a body in JSON and CSV. text: bytes that are not UTF-8 become U+FFFD. json: JSON "
+        "bodies are nested, others are text, or base64 in an object if they are not UTF-8. To search in "
+        "bodies, use rmqlog find --body TEXT.",
+    )
+
 
 _wide_option = click.option("--wide", is_flag=True, help="Do not fit tables to the width of the terminal.")
 _tz_option = click.option(
@@ -72,8 +79,11 @@ def column_names(columns: str | None) -> tuple[str, ...]:
     return tuple(name.strip() for name in (columns or "").split(",") if name.strip())
 
 
-def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
-    """The options --output and --columns, as `output`; with `raw` also --bodies and the format `raw`."""
+def output_options(*, raw: bool = False, body_form_as: str = "--body") -> Callable[[Command], Command]:
+    """The options --output and --columns, as `output`; with `raw` also --body and the format `raw`.
+
+    `body_form_as` is the spelling of --body, for a command that searches with --body.
+    """
     forms = FORMATS if raw else FORMATS[:-1]
 
     def decorate(command: Command) -> Command:
@@ -82,16 +92,16 @@ def output_options(*, raw: bool = False) -> Callable[[Command], Command]:
             columns: str | None,
             wide: bool,
             tz: str | None,
-            bodies: str = "base64",
+            body_form: str = "base64",
             **others: Any,
         ) -> Any:
-            look = _output(output, column_names(columns), bodies, wide, tz)
+            look = _output(output, column_names(columns), body_form, wide, tz)
             look = replace(look, several_stores=len(others.get("stores", others.get("roots", ()))) > 1)
             return command(output=look, **others)
 
         called = standing_for(command, called)
         called = _wide_option(_tz_option(called))
-        called = columns_option(bodies_option(called) if raw else called)
+        called = columns_option(body_form_option(body_form_as)(called) if raw else called)
         about = "Output format; JSON and CSV have the DataFrame's columns."
         return click.option(
             "-o", "--output", type=click.Choice(forms), default="table", show_default=True, help=about

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from rmq_spark.cli.exit_codes import NOT_FOUND
 from store_format import CommitOptions, MessageColumns, MessageStore
 from store_format.message.columns import COLUMNS
 from tests.support import goldens
@@ -104,7 +105,7 @@ def test_json_has_the_columns_of_the_dataframe(rmqlog: Runner, golden: Golden) -
         expected[name] for name in ("physicalOffset", "storeSize", "tagsCode")
     )
     assert row["properties"] == expected["properties"]
-    as_text = json.loads(rmqlog("head", golden(STORE), "-n", 1, "-o", "jsonl", "--bodies", "text").out)
+    as_text = json.loads(rmqlog("head", golden(STORE), "-n", 1, "-o", "jsonl", "--body", "text").out)
     assert as_text["body"] == base64.b64decode(expected["body"]).decode("utf-8", "replace")
 
 
@@ -250,7 +251,7 @@ def test_json_bodies_are_nested(rmqlog: Runner, tmp_path: Path) -> None:
     properties = pa.array([b""] * len(bodies), pa.binary())
     messages = MessageColumns(topic="Orders", body=bodies, properties=properties)
     store.append(messages, options=CommitOptions(new_topics={"Orders": 1}))
-    json_bodies = ("--columns", "body", "--bodies", "json")
+    json_bodies = ("--columns", "body", "--body", "json")
     found = [row["body"] for row in rmqlog.rows("head", store.path, "-n", 99, *json_bodies)]
     for body, value in zip(found, _BODIES.values(), strict=True):
         assert body == value or value is None
@@ -261,6 +262,16 @@ def test_json_bodies_are_nested(rmqlog: Runner, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     assert rmqlog("export", store.path, out, *json_bodies).code == 0
     assert [json.loads(line)["body"] for line in out.read_text().splitlines()] == found
+    searched = ("--topic", "Orders", "--columns", "body", "--body-form", "json")
+    assert rmqlog.rows("find", store.path, *searched) == [{"body": body} for body in found]
+
+
+def test_find_tells_the_form_of_bodies_from_a_search_for_them(rmqlog: Runner, golden: Golden) -> None:
+    """`--body` is a search in `find`, and the form of bodies elsewhere."""
+    assert rmqlog.fails(NOT_FOUND, "find", golden(STORE), "--topic", "Orders", "--body", "json") == (
+        "no message matches; --body searches bodies for the text json, --body-form sets the form of bodies"
+    )
+    assert "find --body TEXT" in " ".join(rmqlog("head", "--help").out.split())
 
 
 def test_get_gives_the_bare_body(golden: Golden, capfdbinary: pytest.CaptureFixture[bytes]) -> None:

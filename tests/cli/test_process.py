@@ -122,7 +122,7 @@ def test_raw_bodies_are_spelled_out_on_a_terminal(golden: Golden) -> None:
     code, seen = _terminal("head", golden(STORE), "-n", "1", "-o", "raw")
     assert code == 0
     assert r"\xdf&" in seen
-    code, seen = _terminal("head", golden(STORE), "-n", "1", "-o", "csv", "--bodies", "text")
+    code, seen = _terminal("head", golden(STORE), "-n", "1", "-o", "csv", "--body", "text")
     assert all(char.isprintable() or char in "\r\n" for char in seen)
 
 

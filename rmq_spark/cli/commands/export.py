@@ -12,7 +12,14 @@ import click
 
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
 from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, known_topics, store_argument
-from rmq_spark.cli.output import Output, bodies_option, column_names, columns_option, write_csv, write_jsonl
+from rmq_spark.cli.output import (
+    Output,
+    body_form_option,
+    column_names,
+    columns_option,
+    write_csv,
+    write_jsonl,
+)
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress
 from rmq_spark.cli.remarks import remark
@@ -42,7 +49,7 @@ _ROW_GROUP_BYTES = 64 << 20
 )
 @click.option("--force", is_flag=True, help="Replace OUT if it exists.")
 @columns_option
-@bodies_option
+@body_form_option()
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS)
 def export_(
@@ -51,7 +58,7 @@ def export_(
     form: str | None,
     force: bool,
     columns: str | None,
-    bodies: str,
+    body_form: str,
     skip_damage: bool,
     filters: Filters,
 ) -> int:
@@ -76,11 +83,11 @@ def export_(
                 raise click.UsageError(
                     "Parquet cannot be written to stdout; give a file name, or use --format jsonl"
                 )
-            _write_text(form, sys.stdout.write, source, bodies)
+            _write_text(form, sys.stdout.write, source, body_form)
             sys.stdout.flush()
         else:
             with new_file(os.path.abspath(out), replace=force) as file:
-                _write_file(form, file, source, bodies)
+                _write_file(form, file, source, body_form)
     remark(
         f"{source.rows:,} messages, {size_text(progress.done)} of the log, into {shown(out)}",
     )

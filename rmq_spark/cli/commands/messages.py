@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.address import parse_address, read_address
+from rmq_spark.cli.cells import BODY_FORMS
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
     HEAD_FILTERS,
@@ -195,7 +196,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
 @click.option("--id", "message_id", metavar="ID", help="The message with this UNIQ_KEY or offset message id.")
 @click.option("--no-index", is_flag=True, help="Scan the commitlog even where index files cover it.")
 @filter_options(*MESSAGE_FILTERS, "body")
-@output_options(raw=True)
+@output_options(raw=True, body_form_as="--body-form")
 def find_(
     stores: list[MessageStore],
     word: str | None,
@@ -246,6 +247,8 @@ def find_(
     hint = ""
     if word is not None and parse_address(word) is not None:
         hint = f"; rmqlog get STORE {shown(word)} shows the message at this offset"
+    elif filters.body in BODY_FORMS:
+        hint = f"; --body searches bodies for the text {filters.body}, --body-form sets the form of bodies"
     return _report_search(stores, founds, count, f"no message matches{hint}")
 
 

@@ -167,7 +167,7 @@ def dlq_(
     while a broker runs on the store. Each dead letter is stored again once.
 
     \b
-    rmqlog dlq /data/store -g CG_orders --with-body -o jsonl --bodies json
+    rmqlog dlq /data/store -g CG_orders --with-body -o jsonl --body json
     rmqlog dlq /data/store -g CG_orders --key A-17 --resend
     rmqlog dlq /data/store -g CG_orders --key A-17 --resend --apply
     """
