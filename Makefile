@@ -73,7 +73,7 @@ format: $(DEV)/installed
 	$(DEV)/bin/python -m ruff format .
 
 docs: $(DEV)/installed
-	$(DEV)/bin/python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md
+	$(DEV)/bin/python -m rmq_spark.reference
 	$(DEV)/bin/python -m store_format.format_tables
 
 lint: $(DEV)/installed

@@ -1,8 +1,11 @@
 """The tables of options, columns, views and commands as Markdown, from the rows that the code itself uses.
 
-`python -m rmq_spark.reference README.md README.zh-CN.md docs/write.md docs/reference.md` rewrites the text
-between `<!-- options -->` and `<!-- /options -->`, and the other blocks of each page. A test fails if a page
-is not current.
+`python -m rmq_spark.reference`, at the root of the checkout, rewrites the text between `<!-- options -->` and
+`<!-- /options -->`, and the other blocks of each page. A test fails if a page is not current.
+
+A page such as `reference.zh-CN.md` gets its texts from `reference.zh-CN.txt`, which has pairs of lines: the
+English text of the code, and below it the translation. A test fails if a text has no pair, and if a pair has
+no text: an English text that changed has both faults.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from rmq_spark.options.option import Option
 from rmq_spark.options.read_table import OPTIONS
@@ -27,68 +30,82 @@ from store_format.views.registry import VIEWS
 if TYPE_CHECKING:
     import click
 
+# From an English text to the text in the language of the page.
+Say: TypeAlias = Callable[[str], str]
 
-def option_table() -> str:
+
+def option_table(say: Say = str) -> str:
     """The options of a read: one table per heading."""
     parts = []
     for heading, options in groupby(OPTIONS, key=lambda option: option.heading):
         rows = [
             (
                 f"`{option.name}`",
-                option.kind,
-                _default(option),
-                ", ".join(sorted(option.applies)),
-                option.about,
+                say(option.kind),
+                _default(option, say),
+                say(", ".join(sorted(option.applies))),
+                say(option.about),
             )
             for option in options
         ]
-        parts.append(f"**{heading}**\n\n" + _table(("option", "type", "default", "for", "meaning"), rows))
+        table = _table(("option", "type", "default", "for", "meaning"), rows, say)
+        parts.append(f"**{say(heading)}**\n\n{table}")
     return "\n\n".join(parts)
 
 
-def write_option_table() -> str:
+def write_option_table(say: Say = str) -> str:
     """The options of a write, for batches and streams."""
-    rows = [(f"`{option.name}`", option.kind, _default(option), option.about) for option in WRITE_OPTIONS]
-    return _table(("option", "type", "default", "meaning"), rows)
+    rows = [
+        (f"`{option.name}`", say(option.kind), _default(option, say), say(option.about))
+        for option in WRITE_OPTIONS
+    ]
+    return _table(("option", "type", "default", "meaning"), rows, say)
 
 
-def write_column_table() -> str:
+def write_column_table(say: Say = str) -> str:
     """The columns that a write uses, then those that it accepts and ignores."""
     columns = sorted(WRITE_COLUMNS, key=lambda column: column.ignored)
     rows = [
-        (f"`{column.name}`", " or ".join(f"`{kind}`" for kind in column.types) or "any", column.about)
+        (
+            f"`{column.name}`",
+            f" {say('or')} ".join(f"`{kind}`" for kind in column.types) or say("any"),
+            say(column.about),
+        )
         for column in columns
     ]
-    return _table(("column", "type", "meaning"), rows)
+    return _table(("column", "type", "meaning"), rows, say)
 
 
-def column_table() -> str:
+def column_table(say: Say = str) -> str:
     """The columns of a read."""
     rows = [
-        (f"`{column.name}`", f"`{column.ddl}`", "yes" if column.default else "", column.about)
+        (f"`{column.name}`", f"`{column.ddl}`", say("yes") if column.default else "", say(column.about))
         for column in COLUMN_TABLE
     ]
-    return _table(("column", "type", "default", "meaning"), rows)
+    return _table(("column", "type", "default", "meaning"), rows, say)
 
 
-def view_tables() -> str:
+def view_tables(say: Say = str) -> str:
     """One heading and one table per view."""
     parts = []
     for view in VIEWS:
-        rows = [(f"`{column.name}`", f"`{type_name(column.type)}`", column.about) for column in view.columns]
-        parts.append(f"### {view.name}\n\n{view.about}\n\n" + _table(("column", "type", "meaning"), rows))
+        rows = [
+            (f"`{column.name}`", f"`{type_name(column.type)}`", say(column.about)) for column in view.columns
+        ]
+        table = _table(("column", "type", "meaning"), rows, say)
+        parts.append(f"### {view.name}\n\n{say(view.about)}\n\n{table}")
     return "\n\n".join(parts)
 
 
-def command_tables() -> str:
+def command_tables(say: Say = str) -> str:
     """One heading per command: its usage, its help text and its options, as in `--help`."""
     from rmq_spark.cli.main import COMMANDS, cli
 
     context = cli.make_context("rmqlog", [], resilient_parsing=True)
-    return "\n\n".join(_command(cli.get_command(context, name), name, context) for name in COMMANDS)
+    return "\n\n".join(_command(cli.get_command(context, name), name, context, say) for name in COMMANDS)
 
 
-def _command(command: click.Command | None, name: str, parent: click.Context) -> str:
+def _command(command: click.Command | None, name: str, parent: click.Context, say: Say) -> str:
     import click
 
     assert command is not None
@@ -96,20 +113,28 @@ def _command(command: click.Command | None, name: str, parent: click.Context) ->
     title, *more = inspect.cleandoc(command.help or "").split("\n\n")
     # After \b come examples, whose line breaks are kept.
     prose = [
-        f"```text\n{part[1:].strip()}\n```" if part.startswith("\b") else " ".join(part.split())
+        f"```text\n{part[1:].strip()}\n```" if part.startswith("\b") else say(" ".join(part.split()))
         for part in more
     ]
     usage = f"`rmqlog {name} {' '.join(command.collect_usage_pieces(context))}`"
     records = [
         option.get_help_record(context) for option in command.params if isinstance(option, click.Option)
     ]
-    table = _table(
-        ("option", "meaning"), [(f"`{record[0]}`", record[1]) for record in records if record is not None]
+    rows = [(f"`{record[0]}`", _option_help(record[1], say)) for record in records if record is not None]
+    return "\n\n".join((f"### {name}", say(title), usage, *prose, _table(("option", "meaning"), rows, say)))
+
+
+def _option_help(text: str, say: Say) -> str:
+    """The help of an option. Click appends the default and the range, in brackets behind two spaces."""
+    about, *more = text.split("  [")
+    brackets = (
+        re.sub(r"default: ([^;\]]+)", lambda match: say("default: {}").format(match[1]), part)
+        for part in more
     )
-    return "\n\n".join((f"### {name}", title, usage, *prose, table))
+    return "  [".join((say(about), *brackets))
 
 
-_BLOCKS: dict[str, Callable[[], str]] = {
+_BLOCKS: dict[str, Callable[[Say], str]] = {
     "options": option_table,
     "columns": column_table,
     "write-options": write_option_table,
@@ -124,12 +149,36 @@ PAGES: dict[str, Sequence[str]] = {
     "README.md": _READ_BLOCKS,
     "README.zh-CN.md": _READ_BLOCKS,
     "docs/write.md": ("write-columns", "write-options"),
-    "docs/reference.md": ("options", "columns", "write-options", "write-columns", "views", "cli"),
+    "docs/reference.md": tuple(_BLOCKS),
+    "docs/reference.zh-CN.md": tuple(_BLOCKS),
 }
 
 
+def translations(language: str) -> dict[str, str]:
+    """The English texts and their translations. Raises ValueError for a line without its pair."""
+    text = Path(__file__).with_name(f"reference.{language}.txt").read_text(encoding="utf-8")
+    found: dict[str, str] = {}
+    for part in re.split(r"\n{2,}", text.strip()):
+        if part.startswith("#"):  # a heading
+            continue
+        pair = part.split("\n")
+        if len(pair) != 2 or pair[0] in found:
+            raise ValueError(f"reference.{language}.txt: expected two lines, and once, found {part!r}")
+        found[pair[0]] = pair[1]
+    return found
+
+
 def render(document: str, name: str) -> str:
-    """The text of the page `name` with new blocks. Raises ValueError for a missing or repeated marker."""
+    """The text of the page `name` with new blocks. Raises ValueError for a missing or repeated marker.
+
+    A text without a translation stays English.
+    """
+    language = re.search(r"\.([a-z]+-[A-Z]+)\.md$", name)
+    texts = {} if language is None else translations(language[1])
+
+    def say(text: str) -> str:
+        return texts.get(text, text)
+
     for block in next(
         (blocks for page, blocks in PAGES.items() if Path(name).as_posix().endswith(page)), _READ_BLOCKS
     ):
@@ -143,13 +192,13 @@ def render(document: str, name: str) -> str:
             raise ValueError(f"{name}: expected {begin} and {end}, once each and in this order")
         before, rest = document.split(begin)
         after = rest.split(end)[1]
-        document = f"{before}{begin}\n\n{make()}\n\n{end}{after}"
+        document = f"{before}{begin}\n\n{make(say)}\n\n{end}{after}"
     return document
 
 
 def main(paths: Sequence[str]) -> None:
-    """Rewrites the blocks of each file."""
-    for path in map(Path, paths):
+    """Rewrites the blocks of each file; of all pages, if no file is named."""
+    for path in map(Path, paths or PAGES):
         current = path.read_text(encoding="utf-8")
         new = render(current, str(path))
         if new != current:
@@ -158,14 +207,14 @@ def main(paths: Sequence[str]) -> None:
             beside.replace(path)
 
 
-def _default(option: Option) -> str:
-    default = option.otherwise if option.default is None else f"`{option.default}`"
+def _default(option: Option, say: Say) -> str:
+    default = say(option.otherwise) if option.default is None else f"`{option.default}`"
     of_stream = option.stream[1] if option.stream is not None else None
-    return default if of_stream is None else f"{default}, in a stream `{of_stream}`"
+    return default if of_stream is None else say("{}, in a stream {}").format(default, f"`{of_stream}`")
 
 
-def _table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [header, ["---"] * len(header), *rows]
+def _table(header: Sequence[str], rows: Iterable[Sequence[str]], say: Say) -> str:
+    lines = [[say(name) for name in header], ["---"] * len(header), *rows]
     return "\n".join("| " + " | ".join(map(_cell, line)) + " |" for line in lines)
 
 

@@ -1,0 +1,93 @@
+"""The Chinese pages: every generated text is translated, and the typography is Chinese."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from rmq_spark import reference
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PAGES = ["README.zh-CN.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.zh-CN.md"))]
+TRANSLATIONS = reference.translations("zh-CN")
+HAN = r"[\u4e00-\u9fff]"
+# What is never translated: code, options of a command, names of files and of properties.
+KEPT = re.compile(r"`[^`]+`|--[a-z][a-z-]+|\b[A-Z][A-Z_]{3,}\b")
+
+
+def _generated_texts() -> set[str]:
+    """The English texts of all blocks."""
+    texts: set[str] = set()
+
+    def say(text: str) -> str:
+        texts.add(text)
+        return text
+
+    for make in reference._BLOCKS.values():
+        make(say)
+    return texts - {""}
+
+
+def _prose(markdown: str) -> str:
+    """The text without code blocks, link targets, comments and the addresses below it; code spans are `C`."""
+    text = re.sub(r"^```.*?^```$|<!--.*?-->|^\[[^]]+\]: .*$", "", markdown, flags=re.MULTILINE | re.DOTALL)
+    text = re.sub(r"!?\[([^]]*)\](\([^)]*\)|\[[^]]*\])", r"\1", text)
+    return re.sub(r"`[^`\n]+`", "C", re.sub(r"(?<=[。：，])\*\* |\*\*", "", text))
+
+
+def test_every_generated_text_has_a_translation() -> None:
+    missing = sorted(_generated_texts() - TRANSLATIONS.keys())
+    assert missing == [], "add pairs to rmq_spark/reference.zh-CN.txt; a changed text counts as a new text"
+
+
+def test_every_translation_has_a_generated_text() -> None:
+    unused = sorted(TRANSLATIONS.keys() - _generated_texts())
+    assert unused == [], "the code no longer has these texts: remove or change their pairs"
+
+
+def test_a_translation_keeps_code_and_names() -> None:
+    assert {
+        english: chinese
+        for english, chinese in TRANSLATIONS.items()
+        if set(KEPT.findall(english)) != set(KEPT.findall(chinese))
+    } == {}
+
+
+def test_a_translation_is_chinese() -> None:
+    # Only formats such as `yyyyMMddHHmmss` are the same in all languages.
+    assert [
+        english
+        for english, chinese in TRANSLATIONS.items()
+        if not re.search(HAN, chinese) and (chinese != english or " " in english)
+    ] == []
+
+
+def test_the_reference_has_the_same_outline_in_both_languages() -> None:
+    english, chinese = (
+        re.findall(r"^(#+ |<!-- .*? -->|```\w*|\| `[^`]+`)", (ROOT / name).read_text("utf-8"), re.MULTILINE)
+        for name in ("docs/reference.md", "docs/reference.zh-CN.md")
+    )
+    assert chinese == english
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_space_stands_between_chinese_and_latin(name: str) -> None:
+    prose = _prose((ROOT / name).read_text("utf-8"))
+    assert re.findall(rf".{{0,8}}(?:{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}).{{0,8}}", prose) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_punctuation_beside_chinese_is_full_width(name: str) -> None:
+    prose = _prose((ROOT / name).read_text("utf-8"))
+    assert re.findall(rf".{{0,8}}(?:{HAN} ?[,;:!?()]|[,;:!?()] ?{HAN}|{HAN}\.).{{0,8}}", prose) == []
+    assert re.findall(rf".{{0,8}}(?: [，。；：、）]|[，。；：、（] (?:{HAN}|\w)).{{0,8}}", prose) == []
+
+
+@pytest.mark.parametrize("text", ["# heading\n\na\nb\n\nc\n", "a\nb\nc\n", "a\nb\n\na\nd\n"])
+def test_a_line_without_its_pair_is_named(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "reference.xx-XX.txt").write_text(text, encoding="utf-8")
+    monkeypatch.setattr(reference, "__file__", str(tmp_path / "reference.py"))
+    with pytest.raises(ValueError, match=r"^reference\.xx-XX\.txt: expected two lines, and once, found '"):
+        reference.translations("xx-XX")
