@@ -18,11 +18,13 @@ if TYPE_CHECKING:
 __all__ = ["drop_duplicates", "open", "register"]
 
 
-def open(path: str) -> LogStore | LogCluster:
+def open(path: str, *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
     """Opens a store, or the directory of a cluster with one store for each broker. Needs no Spark.
 
     Both have `topics()`, `queues()`, `view(name)`, `find(...)` and `messages(topic, since=, until=, where=)`;
     the charts of `rmq_spark.charts` take both. Reading changes no file and takes no lock.
+    `commit_log_paths` are the directories of one store's commitlog files (`storePathCommitLog`), where they
+    are not in the store.
 
     Raises StoreNotFoundError for a directory without a store, OptionError for two copies of one broker.
 
@@ -37,7 +39,7 @@ def open(path: str) -> LogStore | LogCluster:
     """
     from rmq_spark.store import open_path
 
-    return open_path(path)
+    return open_path(path, commit_log_paths)
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:

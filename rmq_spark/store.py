@@ -28,6 +28,7 @@ from store_format.store import MessageStore
 
 if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
+    from store_format.message.columns import PropertyFilter
     from store_format.search.found import Found
 
 Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
@@ -129,19 +130,26 @@ def messages_in(
     if unknown is not None:
         hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
         raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
-    parsed = None
-    if where is not None:
-        from rmq_spark.consume.sql92 import parse_sql92
-
-        parsed = parse_sql92(where, "where")
-    now_ms = time.time_ns() // 1_000_000
-    since_ms, until_ms = _time_ms("since", since, now_ms), _time_ms("until", until, now_ms)
-    choice = Choice(topic, tuple(columns), since_ms, until_ms, parsed, tuple(tags), key)
+    since_ms, until_ms = _times_ms(since, until)
+    choice = Choice(topic, tuple(columns), since_ms, until_ms, _condition(where), tuple(tags), key)
     known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
     if topic is not None and not any(map(choice.chooses, known)):
         shown = sorted(name for name in known if not is_system_topic(name))
         raise OptionError(f"no topic is named {topic!r}; {did_you_mean(topic, shown, 'topics')}")
     return Messages(stores, choice)
+
+
+def _condition(where: str | None) -> Sql92Filter | None:
+    if where is None:
+        return None
+    from rmq_spark.consume.sql92 import parse_sql92
+
+    return parse_sql92(where, "where")
+
+
+def _times_ms(since: Time | None, until: Time | None) -> tuple[int | None, int | None]:
+    now_ms = time.time_ns() // 1_000_000
+    return _time_ms("since", since, now_ms), _time_ms("until", until, now_ms)
 
 
 def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
@@ -197,12 +205,51 @@ class _WithMessages:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LogStore(_WithMessages, MessageStore):
-    """A store, as `rmq_spark.open` returns it: `MessageStore` and its `messages`."""
+    """A store, as `rmq_spark.open` returns it: a `MessageStore` with `messages`, and texts in `find`."""
 
     @property
     def stores(self) -> tuple[LogStore, ...]:
         """This store alone; a cluster has several."""
         return (self,)
+
+    def find(
+        self,
+        *,
+        key: str | None = None,
+        message_id: str | None = None,
+        topic: str | None = None,
+        tags: Sequence[str] | None = None,
+        since: Time | None = None,
+        until: Time | None = None,
+        where: str | PropertyFilter | None = None,
+        columns: Sequence[str] = DEFAULT_COLUMNS,
+        **how: Any,  # Any: the other arguments of `MessageStore.find`
+    ) -> Found:
+        """Finds messages by key or by id; without either, all messages that match the other arguments.
+
+        `since`, `until`, `where` and `tags` are those of `messages`; system topics are searched, too. `key`
+        matches UNIQ_KEY or a word of KEYS, `message_id` UNIQ_KEY or the offset message id. `how` are the
+        other arguments of `MessageStore.find`.
+
+        Example::
+
+            store.find(key="A-100017", since="-2d").table
+            store.find(topic="Orders", where="region = 'east'", columns=["keys", "body"]).table
+        """
+        since_ms, until_ms = _times_ms(since, until)
+        condition = _condition(where) if isinstance(where, str) else where
+        return MessageStore.find(
+            self,
+            key=key,
+            message_id=message_id,
+            topic=topic,
+            tags=tags,
+            since=since_ms,
+            until=until_ms,
+            where=condition,
+            columns=columns,
+            **how,
+        )
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -238,16 +285,18 @@ class LogCluster(_WithMessages):
         """A view of all stores as one table; its column brokerName names the store."""
         return pa.concat_tables([store.view(name, now_ms=now_ms) for store in self.stores])
 
-    def find(self, **conditions: Any) -> dict[str, Found]:  # Any: the arguments of `MessageStore.find`
-        """`MessageStore.find` in every store; the results by broker name."""
+    def find(self, **conditions: Any) -> dict[str, Found]:  # Any: the arguments of `LogStore.find`
+        """`LogStore.find` in every store; the results by broker name."""
         return {store.broker_name: store.find(**conditions) for store in self.stores}
 
     def _repr_html_(self) -> str:
         return "".join(store._repr_html_() for store in self.stores)
 
 
-def open_path(path: str) -> LogStore | LogCluster:
+def open_path(path: str, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
     """See `rmq_spark.open`."""
+    if commit_log_paths:
+        return LogStore.open(path, commit_log_paths=commit_log_paths)
     roots = store_roots(path)
     if roots == [path]:
         return LogStore.open(path)

@@ -11,6 +11,7 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import OptionError
 from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS, decode_options_of
 from store_format.read.store import Store
@@ -29,9 +31,13 @@ if TYPE_CHECKING:
     from store_format.commit.prepare_store import CommitOptions
     from store_format.commit.recover import RecoverPlan
     from store_format.diagnose.problems import Diagnosis
+    from store_format.message.columns import PropertyFilter
     from store_format.message.encode import MessageColumns
     from store_format.metadata.broker_conf import BrokerConf
     from store_format.search.found import Found
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -142,8 +148,9 @@ class MessageStore(Store):
         message_id: str | None = None,
         topic: str | None = None,
         tags: Sequence[str] | None = None,
-        begin_ms: int | None = None,
-        end_ms: int | None = None,
+        since: int | datetime | None = None,
+        until: int | datetime | None = None,
+        where: PropertyFilter | None = None,
         columns: Sequence[str] = DEFAULT_COLUMNS,
         verify_crc: bool = True,
         on_damage: str = "FAILFAST",
@@ -155,22 +162,30 @@ class MessageStore(Store):
         """Finds messages by key or by id; without either, all messages that match the other arguments.
 
         `key` matches UNIQ_KEY or a word of KEYS; `message_id` matches UNIQ_KEY or the offset message id.
-        `topic`, `tags` (any of them) and the store times `begin_ms` to `end_ms` in ms, both inclusive,
-        restrict the result. Index files answer for the part of the commitlog that they cover; the rest is
-        scanned, and `Found.how` says which. `on_scanned` is called during a scan with the bytes scanned so
-        far and the bytes to scan at most. See `search.look_up.look_up`.
+        `topic`, `tags` (any of them), `where` (by properties) and the store times `since` (inclusive) and
+        `until` (exclusive), in ms since 1970 or as datetimes, restrict the result. The store that
+        `rmq_spark.open` returns takes texts, too: `since="-2h"`, `where="region = 'east'"`.
+
+        Index files answer for the part of the commitlog that they cover; the rest is scanned, and `Found.how`
+        says which. `on_scanned` is called during a scan with the bytes scanned so far and the bytes to scan
+        at most. See `search.look_up.look_up`.
 
         Example: `store.find(key="A-100017").table`.
         """
         from store_format.search.look_up import How, Question, look_up
 
         decode_options_of(columns, verify_crc)
-        how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
-        return look_up(
-            self,
-            Question(key, message_id, topic, None if tags is None else tuple(tags), begin_ms, end_ms),
-            how,
+        question = Question(
+            key,
+            message_id,
+            topic,
+            None if tags is None else tuple(tags),
+            _time_ms("since", since),
+            _time_ms("until", until),
+            where,
         )
+        how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
+        return look_up(self, question, how)
 
     def trace(self, message_id: str) -> pa.Table:
         """The life of a message as a timeline: its copies, retries, dead letter, and groups that consumed it.
@@ -206,3 +221,16 @@ class MessageStore(Store):
         from store_format.notebook.cards import store_card
 
         return store_card(self).source
+
+
+def _time_ms(name: str, value: int | datetime | None) -> int | None:
+    """A store time in ms. Parts of a millisecond round up; a datetime without a zone is in UTC."""
+    if value is None or isinstance(value, int):
+        return value
+    if not isinstance(value, datetime):
+        raise OptionError(
+            f"{name}: expected ms since 1970 or a datetime, found {value!r}; "
+            "the store that rmq_spark.open(path) returns takes texts, too"
+        )
+    moment = value if value.tzinfo else value.replace(tzinfo=UTC)
+    return -((_EPOCH - moment) // timedelta(milliseconds=1))

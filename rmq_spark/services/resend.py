@@ -69,15 +69,15 @@ class Where:
 
     `keys` matches any of the message's keys or its message id, `message_ids` the message id or the offset
     message id of the first message, `topic` the original topic as a shell pattern, `tags` any of the tags.
-    The store time is from `begin_ms` up to, but without, `end_ms`. `limit` is the largest number of messages.
+    The store time is at or after `since_ms` and before `until_ms`. `limit` is the largest number of messages.
     """
 
     keys: tuple[str, ...] = ()
     message_ids: tuple[str, ...] = ()
     topic: str | None = None
     tags: tuple[str, ...] = ()
-    begin_ms: int | None = None
-    end_ms: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
     limit: int | None = None
 
     def matches(self, row: _Row) -> bool:
@@ -89,8 +89,8 @@ class Where:
             and (not self.message_ids or bool({row["msgId"], row["originMsgId"]} & {*self.message_ids}))
             and (self.topic is None or fnmatchcase(row["originTopic"] or "", self.topic))
             and (not self.tags or row["tags"] in self.tags)
-            and (self.begin_ms is None or (stored_ms is not None and stored_ms >= self.begin_ms))
-            and (self.end_ms is None or (stored_ms is not None and stored_ms < self.end_ms))
+            and (self.since_ms is None or (stored_ms is not None and stored_ms >= self.since_ms))
+            and (self.until_ms is None or (stored_ms is not None and stored_ms < self.until_ms))
         )
 
 

@@ -20,7 +20,7 @@ from store_format.bookkeeping.journal import read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
-from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema, decode
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema, decode
 from store_format.names import is_light_queue
 from store_format.read.log_end import find_log_end
 from store_format.read.store import read_pieces
@@ -40,14 +40,18 @@ _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs"
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What to find. Store times are in ms, both inclusive; `tags` are whole tags, any of them."""
+    """What to find. Store times in ms: `since_ms` is inclusive, `until_ms` exclusive.
+
+    `tags` are whole tags, any of them; `where` chooses by properties.
+    """
 
     key: str | None = None
     message_id: str | None = None
     topic: str | None = None
     tags: tuple[str, ...] | None = None
-    begin_ms: int | None = None
-    end_ms: int | None = None
+    since_ms: int | None = None
+    until_ms: int | None = None
+    where: PropertyFilter | None = None
 
     def __post_init__(self) -> None:
         if self.key is not None and self.message_id is not None:
@@ -56,6 +60,11 @@ class Question:
             raise OptionError(
                 "the message id is empty; give the id that a client shows, or an offset message id"
             )
+
+    def with_key(self, key: str) -> Wanted:
+        """The question for a key, with the last ms of the broker's queryMessage."""
+        last_ms = None if self.until_ms is None else self.until_ms - 1
+        return Wanted(key, self.topic, self.since_ms, last_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +98,7 @@ def bytes_to_scan(store: Store, question: Question, how: How) -> int:
     key = question.key or question.message_id
     if key is None:
         return 0
-    wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
+    wanted = question.with_key(key)
     coverage, _, _ = cover(
         store.path,
         store.log,
@@ -102,8 +111,9 @@ def bytes_to_scan(store: Store, question: Question, how: How) -> int:
     return scan_size(store.log, coverage.uncovered)
 
 
-def _names(how: How) -> tuple[str, ...]:
-    return tuple(dict.fromkeys((*how.columns, *_HELPERS)))
+def _names(how: How, question: Question) -> tuple[str, ...]:
+    helpers = _HELPERS if question.where is None else (*_HELPERS, "properties")
+    return tuple(dict.fromkeys((*how.columns, *helpers)))
 
 
 def _shown(how: How) -> list[str]:
@@ -111,7 +121,7 @@ def _shown(how: How) -> list[str]:
 
 
 def _filtered(found: Found, question: Question, how: How) -> Found:
-    """Without the rows that have another id or other tags: the index knows neither."""
+    """Without the rows that have another id, tags or properties: the index knows none of them."""
     return Found(
         found.table.filter(_rows_wanted(found.table, question)).select(_shown(how)), found.how, found.searched
     )
@@ -123,6 +133,12 @@ def _rows_wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
         keep = pc.and_(keep, pc.equal(table["msgId"], question.message_id))
     if question.tags is not None:
         keep = pc.and_(keep, pc.is_in(table["tags"], value_set=pa.array(question.tags, pa.string())))
+    if question.where is not None:
+        properties = table["properties"].combine_chunks()
+        mask = question.where.mask(
+            len(properties), lambda name: pc.map_lookup(properties, pa.scalar(name), "last")
+        )
+        keep = pc.and_(keep, mask)
     return keep
 
 
@@ -130,7 +146,7 @@ def _rows_wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
 
 
 def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
-    wanted = Wanted(key, question.topic, question.begin_ms, question.end_ms)
+    wanted = question.with_key(key)
 
     def look(*, use_index: bool) -> Found:
         return find(
@@ -138,7 +154,7 @@ def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
             store.log,
             store.state,
             wanted,
-            columns=_names(how),
+            columns=_names(how, question),
             broker_name=store.broker_name,
             tolerance=Tolerance(how.on_damage),
             verify_crc=how.verify_crc,
@@ -168,7 +184,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
         return None
     refs = log.refs_at(file, np.array([offset]))
-    names = tuple(dict.fromkeys((*_names(how), "offsetMsgId", "topic")))
+    names = tuple(dict.fromkeys((*_names(how, question), "offsetMsgId", "topic")))
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
     Tolerance(how.on_damage).drop(bad)
     table = pa.Table.from_batches([batch], arrow_schema(names))
@@ -178,11 +194,11 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
         return None
     for name, compare, value in (
         ("topic", pc.equal, question.topic),
-        ("storeTimestampMs", pc.greater_equal, question.begin_ms),
-        ("storeTimestampMs", pc.less_equal, question.end_ms),
+        ("storeTimestampMs", pc.greater_equal, question.since_ms),
+        ("storeTimestampMs", pc.less, question.until_ms),
     ):
         table = table if value is None else table.filter(compare(table[name], value))
-    keep = _rows_wanted(table, Question(tags=question.tags))
+    keep = _rows_wanted(table, Question(tags=question.tags, where=question.where))
     return Found(table.filter(keep).select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
 
 
@@ -197,7 +213,7 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
     tags = None if question.tags is None else frozenset(question.tags)
     codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
     tolerance = Tolerance(how.on_damage)
-    names = _names(how)
+    names = _names(how, question)
     queues = store.queues(
         lambda topic: topic == question.topic if question.topic else not is_light_queue(topic)
     )
@@ -208,12 +224,12 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
         )
         for queue in queues
     ]
-    decode_options = DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX, tags)
+    decode_options = DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX, tags, where=question.where)
     batches = list(read_pieces(pieces, decode_options, tolerance, codes))
     slices = [piece for queue, piece in pieces if queue.scanned is None]
     scanned = [(queue.store.log.min_offset, queue.scanned.physical_stop) for queue in queues if queue.scanned]
     table = ordered(batches, names)
-    for compare, value in ((pc.greater_equal, question.begin_ms), (pc.less_equal, question.end_ms)):
+    for compare, value in ((pc.greater_equal, question.since_ms), (pc.less, question.until_ms)):
         table = table if value is None else table.filter(compare(table["storeTimestampMs"], value))
     topics = tuple(sorted({queue.topic for queue in queues}))
     ranges = tuple(dict.fromkeys(scanned))  # one walk: the same range for all queues
@@ -236,7 +252,6 @@ def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | Non
     """
     if queue.range.is_batch:
         return None, None
-    start = None if question.begin_ms is None else queue.offset_at(question.begin_ms, on_damage=on_damage)
-    return start, None if question.end_ms is None else queue.offset_at(
-        question.end_ms + 1, on_damage=on_damage
-    )
+    since, until = question.since_ms, question.until_ms
+    start = None if since is None else queue.offset_at(since, on_damage=on_damage)
+    return start, None if until is None else queue.offset_at(until, on_damage=on_damage)

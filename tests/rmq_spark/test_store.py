@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 
 import rmq_spark
+from rmq_spark.consume.sql92 import parse_sql92
 from rmq_spark.store import LogCluster, LogStore
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreNotFoundError
@@ -97,6 +98,45 @@ def test_where_tags_and_key(store: LogStore) -> None:
     by_where = store.messages("Orders", columns=columns, where=where).to_table().to_pylist()
     assert found(by_where) == found(by_tag)
     assert 0 < len(by_where) < len(everything)
+
+
+def test_find_takes_the_words_of_messages(store: LogStore) -> None:
+    """By key, by id, by an offset message id and by queues: the same conditions, the same messages."""
+    columns = (*COLUMNS, "msgId", "offsetMsgId", "keys", "properties")
+    rows = store.messages("Orders", columns=columns).to_table().to_pylist()
+    times = sorted(row["storeTimestampMs"] for row in rows)
+    low, high = times[len(times) // 3], times[2 * len(times) // 3]
+    iso = datetime.fromtimestamp(low / 1000, UTC).isoformat()
+    found = store.find(topic="Orders", since=iso, until=high, where="region = 'eu-0'", columns=columns)
+    expected = store.messages("Orders", columns=columns, since=low, until=high, where="region = 'eu-0'")
+    assert found.table.num_rows == expected.to_table().num_rows > 0
+    bare = MessageStore.open(store.path)
+    moments = [datetime.fromtimestamp(ms / 1000, UTC) for ms in (low, high)]
+    parsed = parse_sql92("region = 'eu-0'")
+    same = bare.find(topic="Orders", since=moments[0], until=moments[1], where=parsed, columns=columns)
+    assert same.table == found.table
+
+    row = next(row for row in found.table.to_pylist() if row["keys"])
+    for one in ({"key": row["keys"][0]}, {"message_id": row["msgId"]}, {"message_id": row["offsetMsgId"]}):
+        for more, is_there in (
+            ({}, True),
+            ({"since": iso, "until": high, "where": "region = 'eu-0'"}, True),
+            ({"where": "region = 'nowhere'"}, False),
+            ({"until": row["storeTimestampMs"]}, False),
+            ({"since": "-1h"}, False),
+        ):
+            ids = store.find(**one, **more, columns=["msgId"]).table["msgId"].to_pylist()
+            assert (row["msgId"] in ids) == is_there, (one, more)
+    with pytest.raises(OptionError, match=r"since: expected ms since 1970 or a datetime.*rmq_spark.open"):
+        bare.find(since="-2h")  # type: ignore[arg-type] # wrong on purpose
+
+
+def test_a_store_with_its_commitlog_elsewhere(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    log = tmp_path / "disk2"
+    (root / "commitlog").rename(log)
+    opened = rmq_spark.open(str(root), commit_log_paths=[str(log)])
+    assert opened.messages("Orders", columns=["tags"]).to_table().num_rows > 100
 
 
 @pytest.mark.parametrize(

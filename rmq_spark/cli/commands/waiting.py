@@ -224,8 +224,8 @@ def _resend(
             keys=() if filters.key is None else (filters.key,),
             topic=filters.topic,
             tags=filters.tags,
-            begin_ms=filters.since_ms,
-            end_ms=filters.until_ms,
+            since_ms=filters.since_ms,
+            until_ms=filters.until_ms,
             limit=left,
         )
         plans.append(retry.resend(store, group, where=where, to=to))

@@ -343,8 +343,8 @@ def test_dead_letters_are_chosen(root: str) -> None:
     assert chosen(topic="Jo*") == 20
     assert chosen(topic="Steps") == 0
     assert chosen(message_ids=(key,)) == chosen(keys=(key,)) == 1
-    assert chosen(begin_ms=middle) + chosen(end_ms=middle) == 20
-    assert 0 < chosen(begin_ms=middle) < 20
+    assert chosen(since_ms=middle) + chosen(until_ms=middle) == 20
+    assert 0 < chosen(since_ms=middle) < 20
     assert chosen(tags=("TagB",)) == 4
 
 

@@ -68,7 +68,7 @@ def test_every_key_query_of_a_broker(golden: Golden, name: str, broker: str) -> 
             with pytest.raises(OptionError, match="is a light queue"):
                 store.find(key=key, topic=topic)
             continue
-        found = store.find(key=key, topic=topic, begin_ms=begin, end_ms=end, columns=COLUMNS)
+        found = store.find(key=key, topic=topic, since=begin, until=end + 1, columns=COLUMNS)
         offsets = _offsets(found)
         ways.add(found.how)
         own = messages.by_key[topic, key]

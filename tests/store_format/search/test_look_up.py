@@ -129,9 +129,9 @@ def test_topic_time_and_tags_narrow_an_id(golden: Golden) -> None:
         for wanted, count in (
             ({"topic": "Orders"}, 1),
             ({"topic": "Audit"}, 0),
-            ({"begin_ms": time, "end_ms": time}, 1),
-            ({"begin_ms": time + 1}, 0),
-            ({"end_ms": time - 1}, 0),
+            ({"since": time, "until": time + 1}, 1),
+            ({"since": time + 1}, 0),
+            ({"until": time}, 0),
             ({"tags": [tag, "other"]}, 1),
             ({"tags": ["other"]}, 0),
         ):
@@ -181,9 +181,9 @@ def test_how_much_there_is_to_scan(golden: Golden, tmp_path: Path) -> None:
 QUESTIONS: list[Callable[[list[str], int, int], dict[str, Any]]] = [
     lambda tags, begin, end: {},
     lambda tags, begin, end: {"tags": tags},
-    lambda tags, begin, end: {"begin_ms": begin, "end_ms": end},
-    lambda tags, begin, end: {"tags": tags[:1], "begin_ms": begin},
-    lambda tags, begin, end: {"end_ms": begin},
+    lambda tags, begin, end: {"since": begin, "until": end},
+    lambda tags, begin, end: {"tags": tags[:1], "since": begin},
+    lambda tags, begin, end: {"until": begin},
 ]
 
 
@@ -205,7 +205,7 @@ def test_tags_and_times_without_a_key(golden: Golden, name: str) -> None:
                 for row in rows
                 if topic in (None, row["topic"])
                 and ("tags" not in wanted or row["properties"].get("TAGS") in wanted["tags"])
-                and wanted.get("begin_ms", 0) <= row["storeTimestamp"] <= wanted.get("end_ms", 1 << 62)
+                and wanted.get("since", 0) <= row["storeTimestamp"] < wanted.get("until", 1 << 62)
             ]
             assert _places(found) == _told(expected), (topic, wanted)
             assert found.how == ("scan" if name == "rocksdb-5.5.0" else "consume queue")
