@@ -20,9 +20,9 @@ def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> Messa
     """Creates the demo store at `path`, a new or empty directory, and returns it.
 
     The last message is stored just before `end_ms` (ms since 1970, by default the clock), the first three
-    days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB. A store that ends
-    now has the same orders, groups and dead letters at every time of day: those of a store that ends at
-    12:00 UTC.
+    days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB. A store that
+    ends now has the same orders, groups and dead letters at every time of day: those of a store that ends
+    at 12:00 UTC.
 
     The topics are Orders, Payments and Reminders. The group CG_report stopped reading on the first day and
     will be the first to lose messages, CG_search is hours behind, and CG_mail failed for 25 minutes: its
