@@ -29,7 +29,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick kernels test test-all proofs notebooks docs format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels test test-all proofs notebooks docs images format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
@@ -39,12 +39,13 @@ help:
 	@echo "make proofs    the slow tests at every point, in every order, with every kill: some hours;"
 	@echo "               PART=2/6 runs the second of six parts, each shorter than two hours"
 	@echo "make format    format the code, sort the imports"
-	@echo "make docs      write the generated tables of docs/, the README and FORMAT.md again"
+	@echo "make docs      write the generated tables of docs/ and FORMAT.md again"
+	@echo "make images    record the terminals and the chart of the README again"
 	@echo "make notebooks run the notebooks again and keep their new output"
 	@echo "make bench     measure an older commit (BASE=c886f6e) and this checkout in turns (25 minutes in all);"
 	@echo "               ONLY=decode,read@100 measures these parts, EXTENT=--quick a tenth of the messages"
 	@echo "make bench-peers  measure rmqlog, Kafka and Parquet in turns (8 minutes; needs Maven)"
-	@echo "make figures   measure reading and writing of this checkout, and write the figures of the README"
+	@echo "make figures   measure reading and writing of this checkout, and write the figures of docs/benchmarks.md"
 	@echo "make clean     remove the environments and everything that was made"
 
 demo: check-java $(DEMO)/installed
@@ -76,6 +77,9 @@ docs: $(DEV)/installed
 	$(DEV)/bin/python -m rmq_spark.reference
 	$(DEV)/bin/python -m store_format.format_tables
 
+images: $(DEV)/installed
+	$(DEV)/bin/python -m tests.support.pictures
+
 lint: $(DEV)/installed
 	$(DEV)/bin/python -m ruff check .
 	$(DEV)/bin/python -m ruff format --check .
@@ -91,7 +95,7 @@ bench-peers: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m benchmarks.peers $(EXTENT)
 
 figures: check-java $(DEV)/installed
-	$(call run_in,$(DEV)) -m benchmarks --markdown README.md
+	$(call run_in,$(DEV)) -m benchmarks --markdown docs/benchmarks.md
 
 clean:
 	rm -rf $(DEV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log

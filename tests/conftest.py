@@ -163,6 +163,19 @@ def golden(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
+def demo_shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The demo store of the README and its pictures, with a fixed end. Tests read it; one that writes makes a
+    copy.
+    """
+    from rmq_spark.demo.__main__ import main
+    from tests.support.pictures import END
+
+    path = tmp_path_factory.mktemp("demo") / "shop"
+    main([str(path), "--end", END])
+    return path
+
+
+@pytest.fixture(scope="session")
 def unchanged() -> Callable[[Path], AbstractContextManager[None]]:
     """`with unchanged(store): ...` fails when a file, a time or a listing below `store` is another one
     afterwards.

@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark.cli.reading import TABLE_COLUMNS
 from store_format.display.text import width
-from tests.support.terminals import screen
+from tests.support.terminals import screen, without_progress
 
 Golden = Callable[[str], Path]
 SCREENS = Path(__file__).parent / "screens"
@@ -41,11 +41,6 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
-def _without_progress(seen: str) -> str:
-    """Each progress line begins with \\r, CSI K; the last of them is followed by output."""
-    return re.sub(r"(\r\x1b\[K[^\r\n]*)*\r\x1b\[K", "", seen)
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("name", RUNS)
 def test_the_recorded_screens(name: str, golden: Golden) -> None:
@@ -56,7 +51,7 @@ def test_the_recorded_screens(name: str, golden: Golden) -> None:
         code, seen = screen(columns, verb, path, *more, NO_COLOR="1")
         assert code == 0, seen
         assert verb == "verify" or max(map(width, seen.splitlines())) <= columns
-        seen = _without_progress(seen).replace(str(path), "/data/store")
+        seen = without_progress(seen).replace(str(path), "/data/store")
         if verb == "verify":  # the length of the path decides where a line is wrapped
             assert re.search(r"^ {9}\w", seen, re.MULTILINE)
             seen = re.sub(r"\n {9}(?=\S)", " ", seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 
@@ -38,3 +39,8 @@ def screen(columns: int, *arguments: object, lines: int = 500, **more: str) -> t
         check=False,
     )
     return done.returncode, done.stdout.decode("utf-8", "replace").replace("\r\n", "\n")
+
+
+def without_progress(seen: str) -> str:
+    """Without lines of progress: each begins with \\r, CSI K; the last of them is followed by output."""
+    return re.sub(r"(\r\x1b\[K[^\r\n]*)*\r\x1b\[K", "", seen)
