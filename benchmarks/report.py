@@ -1,5 +1,5 @@
-"""The figures as tables: the same Markdown for a terminal and for README, which is written between its two
-marks.
+"""The figures as tables: the same Markdown for a terminal and for docs/benchmarks.md, where it is written
+between two marks.
 """
 
 from __future__ import annotations

@@ -144,9 +144,8 @@ _BLOCKS: dict[str, Callable[[Say], str]] = {
 }
 _READ_BLOCKS = ("options", "columns")
 
-# The blocks of each page. A page that is not named here has the blocks of a README.
+# The blocks of each page. A page that is not named here has the blocks of a read.
 PAGES: dict[str, Sequence[str]] = {
-    "README.md": _READ_BLOCKS,
     "README.zh-CN.md": _READ_BLOCKS,
     "docs/write.md": ("write-columns", "write-options"),
     "docs/reference.md": tuple(_BLOCKS),

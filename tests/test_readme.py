@@ -1,130 +1,105 @@
-"""What the README tells people to type is run as it stands, and says the same in both languages.
+"""The READMEs: short, and what they tell people to type is run as it stands.
 
-`/data/store` becomes a golden store; the answers are the broker's own.
+`/tmp/shop` is the demo store, with a fixed end. tests/docs/journeys installs word by word.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
-from base64 import b64decode
 from collections import Counter
 from collections.abc import Callable
-from contextlib import redirect_stdout
-from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from store_format import MessageStore
+import rmq_spark
 from tests.support import goldens
-from tests.support.spark.frames import copy_of
+from tests.support.doc_pages import Block, Session, anchors, blocks, is_as_shown
+from tests.support.pictures import END
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 ROOT = Path(__file__).resolve().parent.parent
-ENGLISH, CHINESE = ((ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md"))
+READMES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "README.zh-CN.md")}
+ENGLISH = READMES["README.md"]
 STORE = "basic-5.5.0"
 
-
-def _blocks(text: str, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
-
-
-def _outline(text: str) -> list[str]:
-    """What a translation keeps: heading levels, markers, list items, code blocks."""
-    return [match[1] for match in re.finditer(r"^(#+ |<!-- /?\w+ -->|- |```\w*)", text, re.MULTILINE)]
-
-
-def _expected_orders() -> list[dict[str, object]]:
-    return [row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"]
+_DEFINITION = re.compile(r"^\[([^\]]+)\]: (\S+)\n", re.MULTILINE)
+_INSTALL = """\
+python3 -m venv .venv
+. .venv/bin/activate
+pip install '.[all]'
+python -m rmq_spark.demo /tmp/shop
+"""
 
 
-def _tags(row: dict[str, object]) -> str | None:
-    properties = row["properties"]
-    assert isinstance(properties, dict)
-    return properties.get("TAGS")
+def _commands(text: str) -> list[str]:
+    """What the table of readers tells each of them to type."""
+    return re.findall(r"^\| [^|]+ \| [^|]+ \| `([^`]+)` \|$", text, re.MULTILINE)
 
 
-def test_both_languages_have_the_same_outline_and_code() -> None:
-    assert _outline(ENGLISH) == _outline(CHINESE)
-    for language in ("sql", "python"):
-        assert _blocks(ENGLISH, language) == _blocks(CHINESE, language) != []
+def test_a_readme_has_at_most_8_kb() -> None:
+    assert len(_DEFINITION.sub("", ENGLISH).encode()) <= 8192
 
 
-def test_both_languages_name_the_same_things() -> None:
-    # Code spans are not translated; how often one is named is the translator's own.
-    english, chinese = (
-        set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", text, flags=re.M | re.S)))
-        for text in (ENGLISH, CHINESE)
-    )
-    assert english == chinese
+def test_the_first_screen_says_what_for_whom_and_what_to_type() -> None:
+    screen = ENGLISH.split("\n## ")[0]
+    assert len(_commands(screen)) == 4
+    assert re.search(r"^!\[[^\]]{30,}\]\[lag.svg\]$", screen, re.MULTILINE)  # a picture with its text
+    assert ENGLISH.split("\n## ")[1].startswith("Install\n")
 
 
-@pytest.mark.parametrize("text", [ENGLISH, CHINESE], ids=["README.md", "README.zh-CN.md"])
-def test_links_lead_somewhere(text: str) -> None:
-    links = [link for link in re.findall(r"\]\(([^)#]+)\)", text) if not link.startswith("http")]
+@pytest.mark.parametrize("name", READMES)
+def test_links_lead_somewhere(name: str) -> None:
+    text = READMES[name]
+    definitions = dict(_DEFINITION.findall(text))
+    assert set(re.findall(r"\]\[([^\]]+)\]", text)) == definitions.keys()
+    links = [*re.findall(r"\]\(([^)]+)\)", text), *definitions.values()]
     assert links
-    assert [link for link in links if not (ROOT / link).exists()] == []
+    for link in links:
+        if link.startswith("http"):
+            continue
+        path, _, anchor = link.partition("#")
+        target = ROOT / (path or name)
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text(encoding="utf-8")), link
 
 
-def test_the_sql_runs(spark: SparkSession, golden: Callable[[str], Path]) -> None:
-    (script,) = _blocks(ENGLISH, "sql")
-    create, select, rest = script.replace("/data/store", str(golden(STORE))).split(";")
-    assert rest.strip() == ""
-    spark.sql(create)
-    rows = spark.sql(select).collect()
-    spark.catalog.dropTempView("orders")
-    assert {row.tags: row.messages for row in rows} == Counter(map(_tags, _expected_orders()))
-
-
-def test_the_dataframe_and_the_write_run(
-    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path
+@pytest.mark.process
+@pytest.mark.slow
+def test_all_that_the_readme_tells_to_type_runs(
+    spark: SparkSession, golden: Callable[[str], Path], demo_shop: Path, tmp_path: Path
 ) -> None:
-    script, _, streaming, grouped, writing = _blocks(ENGLISH, "python")
-    names: dict[str, object] = {}
-    with redirect_stdout(StringIO()) as output:
-        exec(script.replace("/data/store", str(golden(STORE))), names)
-    assert names["spark"] is spark
-    assert "|TagA|" in output.getvalue()
-    assert names["orders"].count() == len(_expected_orders())  # type: ignore[attr-defined]  # a DataFrame
-    for path in ("orders-checkpoint", "orders", "store"):
-        streaming = streaming.replace(
-            f"/data/{path}", str(golden(STORE) if path == "store" else tmp_path / path)
-        )
-    exec(streaming, names)
-    assert spark.read.parquet(str(tmp_path / "orders")).count() == len(_expected_orders())
-    own = copy_of(golden, STORE, tmp_path)  # a group's offsets are kept in the store
-    for path in ("audit-checkpoint", "audit", "store"):
-        grouped = grouped.replace(f"/data/{path}", str(own if path == "store" else tmp_path / path))
-    exec(grouped, names)
-    assert spark.read.parquet(str(tmp_path / "audit")).count() == len(_expected_orders())
-    exec(writing.replace("/data/archive", str(tmp_path / "archive")), names)
-    written = [
-        row
-        for queue in MessageStore.open(str(tmp_path / "archive")).queues()
-        for batch in queue.read()
-        for row in batch.to_pylist()
-    ]
-    assert {row["topic"] for row in written} == {"Archive"}
-    assert Counter((row["tags"], row["body"]) for row in written) == Counter(
-        (_tags(row), b64decode(str(row["body"]))) for row in _expected_orders()
-    )
+    shutil.copytree(demo_shop, tmp_path / "shop")
+    session = Session(tmp_path, golden, lambda: spark, root="/tmp/")
+    first, *others = blocks(ENGLISH)
+    assert first.text.startswith(_INSTALL)
+    session.run(Block(first.line, "sh", _with_clock(first.text.removeprefix(_INSTALL)), None))
+
+    lag, trace, frame, table = _commands(ENGLISH)
+    assert "CG_report" in session.run(Block(0, "sh", _with_clock(lag), None))
+    assert "A-107201" in session.run(Block(0, "sh", trace, None))
+    known = {"spark": spark, "rmq_spark": rmq_spark}
+    shop = f"{tmp_path}/shop"
+    assert eval(frame.replace("/tmp/shop", shop), known).where("topic = 'Orders'").count() == 22_400
+    assert eval(table.replace("/tmp/shop", shop), known).num_rows == 22_400
+
+    for block in others:
+        printed = session.run(block)
+        if block.output is not None:
+            assert is_as_shown(block.output, printed), f"README.md:{block.line} prints\n{printed}"
+    spark.catalog.dropTempView("orders")
 
 
-def test_the_plain_python_runs(golden: Callable[[str], Path]) -> None:
-    _, script, *_ = _blocks(ENGLISH, "python")
-    with redirect_stdout(StringIO()) as output:
-        exec(script.replace("/data/store", str(golden(STORE))), {})
-    lines = output.getvalue().splitlines()
-    assert sum(int(line.split()[0]) for line in lines) == sum(
-        row["queueId"] == 0 for row in _expected_orders()
-    )
-    assert all("queueOffset" in line for line in lines)
+def _with_clock(command: str) -> str:
+    """Ages in the demo store count to its end."""
+    return command.replace("rmqlog lag /tmp/shop", f"rmqlog lag /tmp/shop --now {END}")
 
 
 @pytest.mark.slow

@@ -10,7 +10,16 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.support import goldens
-from tests.support.doc_pages import ROOT, Block, Session, blocks, example_stores, is_as_shown, read_page
+from tests.support.doc_pages import (
+    ROOT,
+    Block,
+    Session,
+    anchors,
+    blocks,
+    example_stores,
+    is_as_shown,
+    read_page,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,13 +74,7 @@ def test_links_lead_somewhere(name: str) -> None:
         target = (ROOT / "docs" / (link or name)).resolve()
         assert target.exists(), link
         if anchor:
-            assert anchor in _anchors(target.read_text(encoding="utf-8")), f"{link}#{anchor}"
-
-
-def _anchors(page: str) -> set[str]:
-    """As GitHub makes them of headings: lower case, no punctuation, hyphens for spaces."""
-    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+            assert anchor in anchors(target.read_text(encoding="utf-8")), f"{link}#{anchor}"
 
 
 def test_the_index_leads_to_every_page() -> None:

@@ -315,8 +315,6 @@ def test_the_reader_pickles_to_tasks_small_4_3(spark: SparkSession, golden: Gold
 
 
 def test_the_unix_socket_setting_exists_and_is_ours_4_3(spark: SparkSession, golden: Golden) -> None:
-    """conf/spark-defaults.conf turns it on; that it is read is what makes `make demo` as fast as the README
-    says.
-    """
+    """conf/spark-defaults.conf turns it on, for `make demo` too: Spark must have read that file."""
     assert spark.sparkContext.getConf().get("spark.python.unix.domain.socket.enabled") == "true"
     assert read(spark, golden("basic-5.5.0"), columns=PLACE, subscribe="Audit").count() == 351

@@ -1,8 +1,8 @@
-"""The pages of `docs/` as a reader uses them: blocks of shell, Python and SQL, and the output that each page
-says they have.
+"""The pages of `docs/` and the README as a reader uses them: blocks of shell, Python and SQL, and the output
+that each page says they have.
 
 A block of text right behind a block is what that one prints. `/data/…` are copies of the stores that
-docs/README.md says to unpack.
+docs/README.md says to unpack; in the README, `/tmp/shop` is the demo store.
 """
 
 from __future__ import annotations
@@ -64,6 +64,12 @@ def blocks(page: str) -> Iterator[Block]:
             )
 
 
+def anchors(page: str) -> set[str]:
+    """As GitHub makes them of headings: lower case, no punctuation, hyphens for spaces."""
+    headings = re.findall(r"^#+ (.*)$", page, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def example_stores() -> dict[str, str]:
     """Path of the pages -> golden store, as docs/README.md tells a reader to make them."""
     return {path: store for store, path in _UNPACK.findall(read_page("README.md"))}
@@ -94,18 +100,19 @@ class Session:
     golden: Callable[[str], Path]
     spark: Callable[[], SparkSession]
     names: dict[str, Any] = field(default_factory=dict)  # Any: whatever the page's Python makes
+    root: str = "/data/"  # the directory of the page's stores, which stands for `directory`
 
     def run(self, block: Block) -> str:
         """What the block printed: stdout, and behind it what `rmqlog` said on stderr."""
         text = self._here(block.text)
-        return getattr(self, f"_{block.language}")(text).replace(f"{self.directory}/", "/data/")
+        return getattr(self, f"_{block.language}")(text).replace(f"{self.directory}/", self.root)
 
     def _here(self, text: str) -> str:
         for path, store in example_stores().items():
             copy = self.directory / Path(path).name
             if re.search(rf"{path}\b", text) and not copy.exists():
                 shutil.copytree(self.golden(store), copy)
-        return text.replace("/data/", f"{self.directory}/")
+        return text.replace(self.root, f"{self.directory}/")
 
     def _sh(self, text: str) -> str:
         return "".join(map(self._command, text.replace("\\\n", "").splitlines()))
