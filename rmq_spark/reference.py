@@ -146,7 +146,6 @@ _READ_BLOCKS = ("options", "columns")
 
 # The blocks of each page. A page that is not named here has the blocks of a read.
 PAGES: dict[str, Sequence[str]] = {
-    "README.zh-CN.md": _READ_BLOCKS,
     "docs/write.md": ("write-columns", "write-options"),
     "docs/reference.md": tuple(_BLOCKS),
     "docs/reference.zh-CN.md": tuple(_BLOCKS),

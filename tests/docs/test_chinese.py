@@ -11,6 +11,7 @@ from rmq_spark import reference
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 PAGES = ["README.zh-CN.md", *sorted(f"docs/{path.name}" for path in ROOT.glob("docs/*.zh-CN.md"))]
+READMES = ("README.md", "README.zh-CN.md")
 TRANSLATIONS = reference.translations("zh-CN")
 HAN = r"[\u4e00-\u9fff]"
 # What is never translated: code, options of a command, names of files and of properties.
@@ -28,6 +29,19 @@ def _generated_texts() -> set[str]:
     for make in reference._BLOCKS.values():
         make(say)
     return texts - {""}
+
+
+def _read(name: str) -> str:
+    return (ROOT / name).read_text(encoding="utf-8")
+
+
+def _outline(name: str) -> list[str]:
+    """What is the same in all languages: levels of headings, blocks, list items, the first cells of rows."""
+    return re.findall(r"^(#+ |<!-- .*? -->|```\w*|- |!\[|\| `[^`]+`|\|)", _read(name), re.MULTILINE)
+
+
+def _code_spans(name: str) -> set[str]:
+    return set(re.findall(r"`([^`\n]+)`", re.sub(r"^```.*?^```$", "", _read(name), flags=re.M | re.S)))
 
 
 def _prose(markdown: str) -> str:
@@ -65,22 +79,47 @@ def test_a_translation_is_chinese() -> None:
 
 
 def test_the_reference_has_the_same_outline_in_both_languages() -> None:
-    english, chinese = (
-        re.findall(r"^(#+ |<!-- .*? -->|```\w*|\| `[^`]+`)", (ROOT / name).read_text("utf-8"), re.MULTILINE)
-        for name in ("docs/reference.md", "docs/reference.zh-CN.md")
-    )
-    assert chinese == english
+    assert _outline("docs/reference.zh-CN.md") == _outline("docs/reference.md")
+
+
+def test_the_readme_has_the_same_outline_and_code_in_both_languages() -> None:
+    assert _outline("README.zh-CN.md") == _outline("README.md")
+    # Code spans are not translated; how often a page names one is its own matter.
+    assert _code_spans("README.zh-CN.md") == _code_spans("README.md")
+    english, chinese = (re.findall(r"^```.*?^```$", _read(name), re.M | re.S) for name in READMES)
+    assert chinese == english != []
+
+
+def test_the_readme_leads_to_the_same_pages_in_both_languages() -> None:
+    english, chinese = (dict(re.findall(r"^\[([^]]+)\]: (\S+)$", _read(name), re.M)) for name in READMES)
+    assert chinese.keys() == english.keys() != set()
+    for label, link in chinese.items():
+        page = link.partition("#")[0]
+        assert page.replace(".zh-CN", "") == english[label].partition("#")[0]
+        # A page that exists in Chinese is preferred.
+        assert page == english[label] or not (ROOT / page).with_suffix(".zh-CN.md").exists()
+
+
+def test_the_readme_has_at_most_8_kb() -> None:
+    text = re.sub(r"^\[[^]]+\]: \S+\n", "", _read("README.zh-CN.md"), flags=re.MULTILINE)
+    assert len(text.encode()) <= 8192
 
 
 @pytest.mark.parametrize("name", PAGES)
 def test_a_space_stands_between_chinese_and_latin(name: str) -> None:
-    prose = _prose((ROOT / name).read_text("utf-8"))
+    prose = _prose(_read(name))
     assert re.findall(rf".{{0,8}}(?:{HAN}[A-Za-z0-9]|[A-Za-z0-9%]{HAN}).{{0,8}}", prose) == []
 
 
 @pytest.mark.parametrize("name", PAGES)
+def test_a_paragraph_is_one_line(name: str) -> None:
+    # A browser shows the end of a line as a space, which is wrong between Chinese words.
+    assert re.findall(rf".{{0,8}}(?:{HAN}|[，。；：、）”])\n[^\n|\-].{{0,8}}", _prose(_read(name))) == []
+
+
+@pytest.mark.parametrize("name", PAGES)
 def test_punctuation_beside_chinese_is_full_width(name: str) -> None:
-    prose = _prose((ROOT / name).read_text("utf-8"))
+    prose = _prose(_read(name))
     assert re.findall(rf".{{0,8}}(?:{HAN} ?[,;:!?()]|[,;:!?()] ?{HAN}|{HAN}\.).{{0,8}}", prose) == []
     assert re.findall(rf".{{0,8}}(?: [，。；：、）]|[，。；：、（] (?:{HAN}|\w)).{{0,8}}", prose) == []
 
