@@ -20,7 +20,9 @@ def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> Messa
     """Creates the demo store at `path`, a new or empty directory, and returns it.
 
     The last message is stored just before `end_ms` (ms since 1970, by default the clock), the first three
-    days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB.
+    days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB. A store that
+    ends now has the same orders, groups and dead letters at every time of day: those of a store that ends
+    at 12:00 UTC.
 
     The topics are Orders, Payments and Reminders. The group CG_report stopped reading on the first day and
     will be the first to lose messages, CG_search is hours behind, and CG_mail failed for 25 minutes: its
@@ -36,6 +38,7 @@ def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> Messa
         store = demo.create("/tmp/shop")
         store.view("lag")
     """
+    end_hour = 12 if end_ms is None else None
     end_ms = time.time_ns() // 1_000_000 if end_ms is None else end_ms
     MessageStore.create(
         path,
@@ -46,7 +49,7 @@ def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> Messa
         max_index_num=200_000,
     )
     broker = Broker(os.path.abspath(path), end_ms - STORM_MS)
-    messages = sorted(messages_until(end_ms, orders), key=lambda message: message.time_ms)
+    messages = sorted(messages_until(end_ms, orders, end_hour), key=lambda message: message.time_ms)
     for now_ms in steps_until(end_ms):
         stop = next((i for i, each in enumerate(messages) if each.time_ms > now_ms), len(messages))
         broker.step(messages[:stop], now_ms)

@@ -55,9 +55,12 @@ class _Order:
         return round(sum(_GOODS[good][1] * quantity for good, quantity in self.goods), 2)
 
 
-def messages_until(end_ms: int, orders: int) -> Iterator[Message]:
-    """All messages that clients send until `end_ms`, not sorted."""
-    for order in _orders(end_ms, orders):
+def messages_until(end_ms: int, orders: int, end_hour: float | None = None) -> Iterator[Message]:
+    """All messages that clients send until `end_ms`, not sorted.
+
+    Customers sleep as if `end_ms` were at the UTC hour `end_hour`; by default, by the clock.
+    """
+    for order in _orders(end_ms, orders, end_ms / _HOUR % 24 if end_hour is None else end_hour):
         yield from (each for each in _messages_of(order) if each.time_ms < end_ms)
     for number, minutes in enumerate((47, 12, 3)):
         yield _half_message(number, end_ms - minutes * _MINUTE)
@@ -76,10 +79,10 @@ def _messages_of(order: _Order) -> Iterator[Message]:
     yield _order_message(order, "shipped", paid_ms + round(order.hours_to_ship * _HOUR))
 
 
-def _orders(end_ms: int, orders: int) -> Iterator[_Order]:
+def _orders(end_ms: int, orders: int, end_hour: float) -> Iterator[_Order]:
     random = np.random.default_rng(42)
     draw = random.integers
-    for number, time_ms in enumerate(_order_times(random, end_ms, orders).tolist()):
+    for number, time_ms in enumerate(_order_times(random, end_ms, orders, end_hour).tolist()):
         goods = tuple((int(draw(len(_GOODS))), int(draw(1, 4))) for _ in range(int(draw(1, 4))))
         yield _Order(
             number,
@@ -93,11 +96,11 @@ def _orders(end_ms: int, orders: int) -> Iterator[_Order]:
         )
 
 
-def _order_times(random: np.random.Generator, end_ms: int, orders: int) -> NDArray[np.int64]:
+def _order_times(random: np.random.Generator, end_ms: int, orders: int, end_hour: float) -> NDArray[np.int64]:
     """The times of the orders, sorted: few at night (UTC+8), many in the evening, most in the burst."""
     start_ms = end_ms - LENGTH_MS
     minutes = np.arange(LENGTH_MS // _MINUTE)
-    hour = (start_ms / _HOUR + 8 + minutes / 60) % 24
+    hour = (end_hour - LENGTH_MS // _HOUR + 8 + minutes / 60) % 24
     weights = 1.1 + np.sin((hour - 14) / 12 * np.pi) * 0.75 + (np.abs(hour - 20) < 1.5) * 0.6
     burst = (LENGTH_MS - _BURST_MS) // _MINUTE
     weights[burst : burst + _BURST_LENGTH_MS // _MINUTE] *= 14

@@ -12,6 +12,7 @@ import pytest
 
 from rmq_spark import demo
 from rmq_spark.demo.__main__ import main
+from rmq_spark.demo.shop import messages_until
 from store_format import MessageStore
 from store_format.errors import OptionError
 
@@ -22,6 +23,19 @@ HOUR_MS = 3_600_000
 @pytest.fixture(scope="module")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> MessageStore:
     return demo.create(str(tmp_path_factory.mktemp("demo") / "shop"), end_ms=END_MS, orders=1600)
+
+
+def test_a_store_that_ends_now_has_the_same_messages_at_every_time_of_day() -> None:
+    """What a reader of the README sees is what the README shows."""
+    noon_ms = END_MS - 12 * HOUR_MS
+    expected = [
+        each._replace(time_ms=each.time_ms - noon_ms, body=b"") for each in messages_until(noon_ms, 99)
+    ]
+    for end_ms in (END_MS, END_MS + 12_345_678):
+        found = [
+            each._replace(time_ms=each.time_ms - end_ms, body=b"") for each in messages_until(end_ms, 99, 12)
+        ]
+        assert found == expected
 
 
 @pytest.mark.process
