@@ -73,6 +73,18 @@ NOT_ALLOWED_SEND_TOPICS = frozenset(
 SYSTEM_GROUP_PREFIX = "CID_RMQ_SYS_"
 CHECKER_GROUP = "CID_RMQ_SYS_TRANS"  # the broker's reader of the half topic
 REVIVE_GROUP = "CID_RMQ_SYS_REVIVE_GROUP"  # the broker's reader of pop checkpoints
+# MixAll: the groups that each broker adds to subscriptionGroup.json at start-up (SubscriptionGroupManager)
+SYSTEM_GROUPS = frozenset(
+    (
+        "TOOLS_CONSUMER",
+        "FILTERSRV_CONSUMER",
+        "SELF_TEST_C_GROUP",
+        "CID_ONS-HTTP-PROXY",
+        "CID_ONSAPI_PULL",
+        "CID_ONSAPI_PERMISSION",
+        "CID_ONSAPI_OWNER",
+    )
+)
 
 # ---- message properties (MessageConst) that several rooms read or write ----
 
@@ -305,6 +317,15 @@ def is_system_topic(topic: str) -> bool:
     (True, False)
     """
     return topic in SYSTEM_TOPICS or topic.startswith((SYSTEM_PREFIX, "%"))
+
+
+def is_system_group(group: str) -> bool:
+    """Whether the group is RocketMQ's own: every broker has it, and no application consumes with it.
+
+    >>> is_system_group("CID_RMQ_SYS_TRANS"), is_system_group("TOOLS_CONSUMER"), is_system_group("CG_orders")
+    (True, True, False)
+    """
+    return group in SYSTEM_GROUPS or group.startswith(SYSTEM_GROUP_PREFIX)
 
 
 def perm_text(perm: int) -> str:

@@ -58,7 +58,7 @@ _VIEWS = {
     "dlq": "deadLetters",
     "delay": "delayed",
     "half": "transactions",
-    "lag": "lag",
+    "lag": "lagByTopic",
     "groups": "groups",
     "du": "usage",
 }

@@ -45,7 +45,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "trace": "waiting",
         "export": "export",
     },
-    "Consumer groups": {"lag": "groups", "groups": "groups", "offsets": "groups"},
+    "Consumer groups": {"lag": "lag", "retention": "retention", "groups": "groups", "offsets": "groups"},
     "Messages that wait": {"dlq": "waiting", "delay": "waiting", "half": "waiting"},
     "Damage": {"verify": "verify", "dump": "dump", "recover": "recover"},
     "Work of a broker": {"services": "services", "clean": "clean"},

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
+
+import click
+
+from store_format.display.text import shown
 
 
 def remark(text: str) -> None:
     """Prints one line. Names from a store must have passed `display.text.shown`."""
     print(f"rmqlog: {text}", file=sys.stderr)
+
+
+def given_store() -> str:
+    """The STORE of the command line, quoted for a shell: for the next command to type."""
+    return shlex.quote(shown(str(click.get_current_context().params.get("store", "STORE"))))

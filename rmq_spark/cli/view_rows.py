@@ -12,7 +12,7 @@ from rmq_spark.cli.bodies import add_bodies
 from rmq_spark.cli.options import Filters
 from rmq_spark.cli.output import Output, write_rows
 from store_format.errors import OptionError
-from store_format.names import did_you_mean
+from store_format.names import did_you_mean, is_system_group
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,15 +31,43 @@ def show_view(
     broker_conf: str | None = None,
     time_column: str | None = None,
     keep: KeepWhere | None = None,
-    wider: tuple[str, Sequence[str]] | None = None,
     body_at: str | None = None,
 ) -> int:
     """Writes the view and returns the number of rows. `shown` are the columns of a table, () for all.
 
-    With `wider`, (column, columns), a table has these columns instead if a row has a value in the column.
     With `body_at`, a column of physical offsets, the rows have the column `body`, too.
     """
-    from store_format.views.registry import view_batches, view_named
+    from store_format.views.registry import view_named
+
+    names, shown = view_named(view).schema.names, list(shown)
+    if body_at is not None:
+        names, shown = [*names, "body"], [*shown, "body"]
+    batches = view_rows(
+        stores,
+        view,
+        filters,
+        now_ms=now_ms,
+        broker_conf=broker_conf,
+        time_column=time_column,
+        keep=keep,
+        body_at=body_at,
+    )
+    return show_batches(output, batches, names, shown, limit=None if filters is None else filters.limit)
+
+
+def view_rows(
+    stores: Sequence[MessageStore],
+    view: str,
+    filters: Filters | None = None,
+    *,
+    now_ms: int | None = None,
+    broker_conf: str | None = None,
+    time_column: str | None = None,
+    keep: KeepWhere | None = None,
+    body_at: str | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a view of all stores that pass the filters; at least one batch. No limit is applied."""
+    from store_format.views.registry import view_batches
 
     def rows_of(store: MessageStore) -> Iterable[pa.RecordBatch]:
         batches: Iterable[pa.RecordBatch] = view_batches(store, view, now_ms=now_ms, broker_conf=broker_conf)
@@ -49,21 +77,20 @@ def show_view(
             batches = (batch.filter(keep(batch)) for batch in batches)
         return batches if body_at is None else add_bodies(store, batches, body_at)
 
-    names, shown = view_named(view).schema.names, list(shown)
-    if body_at is not None:
-        names, shown = [*names, "body"], [*shown, "body"]
-    batches: Iterable[pa.RecordBatch] = chain.from_iterable(map(rows_of, stores))
-    if wider is not None and output.form == "table":
-        batches = list(batches)
-        if any(batch[wider[0]].null_count < batch.num_rows for batch in batches):
-            shown = wider[1]
-    return show_batches(
-        output,
-        batches,
-        names,
-        shown,
-        limit=None if filters is None else filters.limit,
-    )
+    return chain.from_iterable(map(rows_of, stores))
+
+
+def in_order(batches: Iterable[pa.RecordBatch], keys: Sequence[tuple[str, str]]) -> list[pa.RecordBatch]:
+    """All rows, sorted by the keys: (column, `ascending` or `descending`). Unknown values come last."""
+    import pyarrow as pa
+
+    rows: list[pa.RecordBatch] = pa.Table.from_batches(batches).sort_by(list(keys)).to_batches()
+    return rows
+
+
+def has_values(batches: Iterable[pa.RecordBatch], column: str) -> bool:
+    """Whether a row has a value in the column."""
+    return any(batch[column].null_count < batch.num_rows for batch in batches)
 
 
 def show_batches(
@@ -98,17 +125,23 @@ def _column_of_view(name: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class KeepWhere:
-    """Chooses rows whose columns match shell patterns. A null matches like an empty text."""
+    """Chooses rows whose columns match shell patterns. A null matches like an empty text.
+
+    With `hides_system_groups`, rows of RocketMQ's own groups are left out.
+    """
 
     patterns: tuple[tuple[str, str], ...]
+    hides_system_groups: bool = False
 
     def __call__(self, batch: pa.RecordBatch) -> pa.BooleanArray:
         import pyarrow as pa
 
         columns = [(batch[name].to_pylist(), pattern) for name, pattern in self.patterns]
+        groups = batch["group"].to_pylist() if self.hides_system_groups else [""] * batch.num_rows
         return pa.array(
             [
                 all(fnmatchcase(values[i] or "", pattern) for values, pattern in columns)
+                and not is_system_group(groups[i])
                 for i in range(batch.num_rows)
             ],
             pa.bool_(),
@@ -125,11 +158,17 @@ def keep_where(
     topic: str | None = None,
     state: str | None = None,
     topic_column: str = "topic",
+    all_groups: bool = True,
 ) -> KeepWhere | None:
-    """The filter of these patterns; None without a pattern."""
+    """The filter of these patterns; None without a pattern.
+
+    Without `all_groups`, RocketMQ's own groups are left out, unless `group` names them: a leading wildcard
+    does not.
+    """
     given = (("group", group), (topic_column, topic), ("state", state))
     patterns = tuple((name, pattern) for name, pattern in given if pattern is not None)
-    return KeepWhere(patterns) if patterns else None
+    hides = not all_groups and (group is None or group[:1] in ("*", "?", "["))
+    return KeepWhere(patterns, hides) if patterns or hides else None
 
 
 def filtered(

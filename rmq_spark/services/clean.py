@@ -252,7 +252,7 @@ def _clean_plan(
     conf = now.conf
     kept_ms = reserved_ms(conf)
     refuse_linked_directories(store.path)
-    hour = _local_hour(now.ms, zone)
+    hour = local_hour(now.ms, zone)
     log_percent = min(disk_percent(directory) for directory in store.commit_log_paths)
     decision = gate(conf, hour, log_percent, disk_percent(f"{store.path}/consumequeue"), is_manual=is_manual)
     files = log_files_before_last(store.log) if decision.is_open else []
@@ -271,7 +271,8 @@ def _clean_plan(
     return CleanPlan(store, now, decision, kept_ms, gone, followers, log_min)
 
 
-def _local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
+def local_hour(now_ms: int, zone: datetime.tzinfo | None) -> int:
+    """The hour of the day in a zone, by default the local one. Raises OptionError for an impossible time."""
     try:
         return datetime.datetime.fromtimestamp(now_ms / 1000, zone).hour
     except (ValueError, OverflowError, OSError) as error:

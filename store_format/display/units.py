@@ -64,6 +64,15 @@ def duration_text(ms: int) -> str:
     raise AssertionError(ms)  # a minute is the smallest unit above
 
 
+def until_text(ms: int) -> str:
+    """The time until something may happen.
+
+    >>> until_text(76_336_958), until_text(-1)
+    ('in 21h12m', 'any time')
+    """
+    return f"in {duration_text(ms)}" if ms > 0 else "any time"
+
+
 def count_text(count: int) -> str:
     """A number of things, with separators.
 
@@ -80,6 +89,8 @@ def unit_of(name: str) -> Callable[[int], str] | None:
         return size_text
     if name.endswith(("TimestampMs", "TimeMs")):
         return None
+    if name.endswith("InMs"):
+        return until_text
     if name.endswith(("Ms", "MsMax")):
         return duration_text
     return count_text if name in _COUNTS or name.endswith("Messages") else None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import stat
+from dataclasses import dataclass
 
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StorePermissionError
@@ -76,11 +77,22 @@ def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
         raise denied(path) from error
 
 
-def disk_usage(path: str) -> tuple[str, int]:
-    """Returns the mount point of a path, which may not exist yet, and the used share in percent, rounded up.
+@dataclass(frozen=True, slots=True)
+class DiskSpace:
+    """A file system: where it is mounted, its size, what is free, and the used share in percent, rounded up.
 
-    The share does not count the blocks reserved for root (UtilAll.getDiskPartitionSpaceUsedPercent).
+    The size and the share do not count the blocks reserved for root
+    (UtilAll.getDiskPartitionSpaceUsedPercent).
     """
+
+    mount: str
+    total_bytes: int
+    free_bytes: int
+    used_percent: int
+
+
+def disk_space(path: str) -> DiskSpace:
+    """Returns the file system of a path, which may not exist yet."""
     place = os.path.realpath(path)
     while not os.path.lexists(place):
         place = os.path.dirname(place)
@@ -89,4 +101,11 @@ def disk_usage(path: str) -> tuple[str, int]:
         place = os.path.dirname(place)
     used = status.f_blocks - status.f_bfree
     entire = used + status.f_bavail
-    return place, -(-100 * used // entire) if entire else 0
+    percent = -(-100 * used // entire) if entire else 0
+    return DiskSpace(place, entire * status.f_frsize, status.f_bavail * status.f_frsize, percent)
+
+
+def disk_usage(path: str) -> tuple[str, int]:
+    """Returns the mount point of a path and the used share of its file system in percent: `disk_space`."""
+    space = disk_space(path)
+    return space.mount, space.used_percent

@@ -54,8 +54,11 @@ def _flag(text: str) -> bool:
     return text.lower() == "true"
 
 
-def _hours(text: str) -> tuple[int, ...]:
-    """The hours of deleteWhen. UtilAll.isItTimeToDo reads each part with Integer.parseInt."""
+def parse_hours(text: str) -> tuple[int, ...]:
+    """The hours of deleteWhen, such as `04` or `02;04` (UtilAll.isItTimeToDo, Integer.parseInt).
+
+    Raises ValueError, with the text, for anything else.
+    """
     hours = tuple(_integer(part) for part in text.strip().rstrip(";").split(";"))
     if any(not 0 <= hour <= 23 for hour in hours):
         raise ValueError(f"expected hours from 00 to 23, separated by ;, found {text!r}")
@@ -101,7 +104,7 @@ class BrokerConf:
     transaction_check_interval_ms: int = _setting("transactionCheckInterval", 30_000)
     transaction_rocksdb_enable: bool = _setting("transRocksDBEnable", False, _flag)
     file_reserved_hours: int = _setting("fileReservedTime", 72)
-    delete_when: tuple[int, ...] = _setting("deleteWhen", (4,), _hours)
+    delete_when: tuple[int, ...] = _setting("deleteWhen", (4,), parse_hours)
     disk_max_used_space_ratio: int = _setting("diskMaxUsedSpaceRatio", 75)
     disk_space_clean_forcibly_ratio: int = _setting("diskSpaceCleanForciblyRatio", 85)
     disk_space_warning_level_ratio: int = _setting("diskSpaceWarningLevelRatio", 90)

@@ -240,9 +240,14 @@ def lag_table(
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = read_pop_progress(store, conf) if committed is None else None
     places = group_queues(store, group, committed, progress)
-    measured = measure(store, *_queues_and_edges(places))
-    rows = (_lag_row(store.broker_name, place, measured, now) for place in places)
+    measured = measured_places(store, places)
+    rows = (lag_row(store.broker_name, place, measured, now) for place in places)
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, rows)])
+
+
+def measured_places(store: Store, places: list[GroupQueue]) -> dict[QueueKey, Stretches]:
+    """Sizes and times of each queue between the offsets at which the lag of the groups begins and ends."""
+    return measure(store, *_queues_and_edges(places))
 
 
 def _queues_and_edges(places: list[GroupQueue]) -> tuple[list[Queue], dict[QueueKey, list[int]]]:
@@ -311,9 +316,10 @@ def _lag_of(place: GroupQueue, stretches: Stretches | None, now: int) -> _Lag:
     return lag
 
 
-def _lag_row(
+def lag_row(
     broker_name: str, place: GroupQueue, measured: dict[QueueKey, Stretches], now: int
 ) -> tuple[object, ...]:
+    """The values of `LAG_COLUMNS` for a queue of a group."""
     low, high = place.limits if place.limits is not None else (None, None)
     lag = _lag_of(place, measured.get((place.topic, place.queue_id)), now)
     oldest = None if place.popped is None else place.popped.oldest

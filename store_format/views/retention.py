@@ -8,7 +8,9 @@ fileReservedTime; earlier if the disk is full.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -106,15 +108,10 @@ def _retention_row(
     expiry: list[int],
     now_ms: int,
 ) -> tuple[object, ...] | None:
-    start, lost = place.first_unconsumed, place.lost
-    assert start is not None  # `retention_rows` leaves out the other queues
-    assert place.limits is not None
-    stretches = measured.get((place.topic, place.queue_id))
-    physical = stretches.place_of(start) if stretches is not None else None
-    files = store.log.files
-    number = bisect_right([file.start for file in files], physical) - 1 if physical is not None else -1
+    lost, files = place.lost, store.log.files
+    number = _next_file(store, place, measured)
     file = expires = going = None
-    if 0 <= number < len(files) - 1:
+    if number is not None:
         file, expires = files[number].path, expiry[number]
         going = count_before(place, files[number].stop)
     if not lost and file is None:
@@ -124,6 +121,57 @@ def _retention_row(
         store.broker_name, place.group, place.topic, place.queue_id, place.committed, lost, going, shown,
         time_us(expires), None if expires is None else expires - now_ms,
     )  # fmt: skip
+
+
+def _next_file(store: Store, place: GroupQueue, measured: dict[QueueKey, Stretches]) -> int | None:
+    """The number of the commitlog file with the first unconsumed message; None for the last file, or none."""
+    start, stretches = place.first_unconsumed, measured.get((place.topic, place.queue_id))
+    physical = None if start is None or stretches is None else stretches.place_of(start)
+    if physical is None:
+        return None
+    number = bisect_right([file.start for file in store.log.files], physical) - 1
+    return number if 0 <= number < len(store.log.files) - 1 else None
+
+
+@dataclass(frozen=True, slots=True)
+class NextLoss:
+    """The next unconsumed messages of a group and topic that retention deletes.
+
+    From `expires_ms` on, the file of the first of them may be deleted. At `deleted_ms` it is deleted, and
+    with it all files that have expired by then: `messages` counts the unconsumed messages in them; None if
+    that is unknown.
+    """
+
+    expires_ms: int
+    deleted_ms: int
+    messages: int | None
+
+
+def next_losses(
+    store: Store,
+    places: Sequence[GroupQueue],
+    measured: dict[QueueKey, Stretches],
+    file_reserved_hours: float,
+    deleted_at: Callable[[int], int],
+) -> dict[tuple[str, str], NextLoss]:
+    """The next loss of each (group, topic) that has one. `deleted_at` gives the time of deletion of a file
+    that expires at a time.
+    """
+    expiry, files = _expiry(store, file_reserved_hours), store.log.files
+    numbers: dict[tuple[str, str], list[tuple[int, GroupQueue]]] = defaultdict(list)
+    for place in places:
+        number = _next_file(store, place, measured)
+        if number is not None:
+            numbers[place.group, place.topic].append((number, place))
+    losses = {}
+    for pair, found in numbers.items():
+        first = min(number for number, _ in found)
+        deleted = deleted_at(expiry[first])
+        last = max(min(bisect_right(expiry, deleted), len(files) - 1) - 1, first)
+        counts = [count_before(place, files[last].stop) for number, place in found if number <= last]
+        known = [count for count in counts if count is not None]
+        losses[pair] = NextLoss(expiry[first], deleted, sum(known) if len(known) == len(counts) else None)
+    return losses
 
 
 VIEW = View(

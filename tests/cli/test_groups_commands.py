@@ -1,4 +1,4 @@
-"""`groups`, `lag` and `offsets`: the views' rows; and offsets that are moved only with --apply, and only
+"""`groups` and `offsets`: the views' rows; and offsets that are moved only with --apply, and only
 where no broker is.
 """
 
@@ -39,7 +39,14 @@ def _offsets(store: Path, group: str, topic: str) -> dict[int, int]:
 
 def test_groups_are_those_of_the_view(rmqlog: Runner, golden: Golden) -> None:
     view = MessageStore.open(str(golden(STORE))).view("groups", now_ms=1_900_000_000_000).to_pylist()
-    assert rmqlog.rows("groups", golden(STORE), *NOW) == view
+    assert rmqlog.rows("groups", golden(STORE), *NOW, "--all") == view
+    shown = [row["group"] for row in rmqlog.rows("groups", golden(STORE), *NOW)]
+    assert shown == ["CG_all", "CG_some", "CG_tags", "CG_tags2"]
+    own = {row["group"] for row in view} - set(shown)
+    assert {"TOOLS_CONSUMER", "CID_RMQ_SYS_TRANS", "CID_ONSAPI_PULL"} < own
+    for pattern, found in (("*", shown), ("CID_RMQ_SYS_*", ["CID_RMQ_SYS_TRANS"])):
+        rows = rmqlog.rows("groups", golden(STORE), *NOW, "-g", pattern)
+        assert [row["group"] for row in rows] == found
     assert [row["group"] for row in rmqlog.rows("groups", golden(STORE), *NOW, "-g", "CG_[ts]*")] == [
         "CG_some",
         "CG_tags",
@@ -47,36 +54,6 @@ def test_groups_are_those_of_the_view(rmqlog: Runner, golden: Golden) -> None:
     ]
     assert rmqlog.table("groups", golden(STORE))[0][:3] == ["brokerName", "group", "configured"]
     assert "did you mean CG_some?" in rmqlog.fails(2, "groups", golden(STORE), "--group", "CG_sme")
-
-
-def test_the_time_of_deletion_follows_a_given_broker_conf(
-    rmqlog: Runner, golden: Golden, tmp_path: Path
-) -> None:
-    conf = tmp_path / "broker.conf"
-    conf.write_text("fileReservedTime=1\n")
-    asked = ("lag", golden(STORE), *NOW, "--retention", "-g", "CG_some", "-t", "Orders")
-    for default, short in zip(rmqlog.rows(*asked), rmqlog.rows(*asked, "--broker-conf", conf), strict=True):
-        assert default["expiresInMs"] - short["expiresInMs"] == 71 * 3_600_000
-    assert "expected the broker.conf" in rmqlog.fails(2, *asked, "--broker-conf", tmp_path / "none")
-
-
-def test_lag_is_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden: Golden) -> None:
-    committed = goldens.expected(STORE)["consumerOffset"]["offsetTable"]
-    rows = rmqlog.rows("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "Orders")
-    maxima = {
-        queue["queueId"]: queue["maxOffset"]
-        for queue in goldens.expected(STORE)["queues"]
-        if queue["topic"] == "Orders"
-    }
-    assert {str(row["queueId"]): row["committedOffset"] for row in rows} == committed["Orders@CG_some"]
-    assert all(row["lagMessages"] == maxima[row["queueId"]] - row["committedOffset"] for row in rows)
-    retry = rmqlog.rows("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "%RETRY%*")
-    assert [(row["committedOffset"], row["lagMessages"]) for row in retry] == [(None, None)]
-    assert len(rmqlog.table("lag", golden(STORE), "-g", "CG_some", "-t", "Orders", "-q", "0")) == 2
-    assert {
-        row["topic"] for row in rmqlog.rows("lag", golden(STORE), *NOW, "--retention", "-g", "CG_some")
-    } == {"Orders"}
-    assert "did you mean CG_some?" in rmqlog.fails(2, "lag", golden(STORE), "--group", "CG_sme")
 
 
 def test_offsets_are_shown_and_planned_without_a_change(
@@ -168,11 +145,3 @@ def test_offsets_in_rocksdb_are_said_to_be_unknown(rmqlog: Runner, golden: Golde
     assert "unknown: " in done.err
     assert "keeps consumer offsets in RocksDB (storeType=defaultRocksDB)" in done.err
     assert rmqlog.rows("info", golden("rocksdb-5.5.0"))[0]["groups"] is None
-
-
-def test_lag_shows_what_pop_has_in_flight(rmqlog: Runner, golden: Golden) -> None:
-    asked = ("lag", golden("pop-5.5.0"), *NOW, "--in-flight", "-t", "PopWork", "-q", "3")
-    rows = rmqlog.rows(*asked, "-g", "CG_pop")
-    assert [row["queueOffset"] for row in rows] == [1, 2, 4, 6, 15, 17, 18, 22]
-    assert {row["source"] for row in rows} == {"broker"}
-    assert "cannot be combined" in rmqlog.fails(1, *asked, "--retention")

@@ -79,7 +79,7 @@ def test_every_command_and_its_options_have_their_rows() -> None:
         section = tables.split(f"### {name}\n")[1].split("\n### ")[0]
         assert f"`rmqlog {name} [OPTIONS]" in section
         for option in command.params if command is not None else []:
-            if isinstance(option, click.Option):
+            if isinstance(option, click.Option) and not option.hidden:
                 assert re.search(rf"^\| `[^`]*{option.opts[-1]}\b[^`]*` \| \w", section, re.MULTILINE), (
                     option.opts
                 )

@@ -1,27 +1,20 @@
-"""Consumer groups: `groups`, `lag`, and `offsets`, which also resets and copies offsets."""
+"""Consumer groups: `groups`, and `offsets`, which also resets and copies offsets."""
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_spark.cli.completion import complete_group
-from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
-from rmq_spark.cli.options import (
-    Filters,
-    broker_conf_option,
-    filter_options,
-    known_topics,
-    now_option,
-    store_argument,
-)
+from rmq_spark.cli.exit_codes import OK
+from rmq_spark.cli.group_options import group_options, no_groups, refuse_unknown_group, what_is_unknown
+from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
-from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
     from rmq_spark.consume.reset import OffsetPlan
@@ -38,40 +31,6 @@ _GROUPS = (
     "lagMs",
     "deadLetters",
 )
-_LAG: tuple[str, ...] = (
-    "group",
-    "topic",
-    "queueId",
-    "committedOffset",
-    "maxOffset",
-    "lagMessages",
-    "lagBytes",
-    "lagMs",
-    "lostMessages",
-)
-# Shown too if pop has messages in flight.
-_LAG_OF_POP = (*_LAG[:6], "readyMessages", "inFlightMessages", "oldestPopTimestamp", *_LAG[6:])
-_IN_FLIGHT = (
-    "group",
-    "topic",
-    "queueId",
-    "queueOffset",
-    "deliveryAttempt",
-    "popTimestamp",
-    "visibleTimestamp",
-    "owner",
-    "source",
-)
-_LOST = (
-    "group",
-    "topic",
-    "queueId",
-    "committedOffset",
-    "lostMessages",
-    "nextLostMessages",
-    "file",
-    "expiresTimestamp",
-)
 _OFFSETS = (
     "brokerName",
     "group",
@@ -83,23 +42,20 @@ _OFFSETS = (
     "lagMessages",
 )
 
-_group_option = click.option(
-    "-g",
-    "--group",
-    metavar="GLOB",
-    shell_complete=complete_group,
-    help="Groups, such as CG_orders or 'CG_*'.",
-)
-
 
 @click.command("groups")
 @store_argument()
 @now_option
-@_group_option
+@group_options
 @filter_options("limit")
 @output_options()
 def groups_(
-    stores: list[MessageStore], now_ms: int, group: str | None, filters: Filters, output: Output
+    stores: list[MessageStore],
+    now_ms: int,
+    group: str | None,
+    all_groups: bool,
+    filters: Filters,
+    output: Output,
 ) -> int:
     """Consumer groups: settings, topics, lag, dead letters."""
     if not show_view(
@@ -109,90 +65,11 @@ def groups_(
         _GROUPS,
         filters.without_topic(),
         now_ms=now_ms,
-        keep=keep_where(group=group),
+        keep=keep_where(group=group, all_groups=all_groups),
     ):
-        _refuse_unknown(stores, group)
-    return _what_is_unknown(stores)
-
-
-@click.command("lag")
-@store_argument()
-@now_option
-@broker_conf_option
-@_group_option
-@click.option(
-    "--retention",
-    is_flag=True,
-    help="Show instead which unread messages retention deleted or will delete, and when.",
-)
-@click.option(
-    "--in-flight",
-    is_flag=True,
-    help="Show instead each message that pop has handed out and that nobody has acknowledged.",
-)
-@filter_options("topic", "queue", "limit")
-@output_options()
-def lag_(
-    stores: list[MessageStore],
-    now_ms: int,
-    broker_conf: str | None,
-    group: str | None,
-    retention: bool,
-    in_flight: bool,
-    filters: Filters,
-    output: Output,
-) -> int:
-    """Consumer lag: messages, bytes, time.
-
-    An unknown value is empty, never 0. --retention shows which groups lose messages before they read them,
-    --in-flight which messages consumers that pop have, and when each becomes visible again.
-    """
-    if retention and in_flight:
-        raise click.UsageError("--retention and --in-flight cannot be combined; use only one")
-    view, columns = "lag", _LAG
-    wider: tuple[str, tuple[str, ...]] | None = ("oldestPopTimestamp", _LAG_OF_POP)
-    if retention:
-        view, columns, wider = "retention", _LOST, None
-    elif in_flight:
-        view, columns, wider = "inFlight", _IN_FLIGHT, None
-    keep = keep_where(group=group, topic=filters.topic)
-    if not show_view(
-        output,
-        stores,
-        view,
-        columns,
-        filters.without_topic(),
-        now_ms=now_ms,
-        broker_conf=broker_conf,
-        keep=keep,
-        wider=wider,
-    ):
-        _refuse_unknown(stores, group)
-    return _what_is_unknown(stores)
-
-
-def _what_is_unknown(stores: list[MessageStore]) -> int:
-    """The exit code: PARTIAL, with a remark on stderr, if a store keeps offsets in RocksDB."""
-    from store_format.errors import UnsupportedFormatError
-    from store_format.metadata.group_offsets import refuse_foreign_offsets
-
-    code = OK
-    for store in stores:
-        try:
-            refuse_foreign_offsets(store.path)
-        except UnsupportedFormatError as error:
-            print(f"rmqlog: unknown: {shown(str(error).partition(';')[0])}", file=sys.stderr)
-            code = PARTIAL
-    return code
-
-
-def _refuse_unknown(stores: list[MessageStore], group: str | None) -> None:
-    """Raises NotFoundError if `--group` matches no group of the stores."""
-    known = {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()}
-    keep = keep_where(group=group)
-    if group is None or (keep is not None and any(keep.matches(name) for name in known)):
-        return
-    raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")
+        refuse_unknown_group(stores, group)
+        remark(no_groups(stores))
+    return what_is_unknown(stores)
 
 
 # ---- offsets -----------------------------------------------------------------------------------------------
@@ -310,17 +187,18 @@ def offsets_(
             filters.without_topic(),
             keep=keep_where(group=group, topic=filters.topic),
         ):
-            _refuse_unknown(stores, group)
-        return _what_is_unknown(stores)
+            refuse_unknown_group(stores, group)
+            remark(no_groups(stores))
+        return what_is_unknown(stores)
     if group is None:
         raise click.UsageError("a reset needs a group: rmqlog offsets STORE GROUP")
     plan = _plan(stores, group, move, filters, places)
     show_batches(output, plan.table().to_batches(), plan.table().schema.names)
     if not apply_:
-        print("rmqlog: nothing was changed; add --apply to write the new offsets", file=sys.stderr)
+        remark("nothing was changed; add --apply to write the new offsets")
         return OK
     plan.apply()
-    print(f"rmqlog: {len(plan.targets)} offsets of {shown(group)} written", file=sys.stderr)
+    remark(f"{len(plan.targets)} offsets of {shown(group)} written")
     return OK
 
 

@@ -1,0 +1,178 @@
+"""Which consumer groups are behind: `lag`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.group_options import group_options, no_groups, refuse_unknown_group, what_is_unknown
+from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
+from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import given_store, remark
+from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
+from store_format.display.text import shown
+from store_format.display.units import until_text
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from store_format import MessageStore
+
+_LAG_OF_POP = ("lagMessages", "readyMessages", "inFlightMessages", "oldestPopTimestamp")
+_BY_TOPIC: tuple[str, ...] = (
+    "group",
+    "topic",
+    "lagMessages",
+    "lagBytes",
+    "lagMs",
+    "lostMessages",
+    "nextLostMessages",
+    "expiresInMs",
+)
+_BY_QUEUE: tuple[str, ...] = (
+    "group",
+    "topic",
+    "queueId",
+    "committedOffset",
+    "maxOffset",
+    "lagMessages",
+    "lagBytes",
+    "lagMs",
+    "lostMessages",
+)
+_IN_FLIGHT = (
+    "group",
+    "topic",
+    "queueId",
+    "queueOffset",
+    "deliveryAttempt",
+    "popTimestamp",
+    "visibleTimestamp",
+    "owner",
+    "source",
+)
+_ORDERS: dict[str, tuple[tuple[str, str], ...]] = {
+    "lag": (("lagMessages", "descending"),),
+    "age": (("lagMs", "descending"),),
+    "bytes": (("lagBytes", "descending"),),
+    "lost": (("lostMessages", "descending"),),
+    "loss": (("expiresTimestamp", "ascending"), ("nextLostMessages", "descending")),
+    "group": (("group", "ascending"), ("topic", "ascending")),
+    "topic": (("topic", "ascending"), ("group", "ascending")),
+}
+# The order of rows that are equal in the column of --sort.
+_THEN = (
+    ("lagMessages", "descending"),
+    ("lagMs", "descending"),
+    ("group", "ascending"),
+    ("topic", "ascending"),
+    ("brokerName", "ascending"),
+)
+
+
+@click.command("lag")
+@store_argument()
+@now_option
+@broker_conf_option
+@group_options
+@click.option(
+    "-l",
+    "--queues",
+    is_flag=True,
+    help="One row for each queue instead of each topic; --queue and a column of queues imply it.",
+)
+@click.option(
+    "--sort",
+    type=click.Choice(list(_ORDERS)),
+    default="lag",
+    show_default=True,
+    help="The order: the worst first by this, loss by the time of the next loss; group and topic by name.",
+)
+@click.option(
+    "--in-flight",
+    is_flag=True,
+    help="Show instead each message that pop has handed out and that nobody has acknowledged.",
+)
+@click.option("--retention", is_flag=True, hidden=True)
+@filter_options("topic", "queue", "limit")
+@output_options()
+def lag_(
+    stores: list[MessageStore],
+    now_ms: int,
+    broker_conf: str | None,
+    group: str | None,
+    all_groups: bool,
+    queues: bool,
+    sort: str,
+    in_flight: bool,
+    retention: bool,
+    filters: Filters,
+    output: Output,
+) -> int:
+    """Consumer lag: which group is behind, and what it loses next.
+
+    One row for each group and topic, the largest lag first: unread messages and their bytes, the age of the
+    oldest, messages that retention has deleted unread, and those that it deletes next. An unknown value is
+    empty, never 0. --in-flight shows the messages that consumers that pop have, and when each becomes visible
+    again.
+
+    \b
+    rmqlog lag /data/store
+    rmqlog lag /data/store --sort loss
+    rmqlog lag /data/store -l -g CG_orders
+    """
+    from store_format.views.registry import view_named
+
+    if retention:
+        raise click.UsageError("--retention is a command now: rmqlog retention STORE")
+    keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups)
+    filters = filters.without_topic()
+    if in_flight:
+        rows = show_view(output, stores, "inFlight", _IN_FLIGHT, filters, now_ms=now_ms, keep=keep)
+        if not rows:
+            refuse_unknown_group(stores, group)
+            remark("no message is in flight with pop")
+        return what_is_unknown(stores)
+    queues = queues or bool(filters.queue_ids) or _names_queues(output)
+    if queues and sort == "loss":
+        raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
+    view, names = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
+    order = tuple(dict((*_ORDERS[sort], *_THEN, *((("queueId", "ascending"),) if queues else ()))).items())
+    found = view_rows(stores, view, filters, now_ms=now_ms, broker_conf=broker_conf, keep=keep)
+    batches = in_order(found, order)
+    if has_values(batches, "oldestPopTimestamp"):
+        at = names.index("lagMessages")
+        names = (*names[:at], *_LAG_OF_POP, *names[at + 1 :])
+    if not show_batches(output, batches, view_named(view).schema.names, names, limit=filters.limit):
+        refuse_unknown_group(stores, group)
+        remark(no_groups(stores))
+    elif not queues and output.form == "table":
+        _warn_of_loss(batches)
+    return what_is_unknown(stores)
+
+
+def _names_queues(output: Output) -> bool:
+    """Whether `--columns` has a name that only the rows of queues have."""
+    from store_format.views.registry import view_named
+
+    by_queue, by_topic = (
+        {name.lower() for name in view_named(view).schema.names} for view in ("lag", "lagByTopic")
+    )
+    return any(name.lower() in by_queue - by_topic for name in output.columns)
+
+
+def _warn_of_loss(batches: list[pa.RecordBatch]) -> None:
+    """Says which group is the next to lose messages, and the command that shows more."""
+    pairs = [
+        pair
+        for batch in batches
+        for pair in zip(batch["expiresInMs"].to_pylist(), batch["group"].to_pylist(), strict=True)
+        if pair[0] is not None
+    ]
+    if not pairs:
+        return
+    soonest, groups = min(pairs)[0], sorted({group for _, group in pairs})
+    who = shown(groups[0]) if len(groups) == 1 else f"{len(groups)} groups"
+    when = "have expired" if soonest <= 0 else f"expire {until_text(soonest)}"
+    remark(f"unread messages of {who} {when}: rmqlog retention {given_store()}")

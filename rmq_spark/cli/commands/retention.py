@@ -1,0 +1,248 @@
+"""What retention deletes next, and which groups lose unread messages by it: `retention`."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
+from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
+from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import given_store, remark
+from rmq_spark.cli.verdict import Verdict, is_report, write_verdict
+from rmq_spark.cli.view_rows import KeepWhere, keep_where, show_batches
+from rmq_spark.cli.zones import zone_of
+from store_format.display.rows import Row, iso_utc, plain_rows
+from store_format.display.text import shown
+from store_format.display.units import count_text, size_text, until_text
+from store_format.errors import OptionError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from rmq_spark.services.forecast import Forecast
+    from store_format import MessageStore
+    from store_format.metadata.broker_conf import BrokerConf
+
+_BY_TOPIC: tuple[str, ...] = (
+    "group",
+    "topic",
+    "lagMessages",
+    "lostMessages",
+    "nextLostMessages",
+    "deletionTimestamp",
+)
+_BY_QUEUE: tuple[str, ...] = (
+    "group",
+    "topic",
+    "queueId",
+    "committedOffset",
+    "lostMessages",
+    "nextLostMessages",
+    "file",
+    "expiresTimestamp",
+)
+_LEVELS = {
+    "normal": "normal",
+    "clean": "a broker deletes expired files at any hour",
+    "force": "a broker deletes files of any age",
+    "full": "a broker refuses writes, and deletes files of any age",
+}
+
+
+@click.command("retention")
+@store_argument()
+@broker_conf_option
+@click.option(
+    "--file-reserved-time",
+    "hours",
+    type=click.IntRange(0),
+    metavar="HOURS",
+    help="A broker keeps files for HOURS after their last write (fileReservedTime).",
+)
+@click.option(
+    "--delete-when",
+    metavar="HH",
+    help="The hours in which a broker deletes expired files, such as 04 or '02;04' (deleteWhen).",
+)
+@now_option
+@group_options
+@click.option("-l", "--queues", is_flag=True, help="One row for each queue, with the file of the next loss.")
+@filter_options("topic", "limit")
+@output_options()
+def retention_(
+    stores: list[MessageStore],
+    broker_conf: str | None,
+    hours: int | None,
+    delete_when: str | None,
+    now_ms: int,
+    group: str | None,
+    all_groups: bool,
+    queues: bool,
+    filters: Filters,
+    output: Output,
+) -> int:
+    """What a broker deletes next, and who loses unread messages.
+
+    Shows the level of the disk, the next deletion of commitlog files, and the groups that lose unread
+    messages by it, the soonest first. The settings are those of --broker-conf, else RocketMQ's defaults: 72
+    hours, at 04 local time. --tz is the time zone of that hour, too. Nothing is deleted.
+
+    \b
+    rmqlog retention /data/store
+    rmqlog retention /data/store --file-reserved-time 48 --delete-when 04 --tz Asia/Shanghai
+    rmqlog retention /data/store --broker-conf /etc/rocketmq/broker.conf -l
+    """
+    from rmq_spark.services.forecast import LOSS_COLUMNS, forecast
+    from store_format.display.columns import batch_of
+    from store_format.views.registry import view_batches, view_named
+
+    tz = click.get_current_context().params.get("tz")
+    zone = zone_of("local" if tz is None else tz, to_terminal=True).place
+    found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
+    keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups)
+    losses = _kept([[batch_of(LOSS_COLUMNS, each.losses())] for each in found], keep)
+    rows, names, wanted = losses, [column.name for column in LOSS_COLUMNS], _BY_TOPIC
+    if queues:
+        every = (
+            view_batches(each.store, "retention", now_ms=now_ms, broker_conf=each.conf) for each in found
+        )
+        rows, names, wanted = _kept(every, keep), view_named("retention").schema.names, _BY_QUEUE
+    if not any(batch.num_rows for batches in losses for batch in batches):
+        refuse_unknown_group(stores, group)
+    verdicts = [
+        _verdict([row for batch in batches for row in plain_rows(batch)], output) for batches in losses
+    ]
+    if output.form == "json" and not output.columns:
+        _write_json(found, rows, verdicts)
+        return what_is_unknown(stores)
+    for each in found:
+        for line in _facts(each, output):
+            (print if is_report(output) else remark)(line)
+        if is_report(output):
+            print()
+    shown_rows = show_batches(output, chain.from_iterable(rows), names, wanted, limit=filters.limit)
+    if shown_rows and is_report(output):
+        print()
+    every_loss = [row for batches in losses for batch in batches for row in plain_rows(batch)]
+    write_verdict(output, _verdict(every_loss, output))
+    return what_is_unknown(stores)
+
+
+def _kept(rows: Iterable[Iterable[pa.RecordBatch]], keep: KeepWhere | None) -> list[list[pa.RecordBatch]]:
+    return [[batch if keep is None else batch.filter(keep(batch)) for batch in batches] for batches in rows]
+
+
+def _facts(forecast: Forecast, output: Output) -> list[str]:
+    """The lines about the disk, the commitlog and the next deletion."""
+    conf, disk, log = forecast.conf, forecast.disk, forecast.store.log.files
+    is_default = "fileReservedTime" not in conf.given
+    levels = (
+        f"{conf.disk_max_used_percent} % deletes at any hour, {conf.disk_forcibly_percent} % at any age, "
+        f"{conf.disk_warning_percent} % refuses writes"
+    )
+    facts = [
+        ("disk", f"{disk.used_percent} % of {size_text(disk.total_bytes)} used: {_LEVELS[forecast.level]}"),
+        ("levels", levels),
+        ("commitlog", f"{_files(len(log))}, {size_text(sum(file.size for file in log))}"),
+        (
+            "kept",
+            f"{conf.file_reserved_hours} h after the last write"
+            + (" (default; --broker-conf has yours)" if is_default else ""),
+        ),
+        ("next deletion", _next_deletion(forecast, output)),
+    ]
+    if output.several_stores:
+        facts.insert(0, ("broker", shown(forecast.store.broker_name)))
+    return [f"{label:<15}{text}" for label, text in facts]
+
+
+def _next_deletion(forecast: Forecast, output: Output) -> str:
+    if forecast.deletion_ms is None:
+        return "none: a broker never deletes the last commitlog file"
+    hours = ";".join(f"{hour:02}" for hour in forecast.conf.delete_when)
+    why = f"deleteWhen {hours}" if forecast.level == "normal" else "the disk is too full"
+    size = size_text(sum(file.size_bytes for file in forecast.files))
+    when = _clock(output, iso_utc(forecast.deletion_ms))
+    left = until_text(forecast.deletion_ms - forecast.now_ms)
+    return f"{when}, {left} ({why}): {_files(len(forecast.files))}, {size}"
+
+
+def _files(count: int) -> str:
+    return f"{count_text(count)} file{'s' * (count != 1)}"
+
+
+def _clock(output: Output, iso: str) -> str:
+    """A time to the minute, in the zone of the output."""
+    moment = output.zone.moment(iso)
+    return iso if moment is None else f"{moment:%Y-%m-%d %H:%M} {output.zone.label(moment)}"
+
+
+def _verdict(losses: Sequence[Row], output: Output) -> Verdict:
+    """Who loses how much, and when; and the next command."""
+    gone = sum(row["lostMessages"] or 0 for row in losses)
+    lost = f"; {count_text(gone)} are lost already" if gone else ""
+    losing = [row for row in losses if row["nextLostMessages"]]
+    if not losing:
+        return Verdict(f"no group loses unread messages to the next deletion{lost}", is_bad=bool(gone))
+    first = min(losing, key=lambda row: (row["deletionTimestamp"], -row["nextLostMessages"]))
+    groups = {row["group"] for row in losing}
+    who = f"{shown(first['group'])} loses" if len(groups) == 1 else f"{len(groups)} groups lose"
+    count = count_text(sum(row["nextLostMessages"] for row in losing))
+    when = _clock(output, first["deletionTimestamp"])
+    command = f"rmqlog lag {given_store()} -l -g {shlex.quote(shown(first['group']))}"
+    text = f"{who} {count} unread messages to retention, the first at {when}{lost}"
+    return Verdict(text, command, is_bad=True)
+
+
+def _write_json(
+    found: Sequence[Forecast], rows: Sequence[Sequence[pa.RecordBatch]], verdicts: Sequence[Verdict]
+) -> None:
+    document = [
+        {
+            "store": each.store.path,
+            "brokerName": each.store.broker_name,
+            "diskLevel": each.level,
+            "diskUsedPercent": each.disk.used_percent,
+            "diskTotalBytes": each.disk.total_bytes,
+            "diskFreeBytes": each.disk.free_bytes,
+            "diskMaxUsedSpaceRatio": each.conf.disk_max_used_percent,
+            "diskSpaceCleanForciblyRatio": each.conf.disk_forcibly_percent,
+            "diskSpaceWarningLevelRatio": each.conf.disk_warning_percent,
+            "commitLogFiles": len(each.store.log.files),
+            "commitLogBytes": sum(file.size for file in each.store.log.files),
+            "fileReservedTime": each.conf.file_reserved_hours,
+            "deleteWhen": list(each.conf.delete_when),
+            "nextDeletionTimestamp": each.deletion_ms and iso_utc(each.deletion_ms),
+            "nextDeletionFiles": len(each.files),
+            "nextDeletionBytes": sum(file.size_bytes for file in each.files),
+            "losses": [row for batch in batches for row in plain_rows(batch)],
+            "verdict": verdict.text,
+            "next": verdict.command,
+        }
+        for each, batches, verdict in zip(found, rows, verdicts, strict=True)
+    ]
+    print(json.dumps(document, indent=2))
+
+
+def _conf(store: MessageStore, given: str | None, hours: int | None, delete_when: str | None) -> BrokerConf:
+    """The broker's settings, with those of the command line."""
+    from store_format.bookkeeping.settings import broker_conf_of
+    from store_format.metadata.broker_conf import parse_hours
+
+    conf = broker_conf_of(store.path, given)
+    if hours is not None:
+        names = conf.given | {"fileReservedTime"}
+        conf = replace(conf, file_reserved_hours=hours, given=names)
+    if delete_when is not None:
+        try:
+            conf = replace(conf, delete_when=parse_hours(delete_when), given=conf.given | {"deleteWhen"})
+        except ValueError as error:
+            raise OptionError(f"--delete-when: {error}") from error
+    return conf

@@ -1,0 +1,72 @@
+"""Consumer groups on the command line: `--group` and `--all`, and what the stores do not say of groups."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rmq_spark.cli.completion import complete_group
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
+from rmq_spark.cli.options import Command
+from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.view_rows import keep_where
+from store_format.display.text import shown
+from store_format.names import did_you_mean
+
+if TYPE_CHECKING:
+    from store_format import MessageStore
+
+
+def group_options(command: Command) -> Command:
+    """The options `--group` and `--all`, as `group` and `all_groups`."""
+    own = click.option(
+        "-a",
+        "--all",
+        "all_groups",
+        is_flag=True,
+        help="Include RocketMQ's own groups, such as CID_RMQ_SYS_TRANS and TOOLS_CONSUMER.",
+    )
+    group = click.option(
+        "-g",
+        "--group",
+        metavar="GLOB",
+        shell_complete=complete_group,
+        help="Groups, such as CG_orders or 'CG_*'.",
+    )
+    return group(own(command))
+
+
+def what_is_unknown(stores: list[MessageStore]) -> int:
+    """The exit code: PARTIAL, with a remark on stderr, if a store keeps offsets in RocksDB."""
+    from store_format.errors import UnsupportedFormatError
+    from store_format.metadata.group_offsets import refuse_foreign_offsets
+
+    code = OK
+    for store in stores:
+        try:
+            refuse_foreign_offsets(store.path)
+        except UnsupportedFormatError as error:
+            remark(f"unknown: {shown(str(error).partition(';')[0])}")
+            code = PARTIAL
+    return code
+
+
+def refuse_unknown_group(stores: list[MessageStore], group: str | None) -> None:
+    """Raises NotFoundError if `--group` matches no group of the stores."""
+    keep = keep_where(group=group)
+    known = _known_groups(stores)
+    if group is None or (keep is not None and any(map(keep.matches, known))):
+        return
+    raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")
+
+
+def no_groups(stores: list[MessageStore]) -> str:
+    """Why there is no row about groups."""
+    if _known_groups(stores):
+        return "no consumer group matches; --all includes RocketMQ's own groups"
+    return "the store has no consumer groups"
+
+
+def _known_groups(stores: list[MessageStore]) -> set[str]:
+    return {str(name) for store in stores for name in store.view("groups")["group"].to_pylist()}

@@ -1,0 +1,175 @@
+"""`lag`: a row for each group and topic, worst first; -l a row for each queue; pop; RocketMQ's own groups."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format import MessageStore
+from tests.support import goldens
+from tests.support.cli_runs import Runner
+
+Golden = Callable[[str], Path]
+STORE, CLEANED, CLUSTER = "basic-5.5.0", "cleaned-5.5.0", "cluster-5.5.0"
+NOW_MS = 1_900_000_000_000
+NOW = ("--now", NOW_MS)
+
+
+def _queues(rmqlog: Runner, store: Path) -> dict[tuple[str, str], list[dict[str, Any]]]:
+    by_topic = defaultdict(list)
+    for row in rmqlog.rows("lag", store, *NOW, "-l", "--all"):
+        by_topic[row["group"], row["topic"]].append(row)
+    return by_topic
+
+
+def test_a_row_is_the_sum_of_the_queues_of_a_topic(rmqlog: Runner, golden: Golden) -> None:
+    rows = rmqlog.rows("lag", golden(CLEANED), *NOW, "--all")
+    queues = _queues(rmqlog, golden(CLEANED))
+    assert {(row["group"], row["topic"]) for row in rows} == set(queues)
+    assert len(rows) == len(queues) > 3
+    for row in rows:
+        every = queues[row["group"], row["topic"]]
+        known = [queue for queue in every if queue["lagMessages"] is not None]
+        assert row["queues"] == len(every)
+        for name in ("lagMessages", "lagBytes", "lostMessages"):
+            assert row[name] == (sum(queue[name] for queue in known) if known else None), (row, name)
+        assert row["lagMs"] == max((queue["lagMs"] for queue in known), default=None)
+    assert sum(row["lostMessages"] or 0 for row in rows) > 100
+
+
+def test_the_worst_comes_first_and_unknown_last(rmqlog: Runner, golden: Golden) -> None:
+    rows = rmqlog.rows("lag", golden(STORE), *NOW)
+    assert [(row["group"], row["topic"], row["lagMessages"]) for row in rows] == [
+        ("CG_tags", "Orders", 1137),
+        ("CG_some", "Orders", 1076),
+        ("CG_tags2", "Metrics", 300),
+        ("CG_all", "Audit", 0),
+        ("CG_all", "%RETRY%CG_all", None),
+        ("CG_some", "%RETRY%CG_some", None),
+        ("CG_tags", "%RETRY%CG_tags", None),
+        ("CG_tags2", "%RETRY%CG_tags2", None),
+    ]
+    assert [row["unknownQueues"] for row in rows if row["group"] == "CG_some"] == [0, 1]
+    worst = rmqlog.rows("lag", golden(STORE), *NOW, "-l")
+    lags = [row["lagMessages"] for row in worst if row["lagMessages"] is not None]
+    assert lags == sorted(lags, reverse=True)
+    assert worst[-1]["lagMessages"] is None
+
+
+@pytest.mark.parametrize(
+    ("sort", "key"),
+    [
+        ("age", lambda row: (row["lagMs"] is None, -(row["lagMs"] or 0))),
+        ("bytes", lambda row: (row["lagBytes"] is None, -(row["lagBytes"] or 0))),
+        ("lost", lambda row: (row["lostMessages"] is None, -(row["lostMessages"] or 0))),
+        ("loss", lambda row: (row["expiresTimestamp"] is None, row["expiresTimestamp"] or "")),
+        ("group", lambda row: (row["group"], row["topic"])),
+        ("topic", lambda row: (row["topic"], row["group"])),
+    ],
+)
+def test_rows_are_sorted_by_a_word(
+    rmqlog: Runner, golden: Golden, sort: str, key: Callable[[dict[str, Any]], Any]
+) -> None:
+    rows = rmqlog.rows("lag", golden(CLEANED), *NOW, "--sort", sort)
+    keys = [key(row) for row in rows]
+    assert keys == sorted(keys)
+    assert len(set(keys)) > 1
+    assert rmqlog.rows("lag", golden(CLEANED), *NOW, "--sort", sort, "-n", 2) == rows[:2]
+
+
+def test_the_next_loss_is_that_of_the_files_that_expire_first(rmqlog: Runner, golden: Golden) -> None:
+    store = golden(CLEANED)
+    view = MessageStore.open(str(store)).view("retention", now_ms=NOW_MS).to_pylist()
+    soonest: dict[tuple[str, str], int] = {}
+    for each in view:
+        if each["expiresInMs"] is not None:
+            pair = (each["group"], each["topic"])
+            soonest[pair] = min(soonest.get(pair, each["expiresInMs"]), each["expiresInMs"])
+    rows = rmqlog.rows("lag", store, *NOW, "--all")
+    found = {(row["group"], row["topic"]): row for row in rows if row["expiresInMs"] is not None}
+    assert {pair: row["expiresInMs"] for pair, row in found.items()} == soonest
+    assert len(found) >= 3
+    # All files but the last one have expired at NOW: what is lost is all that is not in the last file.
+    last = max(int(file.name) for file in (store / "commitlog").iterdir())
+    committed = goldens.expected(CLEANED)["consumerOffset"]["offsetTable"]
+    for (group, topic), row in found.items():
+        offsets = {int(queue): offset for queue, offset in committed[f"{topic}@{group}"].items()}
+        unread = [
+            each
+            for each in goldens.expected_rows(CLEANED)
+            if each["topic"] == topic
+            and each["physicalOffset"] < last
+            and each["queueOffset"] >= offsets.get(each["queueId"], 1 << 60)
+        ]
+        assert row["nextLostMessages"] == len(unread) > 0, (group, topic)
+    said = rmqlog("lag", store, *NOW).err
+    assert said == (
+        f"rmqlog: unread messages of {len({group for group, _ in found})} groups have expired: "
+        f"rmqlog retention {store}\n"
+    )
+    assert rmqlog("lag", store, *NOW, "-o", "json").err == ""
+    assert rmqlog("lag", golden("retry-dlq-5.5.0"), *NOW).err == ""
+
+
+def test_rocketmq_s_own_groups_only_with_all(rmqlog: Runner, golden: Golden) -> None:
+    store = golden("delay-tx-5.5.0")
+    every = {row["group"] for row in rmqlog.rows("lag", store, *NOW, "--all")}
+    assert "CID_RMQ_SYS_TRANS" in every
+    assert "CID_RMQ_SYS_TRANS" not in rmqlog("lag", store, *NOW).out
+    named = rmqlog.rows("lag", store, *NOW, "-g", "CID_RMQ_SYS_TRANS")
+    assert {row["group"] for row in named} == {"CID_RMQ_SYS_TRANS"}
+
+
+def test_the_queues_are_the_broker_s_and_unknown_is_empty(rmqlog: Runner, golden: Golden) -> None:
+    committed = goldens.expected(STORE)["consumerOffset"]["offsetTable"]
+    rows = rmqlog.rows("lag", golden(STORE), *NOW, "-l", "-g", "CG_some", "-t", "Orders")
+    maxima = {
+        queue["queueId"]: queue["maxOffset"]
+        for queue in goldens.expected(STORE)["queues"]
+        if queue["topic"] == "Orders"
+    }
+    assert {str(row["queueId"]): row["committedOffset"] for row in rows} == committed["Orders@CG_some"]
+    assert all(row["lagMessages"] == maxima[row["queueId"]] - row["committedOffset"] for row in rows)
+    retry = rmqlog.rows("lag", golden(STORE), *NOW, "--queues", "-g", "CG_some", "-t", "%RETRY%*")
+    assert [(row["committedOffset"], row["lagMessages"]) for row in retry] == [(None, None)]
+    assert "did you mean CG_some?" in rmqlog.fails(2, "lag", golden(STORE), "--group", "CG_sme")
+
+
+def test_a_queue_or_a_column_of_queues_implies_their_rows(rmqlog: Runner, golden: Golden) -> None:
+    asked = ("lag", golden(STORE), *NOW, "-g", "CG_some", "-t", "Orders")
+    assert len(rmqlog.table(*asked)) == 2
+    assert len(rmqlog.table(*asked, "-q", "0")) == 2
+    assert rmqlog.table(*asked, "-q", "0")[0][2] == "queueId"
+    assert len(rmqlog.rows(*asked, "--columns", "group,queueid,lagMessages")) == 4
+    assert len(rmqlog.rows(*asked, "--columns", "group,lagMessages")) == 1
+    said = rmqlog.fails(1, *asked, "--columns", "lagMessage")
+    assert "did you mean lagMessages?" in said
+    assert "--sort loss needs the rows of topics" in rmqlog.fails(1, *asked, "-l", "--sort", "loss")
+
+
+def test_each_broker_of_a_cluster_has_its_row(rmqlog: Runner, golden: Golden) -> None:
+    rows = rmqlog.rows("lag", golden(CLUSTER), *NOW)
+    pairs = [(row["brokerName"], row["group"], row["topic"]) for row in rows]
+    assert len(set(pairs)) == len(pairs)
+    assert {broker for broker, *_ in pairs} == {"broker-a", "broker-b"}
+    assert rmqlog.table("lag", golden(CLUSTER), *NOW)[0][0] == "brokerName"
+
+
+def test_messages_that_pop_has_in_flight(rmqlog: Runner, golden: Golden) -> None:
+    asked = ("lag", golden("pop-5.5.0"), *NOW, "--in-flight", "-t", "PopWork", "-q", "3")
+    rows = rmqlog.rows(*asked, "-g", "CG_pop")
+    assert [row["queueOffset"] for row in rows] == [1, 2, 4, 6, 15, 17, 18, 22]
+    assert {row["source"] for row in rows} == {"broker"}
+    none = rmqlog("lag", golden(STORE), *NOW, "--in-flight")
+    assert (none.out, none.err) == ("", "rmqlog: no message is in flight with pop\n")
+    assert "inFlightMessages" in rmqlog.table("lag", golden("pop-5.5.0"), *NOW)[0]
+    assert "inFlightMessages" not in rmqlog.table("lag", golden(STORE), *NOW)[0]
+
+
+def test_the_former_option_leads_to_the_command(rmqlog: Runner, golden: Golden) -> None:
+    said = rmqlog.fails(1, "lag", golden(STORE), "--retention")
+    assert said.startswith("--retention is a command now: rmqlog retention STORE")

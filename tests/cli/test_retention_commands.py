@@ -1,0 +1,145 @@
+"""`retention`: the disk, the next deletion, and who loses unread messages by it."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format.files.status import disk_space
+from tests.support import goldens
+from tests.support.cli_runs import Run, Runner
+
+Golden = Callable[[str], Path]
+Unchanged = Callable[[Path], AbstractContextManager[None]]
+CLEANED = "cleaned-5.5.0"
+HOUR = 3_600_000
+NOW = 1_795_244_400_000  # 2026-11-21T07:00:00Z
+ASKED = ("--now", NOW, "--tz", "UTC")
+
+
+@pytest.fixture(scope="module")
+def aged(golden: Golden, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A store whose commitlog files were modified an hour apart, the last one at NOW."""
+    root = Path(shutil.copytree(golden(CLEANED), tmp_path_factory.mktemp("aged") / "store"))
+    for age, file in enumerate(sorted((root / "commitlog").iterdir(), reverse=True)):
+        os.utime(file, ns=(0, (NOW - age * HOUR) * 1_000_000))
+    return root
+
+
+def _document(done: Run) -> dict[str, Any]:
+    (document,) = json.loads(done.out)
+    return document
+
+
+def _unread_before(group: str, topic: str, stop: int) -> int:
+    """The group's unread messages of the topic that lie before a physical offset."""
+    offsets = goldens.expected(CLEANED)["consumerOffset"]["offsetTable"][f"{topic}@{group}"]
+    return sum(
+        row["topic"] == topic
+        and row["physicalOffset"] < stop
+        and row["queueOffset"] >= offsets.get(str(row["queueId"]), 1 << 60)
+        for row in goldens.expected_rows(CLEANED)
+    )
+
+
+def test_the_next_deletion_and_its_losses(rmqlog: Runner, aged: Path, unchanged: Unchanged) -> None:
+    files = sorted((aged / "commitlog").iterdir())
+    with unchanged(aged):
+        done = rmqlog("retention", aged, *ASKED, "-o", "json")
+    assert done.code == 0, done.err
+    found = _document(done)
+    assert (found["fileReservedTime"], found["deleteWhen"]) == (72, [4])
+    assert (found["commitLogFiles"], found["commitLogBytes"]) == (len(files), len(files) * 65_536)
+    assert found["diskTotalBytes"] == disk_space(str(aged)).total_bytes
+    # The files expire from 01:00 on the 24th on, one an hour: at 04:00 four of them have expired.
+    assert found["nextDeletionTimestamp"] == "2026-11-24T04:00:00.000Z"
+    assert (found["nextDeletionFiles"], found["nextDeletionBytes"]) == (4, 4 * 65_536)
+    assert {row["deletionTimestamp"] for row in found["losses"]} == {"2026-11-24T04:00:00.000Z"}
+    lag = rmqlog.rows("lag", aged, *ASKED, "-g", "CG_*")
+    behind = {(row["group"], row["topic"]): row for row in lag if row["expiresTimestamp"]}
+    for row in found["losses"]:
+        other = behind.pop((row["group"], row["topic"]))
+        assert row["expiresTimestamp"] == other["expiresTimestamp"]
+        assert row["lostMessages"] == other["lostMessages"]
+        assert row["nextLostMessages"] >= other["nextLostMessages"] > 0
+        assert row["nextLostMessages"] == _unread_before(row["group"], row["topic"], int(files[4].name))
+    assert not behind
+    assert found["verdict"].startswith("3 groups lose 904 unread messages to retention, the first")
+    assert found["next"].startswith(f"rmqlog lag {aged} -l -g CG_")
+
+
+def test_settings_change_what_is_deleted_and_when(rmqlog: Runner, aged: Path, tmp_path: Path) -> None:
+    def asked(*more: object) -> dict[str, Any]:
+        return _document(rmqlog("retention", aged, *ASKED, "-o", "json", *more))
+
+    later = asked("--delete-when", "09;22")
+    assert later["deleteWhen"] == [9, 22]
+    assert later["nextDeletionTimestamp"] == "2026-11-24T09:00:00.000Z"
+    now = asked("--file-reserved-time", 2, "--delete-when", "07")
+    assert now["nextDeletionTimestamp"] == "2026-11-21T07:00:00.000Z"
+    assert 0 < now["nextDeletionFiles"] < later["nextDeletionFiles"]
+    assert (
+        0
+        < sum(row["nextLostMessages"] or 0 for row in now["losses"])
+        < sum(row["nextLostMessages"] or 0 for row in later["losses"])
+    )
+    conf = tmp_path / "broker.conf"
+    conf.write_text("fileReservedTime=2\ndeleteWhen=07\n")
+    assert asked("--broker-conf", conf)["losses"] == now["losses"]
+    assert asked("--broker-conf", conf, "--file-reserved-time", 72)["fileReservedTime"] == 72
+    shanghai = rmqlog("retention", aged, "--now", NOW, "--tz", "+08:00", "-o", "json")
+    assert _document(shanghai)["nextDeletionTimestamp"] == "2026-11-24T20:00:00.000Z"
+    said = rmqlog.fails(1, "retention", aged, "--delete-when", "25")
+    assert said == "--delete-when: expected hours from 00 to 23, separated by ;, found '25'"
+
+
+def test_the_report_has_facts_rows_and_a_verdict(rmqlog: Runner, aged: Path) -> None:
+    done = rmqlog("retention", aged, *ASKED)
+    lines = done.out.splitlines()
+    assert done.err == ""
+    assert [line[:15].strip() for line in lines[:5]] == [
+        "disk",
+        "levels",
+        "commitlog",
+        "kept",
+        "next deletion",
+    ]
+    assert lines[1].endswith("75 % deletes at any hour, 85 % at any age, 90 % refuses writes")
+    assert lines[3].endswith("72 h after the last write (default; --broker-conf has yours)")
+    assert lines[4].endswith("2026-11-24 04:00 UTC, in 2d21h (deleteWhen 04): 4 files, 256 KiB")
+    assert lines[6].split()[:3] == ["group", "topic", "lagMessages"]
+    assert lines[-2].endswith("retention, the first at 2026-11-24 04:00 UTC; 383 are lost already")
+    assert lines[-1].startswith(f"next:    rmqlog lag {aged} -l -g CG_")
+    rows = rmqlog("retention", aged, *ASKED, "-o", "csv", "-g", "CG_some")
+    assert [line.split(",")[1] for line in rows.out.splitlines()] == ["group", "CG_some"]
+    assert "rmqlog: verdict: CG_some loses" in rows.err
+
+
+def test_the_queues_are_the_rows_of_the_view(rmqlog: Runner, aged: Path) -> None:
+    queues = _document(rmqlog("retention", aged, *ASKED, "-l", "-o", "json"))["losses"]
+    rows = rmqlog.rows("info", aged, "--view", "retention", *ASKED)
+    assert queues == rows
+    short = _document(rmqlog("retention", aged, *ASKED, "-l", "-o", "json", "--file-reserved-time", 1))
+    for default, soon in zip(rows, short["losses"], strict=True):
+        if default["expiresInMs"] is not None:
+            assert default["expiresInMs"] - soon["expiresInMs"] == 71 * HOUR
+    assert rmqlog.table("retention", aged, *ASKED, "-l")[6][:3] == ["group", "topic", "queueId"]
+
+
+def test_good_news_is_said(rmqlog: Runner, golden: Golden) -> None:
+    done = rmqlog("retention", golden("retry-dlq-5.5.0"), *ASKED)
+    assert done.code == 0
+    assert done.out.splitlines()[-1] == "verdict: no group loses unread messages to the next deletion"
+    assert "did you mean CG_fail?" in rmqlog.fails(2, "retention", golden("retry-dlq-5.5.0"), "-g", "CG_fal")
+    cluster = rmqlog("retention", golden("cluster-5.5.0"), *ASKED).out.splitlines()
+    assert [line for line in cluster if line.startswith("broker  ")] == [
+        "broker         broker-a",
+        "broker         broker-b",
+    ]
