@@ -129,3 +129,9 @@ def test_files_are_rewritten_whole(tmp_path: Path) -> None:
     main([str(page)])
     assert page.stat().st_mtime_ns == written
     assert list(tmp_path.iterdir()) == [page]
+
+
+def test_the_page_about_reading_names_every_view() -> None:
+    page = (ROOT / "docs" / "read.md").read_text(encoding="utf-8")
+    (paragraph,) = [each for each in page.split("\n\n") if each.startswith("**Views**")]
+    assert {view.name for view in VIEWS} <= set(re.findall(r"`(\w+)`", paragraph))
