@@ -51,7 +51,7 @@ class Terminal:
 
 
 TERMINALS = (
-    Terminal("lag", 100, ("lag", SHOP), ("--now", END)),
+    Terminal("lag", 86, ("lag", SHOP), ("--now", END)),
     Terminal("trace", 110, ("trace", SHOP, "%DLQ%CG_mail/0@0")),
 )
 
