@@ -80,6 +80,7 @@ def test_a_translation_is_chinese() -> None:
 
 def test_the_reference_has_the_same_outline_in_both_languages() -> None:
     assert _outline("docs/reference.zh-CN.md") == _outline("docs/reference.md")
+    assert _code_spans("docs/reference.zh-CN.md") >= _code_spans("docs/reference.md")
 
 
 def test_the_readme_has_the_same_outline_and_code_in_both_languages() -> None:
