@@ -142,9 +142,9 @@ def messages_in(
 def _condition(where: str | None) -> Sql92Filter | None:
     if where is None:
         return None
-    from rmq_spark.consume.sql92 import parse_sql92
+    from rmq_spark.consume.sql92 import parse_condition
 
-    return parse_sql92(where, "where")
+    return parse_condition(where, "where")
 
 
 def _times_ms(since: Time | None, until: Time | None) -> tuple[int | None, int | None]:

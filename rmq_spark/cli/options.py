@@ -283,9 +283,9 @@ def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what 
     ):
         raise click.UsageError("--since must be before --until")
     if given.get("where") is not None:
-        from rmq_spark.consume.sql92 import parse_sql92
+        from rmq_spark.consume.sql92 import parse_condition
 
-        given["where"] = parse_sql92(given["where"], "--where")
+        given["where"] = parse_condition(given["where"], "--where")
     if "limit" in given and given["limit"] is None:
         given["limit"] = limit
     return Filters(**given)

@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 _LAST = 1 << 63
 
+NAMED_AS_KEY = "named as a key"  # what another message does with the id
+
 TRACE_COLUMNS = (
     ViewColumn("time", TIME, "When it happened; null for the current positions of groups."),
     ViewColumn("what", TEXT, "What happened."),
@@ -114,7 +116,7 @@ def trace(store: Store, message_id: str) -> pa.Table:
             ]
         else:
             events.append(
-                _Event(row["storeTimestampMs"], "named as a key", row, None, f"by the message {row['msgId']}")
+                _Event(row["storeTimestampMs"], NAMED_AS_KEY, row, None, f"by the message {row['msgId']}")
             )
     events += _decisions(store, copies)
     events.sort(key=_order)

@@ -14,8 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_spark.cli.exit_codes import NOT_FOUND
+import rmq_spark
+from rmq_spark.cli.exit_codes import NOT_FOUND, USAGE
 from store_format import CommitOptions, MessageColumns, MessageStore
+from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS
 from tests.support import goldens
 from tests.support.cli_runs import Runner, command, environment
@@ -266,6 +268,15 @@ def test_json_bodies_are_nested(rmqlog: Runner, tmp_path: Path) -> None:
     assert rmqlog.rows("find", store.path, *searched) == [{"body": body} for body in found]
 
 
+def test_a_word_without_quotes_is_no_condition(rmqlog: Runner, golden: Golden) -> None:
+    said = rmqlog.fails(USAGE, "find", golden(STORE), "--where", "region = north")
+    assert (
+        "--where: region = north compares two message properties; for a text write region = 'north'" in said
+    )
+    with pytest.raises(OptionError, match=r"^where: region = north compares"):
+        rmq_spark.open(str(golden(STORE))).messages("Orders", where="region = north")
+
+
 def test_find_tells_the_form_of_bodies_from_a_search_for_them(rmqlog: Runner, golden: Golden) -> None:
     """`--body` is a search in `find`, and the form of bodies elsewhere."""
     assert rmqlog.fails(NOT_FOUND, "find", golden(STORE), "--topic", "Orders", "--body", "json") == (
@@ -304,7 +315,9 @@ def test_find_by_key_gives_what_has_it_and_says_how(rmqlog: Runner, golden: Gold
 
 
 def test_what_is_not_there_is_told(rmqlog: Runner, golden: Golden) -> None:
-    assert rmqlog.fails(2, "get", golden(STORE), "nobody") == "no message has the id 'nobody'"
+    assert rmqlog.fails(2, "get", golden(STORE), "nobody") == (
+        "no message has the id 'nobody'; rmqlog find searches keys, too"
+    )
     assert rmqlog.fails(2, "find", golden(STORE), "--key", "nobody") == "no message matches"
     assert "did you mean Orders?" in rmqlog.fails(2, "head", golden(STORE), "--topic", "Oders")
     assert "did you mean Orders?" in rmqlog.fails(2, "tail", golden(STORE), "--topic", "Oders")

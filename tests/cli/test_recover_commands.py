@@ -30,7 +30,9 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     assert not queue.exists()
     assert "add --apply" in rmqlog("recover", store).err
     assert max(map(len, rmqlog("recover", store).out.splitlines())) <= 80
-    assert "the changes are written" in rmqlog("recover", store, "--apply").err
+    assert rmqlog("recover", store, "--apply").err == (
+        f"rmqlog: the changes are written; check with rmqlog verify {store}\n"
+    )
     assert queue.read_bytes() == before
     assert "nothing has to be changed" in rmqlog("recover", store).err
     assert MessageStore.open(str(store)).state == "clean"

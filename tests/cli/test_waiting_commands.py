@@ -29,7 +29,9 @@ def test_the_life_of_a_dead_letter(rmqlog: Runner, golden: Golden) -> None:
     assert list(rows[0]) == [column.name for column in TRACE_COLUMNS]
     assert {"born", "dead letter"} <= {row["what"] for row in rows}
     assert rmqlog.table("trace", golden("retry-dlq-5.5.0"), dead["msgId"])[0][:3] == ["time", "what", "topic"]
-    assert rmqlog.fails(2, "trace", golden("retry-dlq-5.5.0"), "nobody") == "no message has the id 'nobody'"
+    assert rmqlog.fails(2, "trace", golden("retry-dlq-5.5.0"), "nobody") == (
+        "no message has the id or key 'nobody'"
+    )
 
 
 def test_dead_letters_by_group_topic_and_time(rmqlog: Runner, golden: Golden) -> None:
@@ -120,6 +122,7 @@ def test_the_life_of_all_messages_with_a_key(rmqlog: Runner, golden: Golden) -> 
     assert [(row["msgId"], row["what"]) for row in rows] == [
         (each, what) for each in ids for what in store.trace(each)["what"].to_pylist()
     ]
+    assert rmqlog("trace", path, "id-9") == rmqlog("trace", path, "--key", "id-9")
     assert rmqlog("trace", path, "--key", "id-9").err == "rmqlog: messages with the key id-9: 2\n"
     shown = rmqlog("trace", path, "--key", "id-9").out.split("\n\n")
     for table, each in zip(shown, ids, strict=True):

@@ -187,7 +187,8 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
                 )
             )
     batches = (batch for found in founds for batch in found.table.select(names).to_batches())
-    return _report_search(stores, founds, write(output, batches, names), f"no message has the id {id!r}")
+    nothing = f"no message has the id {id!r}; rmqlog find searches keys, too"
+    return _report_search(stores, founds, write(output, batches, names), nothing)
 
 
 @click.command("find")

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import sys
+import shlex
 
 import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import show_batches
+from store_format.display.text import shown
 
 _SHOWN = ("part", "topic", "queueId", "action", "position", "entries", "byBroker")
 
@@ -92,9 +94,13 @@ def recover_(
     actions = {action for table in tables for action in table["action"].to_pylist()}
     changes = bool(actions - {"end", "keep", "left", "refused"})
     if not changes:
-        print("rmqlog: nothing has to be changed", file=sys.stderr)
-    elif apply_:
-        print("rmqlog: the changes are written", file=sys.stderr)
+        remark("nothing has to be changed")
+    elif not apply_:
+        advice = (
+            "--apply to recover" if into else "--apply to recover, or --into NEW --apply to recover a copy"
+        )
+        remark(f"nothing was changed; add {advice}")
     else:
-        print("rmqlog: nothing was changed; add --apply to recover", file=sys.stderr)
+        recovered = into or str(click.get_current_context().params["store"])
+        remark(f"the changes are written; check with rmqlog verify {shlex.quote(shown(recovered))}")
     return DAMAGE if "refused" in actions else OK

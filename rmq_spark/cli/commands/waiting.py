@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
@@ -73,8 +74,8 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
     """The life of a message as a timeline.
 
     Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
-    offsets are past it. With --key, the timelines of all messages that have the key, one after the other;
-    --topic and -n (20) choose among these messages.
+    offsets are past it. With --key, or a key in the place of ID, the timelines of all messages that have the
+    key, one after the other; --topic and -n (20) choose among these messages.
 
     \b
     rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
@@ -93,10 +94,20 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
         if address is not None:
             id = read_address(stores, address, ("msgId",))[0]["msgId"][0].as_py()
         batches = [batch for store in stores for batch in store.trace(id).to_batches()]
-        if not show_batches(output, batches, names, _TRACE):
-            raise NotFoundError(f"no message has the id {id!r}")
-        return
+        if not _is_only_a_key(batches):
+            if not show_batches(output, batches, names, _TRACE):
+                raise NotFoundError(f"no message has the id or key {id!r}")
+            return
+        filters = replace(filters, key=id)
     _trace_key(stores, filters, output, names)
+
+
+def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
+    """Whether messages have the word as a key, and none as its id."""
+    from store_format.views.trace import NAMED_AS_KEY
+
+    kinds = {what for batch in batches for what in batch["what"].to_pylist()}
+    return kinds == {NAMED_AS_KEY}
 
 
 def _trace_key(stores: list[MessageStore], filters: Filters, output: Output, names: list[str]) -> None:

@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 from rmq_spark.consume.sql92.logic import ERROR, TRUE, Outcomes
 from rmq_spark.consume.sql92.machine import Machine
 from rmq_spark.consume.sql92.parser import Parsed, parse
+from store_format.errors import OptionError
 
 _log = logging.getLogger(__name__)
 
@@ -85,24 +86,40 @@ def parse_sql92(expression: str, option: str = "subExpression") -> Sql92Filter:
     compares two properties where a text in quotes was probably meant.
     """
     parsed = parse(expression, option)
-    if parsed.ignored:
-        read = expression[: len(expression) - len(parsed.ignored)].rstrip()
-        _log.warning(
-            "%s: RocketMQ evaluates %s and ignores the text after it, %s",
-            option,
-            _quoted(read),
-            _quoted(parsed.ignored),
-        )
-    for before, name in parsed.pairs[:1]:
-        _log.warning(
-            "%s: %s %s compares two message properties; to compare with a text, write %s '%s'",
-            option,
-            before,
-            name,
-            before,
-            name,
-        )
+    _warn_of_ignored(parsed, expression, option)
+    if parsed.pairs:
+        _log.warning("%s: %s", option, _about_pair(*parsed.pairs[0]))
     return Sql92Filter(expression, parsed)
+
+
+def parse_condition(expression: str, option: str) -> Sql92Filter:
+    """As `parse_sql92`, for a person who types a condition: `region = north` is an error.
+
+    It would match every message that has neither property, since RocketMQ's null equals null. In
+    `region = (north)` the second property is meant.
+    """
+    parsed = parse(expression, option)
+    _warn_of_ignored(parsed, expression, option)
+    if parsed.pairs:
+        before, name = parsed.pairs[0]
+        raise OptionError(f"{option}: {_about_pair(before, name)}, or {before} ({name}) for the property")
+    return Sql92Filter(expression, parsed)
+
+
+def _about_pair(before: str, name: str) -> str:
+    return f"{before} {name} compares two message properties; for a text write {before} '{name}'"
+
+
+def _warn_of_ignored(parsed: Parsed, expression: str, option: str) -> None:
+    if not parsed.ignored:
+        return
+    read = expression[: len(expression) - len(parsed.ignored)].rstrip()
+    _log.warning(
+        "%s: RocketMQ evaluates %s and ignores the text after it, %s",
+        option,
+        _quoted(read),
+        _quoted(parsed.ignored),
+    )
 
 
 def _quoted(text: str) -> str:

@@ -39,13 +39,13 @@ class Parsed:
     """The steps of an expression, the properties it names, and the text after its end, which is ignored.
 
     `pairs` are the comparisons of two properties, such as `region = north`: the text before the
-    last property, and that property.
+    last property, and that property. `region = (north)` is none of them.
     """
 
     steps: tuple[Step, ...]
     names: tuple[str, ...]
     ignored: str
-    pairs: tuple[tuple[str, str], ...] = ()
+    pairs: tuple[tuple[str, str], ...] = field(default=(), compare=False)
 
 
 class _Operand(NamedTuple):
@@ -118,10 +118,11 @@ class _Parser:
                 left = self._emit(Operator.IS_NULL, left)
             else:
                 negated = operator.kind == "<>"
+                word = self.lexer.peek()
                 right = self._comparison()
                 self._refuse_unequal_kinds(left, right, operator)
-                if isinstance(left.bare, Property) and isinstance(right.bare, Property):
-                    self.pairs.append((f"{left.bare.name} {operator.kind}", right.bare.name))
+                if isinstance(left.bare, Property) and isinstance(right.bare, Property) and word.kind == NAME:
+                    self.pairs.append((f"{left.bare.name} {operator.kind}", word.text))
                 left = self._emit(Operator.EQUAL, left)
             if negated:
                 left = self._emit(Operator.NOT, left)

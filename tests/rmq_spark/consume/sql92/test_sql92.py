@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
+from rmq_spark.consume.sql92 import CountingFilter, parse_condition, parse_sql92
 from store_format.errors import OptionError
 from tests.support import oracle_sql92 as oracle
 
@@ -350,21 +350,20 @@ def test_what_rocketmq_ignores_is_told(caplog: pytest.LogCaptureFixture) -> None
 
 
 @pytest.mark.parametrize("operator", ["=", "<>"])
-def test_a_word_that_is_probably_a_string_is_warned_of(
-    operator: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert parse_sql92(f"price > 3 AND region {operator} north", "--where").names == (
-        "price",
-        "region",
-        "north",
+def test_a_word_that_is_probably_a_string(operator: str, caplog: pytest.LogCaptureFixture) -> None:
+    """A consumer may compare two properties; a person who types a condition has forgotten the quotes."""
+    expression = f"price > 3 AND region {operator} north"
+    about = (
+        f"region {operator} north compares two message properties; for a text write region {operator} 'north'"
     )
-    (record,) = caplog.records
-    assert record.getMessage() == (
-        f"--where: region {operator} north compares two message properties; "
-        f"to compare with a text, write region {operator} 'north'"
-    )
+    assert parse_sql92(expression).names == ("price", "region", "north")
+    assert [record.getMessage() for record in caplog.records] == [f"subExpression: {about}"]
+    with pytest.raises(OptionError) as caught:
+        parse_condition(expression, "--where")
+    assert str(caught.value) == f"--where: {about}, or region {operator} (north) for the property"
     caplog.clear()
-    parse_sql92(f"region {operator} 'north' AND a < b AND paid")
+    for meant in (f"region {operator} (north)", f"region {operator} 'north' AND a < b AND paid"):
+        assert parse_condition(meant, "--where").parsed == parse_sql92(meant).parsed
     assert not caplog.records
 
 
