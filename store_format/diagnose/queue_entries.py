@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -122,12 +123,7 @@ def _count_chunk(
     if len(filled):
         covers = int(units["batch_size"][filled[-1]]) if queue.is_batch else 1
         seen.stop = int(queue.offsets(number, units)[filled[-1]]) + covers
-    for hole in np.flatnonzero(~valid).tolist():
-        file, position = queue.place(number + hole)
-        expected = f"an entry of {queue.topic}-{queue.queue_id}"
-        size = int(units["size"][hole])
-        found = f"physicalOffset {int(physical[hole])} and size {size}, with entries behind it"
-        findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
+    _report_holes(findings, queue, number, units, np.flatnonzero(~valid))
     current = message_mask(units) & (physical >= targets.log.min_offset)
     gone = current & targets.lost.contains(physical)
     behind = current & (physical >= targets.end) & ~gone
@@ -139,6 +135,22 @@ def _count_chunk(
     seen.inside += int(inside.sum())
     seen.lost += int(gone.sum())
     seen.behind += int(behind.sum())
+
+
+def _report_holes(
+    findings: Findings, queue: CheckedQueue, number: int, units: _Units, holes: _IntArray
+) -> None:
+    """Reports the invalid units at `holes`; equal ones in a row, such as a block of zeros, as one problem."""
+    physical, size = units["physical_offset"][holes], units["size"][holes]
+    same = (np.diff(holes) == 1) & (np.diff(physical) == 0) & (np.diff(size) == 0)
+    starts = np.flatnonzero(np.concatenate(([True], ~same))) if len(holes) else holes
+    for start, stop in pairwise([*starts.tolist(), len(holes)]):
+        file, position = queue.place(number + int(holes[start]))
+        expected = f"an entry of {queue.topic}-{queue.queue_id}"
+        found = f"physicalOffset {int(physical[start])} and size {int(size[start])}"
+        more = f" in {stop - start} entries in a row" if stop - start > 1 else ""
+        found = f"{found}{more}, with entries behind {'them' if more else 'it'}"
+        findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
 
 
 def _chunks(files: UnitFiles, queue: CheckedQueue) -> Iterator[tuple[int, _Units]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
@@ -173,3 +174,17 @@ def test_messages_that_pop_has_in_flight(rmqlog: Runner, golden: Golden) -> None
 def test_the_former_option_leads_to_the_command(rmqlog: Runner, golden: Golden) -> None:
     said = rmqlog.fails(1, "lag", golden(STORE), "--retention")
     assert said.startswith("--retention is a command now: rmqlog retention STORE")
+
+
+def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    """The store lost its last messages: groups have read what is not there any more."""
+    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    offsets = store / "config" / "consumerOffset.json"
+    text = offsets.read_text(encoding="utf-8")
+    offsets.write_text(text.replace("0:351", "0:9351"), encoding="utf-8")
+    for words in (("lag",), ("lag", "-l"), ("lag", "-o", "json")):
+        assert (
+            "committed offsets of CG_all lie beyond the end of the queues (lag below 0): the store has lost "
+            f"its last messages; check with rmqlog verify {store}\n"
+        ) in rmqlog(words[0], store, *NOW, *words[1:]).err
+    assert "lie beyond" not in rmqlog("lag", golden(STORE), *NOW).err

@@ -147,8 +147,10 @@ def lag_(
     if not show_batches(output, batches, view_named(view).schema.names, names, limit=filters.limit):
         refuse_unknown_group(stores, group)
         remark(no_groups(stores))
-    elif not queues and output.form == "table":
-        _warn_of_loss(batches)
+    else:
+        _warn_of_lost_end(batches)
+        if not queues and output.form == "table":
+            _warn_of_loss(batches)
     return what_is_unknown(stores)
 
 
@@ -160,6 +162,22 @@ def _names_queues(output: Output) -> bool:
         {name.lower() for name in view_named(view).schema.names} for view in ("lag", "lagByTopic")
     )
     return any(name.lower() in by_queue - by_topic for name in output.columns)
+
+
+def _warn_of_lost_end(batches: list[pa.RecordBatch]) -> None:
+    """Says which groups have read messages that the store does not have any more, at its end."""
+    groups = {
+        group
+        for batch in batches
+        for group, lag in zip(batch["group"].to_pylist(), batch["lagMessages"].to_pylist(), strict=True)
+        if lag is not None and lag < 0
+    }
+    if groups:
+        names = shown(", ".join(sorted(groups)))
+        remark(
+            f"committed offsets of {names} lie beyond the end of the queues (lag below 0): the store has "
+            f"lost its last messages; check with rmqlog verify {given_store()}"
+        )
 
 
 def _warn_of_loss(batches: list[pa.RecordBatch]) -> None:

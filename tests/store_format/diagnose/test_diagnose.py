@@ -98,6 +98,16 @@ def _cq_place(root: Path, row: dict[str, Any]) -> tuple[Path, int]:
     return directory / f"{position // CQ_FILE_SIZE * CQ_FILE_SIZE:020d}", position % CQ_FILE_SIZE
 
 
+def test_a_block_of_zeros_in_a_queue_is_one_problem(copy: Path) -> None:
+    name = "consumequeue/Orders/1/" + "0" * 20
+    with (copy / name).open("r+b") as file:
+        file.seek(200)
+        file.write(bytes(1000))
+    (problem,) = _diagnose(copy).of("damage")
+    assert (problem.file, problem.position) == (str(copy / name), 200)
+    assert problem.found == "physicalOffset 0 and size 0 in 50 entries in a row, with entries behind them"
+
+
 # ---- whole stores ------------------------------------------------------------------------------------------
 
 
