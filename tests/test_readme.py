@@ -40,8 +40,8 @@ python -m rmq_spark.demo /tmp/shop
 
 
 def _commands(text: str) -> list[str]:
-    """What the table of readers tells each of them to type."""
-    return re.findall(r"^\| [^|]+ \| [^|]+ \| `([^`]+)` \|$", text, re.MULTILINE)
+    """What the tables tell to type: first that of the four readers, then that of questions."""
+    return re.findall(r"^\| [^`]+ \| `([^`]+)` \|$", text, re.MULTILINE)
 
 
 def test_a_readme_has_at_most_8_kb() -> None:
@@ -82,7 +82,7 @@ def test_all_that_the_readme_tells_to_type_runs(
     assert first.text.startswith(_INSTALL)
     session.run(Block(first.line, "sh", _with_clock(first.text.removeprefix(_INSTALL)), None))
 
-    lag, trace, frame, table = _commands(ENGLISH)
+    lag, trace, frame, table, *questions = _commands(ENGLISH)
     assert "CG_report" in session.run(Block(0, "sh", _with_clock(lag), None))
     assert "A-107201" in session.run(Block(0, "sh", trace, None))
     known = {"spark": spark, "rmq_spark": rmq_spark}
@@ -90,6 +90,8 @@ def test_all_that_the_readme_tells_to_type_runs(
     assert eval(frame.replace("/tmp/shop", shop), known).where("topic = 'Orders'").count() == 22_400
     assert eval(table.replace("/tmp/shop", shop), known).num_rows == 22_400
 
+    for command in questions:
+        assert session.run(Block(0, "sh", command, None))
     for block in others:
         printed = session.run(block)
         if block.output is not None:
