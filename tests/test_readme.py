@@ -48,6 +48,17 @@ def test_a_readme_has_at_most_8_kb() -> None:
     assert len(_DEFINITION.sub("", ENGLISH).encode()) <= 8192
 
 
+def test_no_line_of_code_is_cut_by_a_browser() -> None:
+    assert (
+        max(
+            len(line)
+            for block in re.findall(r"^```.*?^```", ENGLISH, re.M | re.S)
+            for line in block.splitlines()
+        )
+        <= 96
+    )
+
+
 def test_the_first_screen_says_what_for_whom_and_what_to_type() -> None:
     screen = ENGLISH.split("\n## ")[0]
     assert len(_commands(screen)) == 4
