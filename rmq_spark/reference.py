@@ -105,6 +105,14 @@ def command_tables(say: Say = str) -> str:
     return "\n\n".join(_command(cli.get_command(context, name), name, context, say) for name in COMMANDS)
 
 
+def exit_code_table(say: Say = str) -> str:
+    """The exit codes of `rmqlog`."""
+    from rmq_spark.cli.exit_codes import EXIT_CODES
+
+    rows = [(str(code), say(words), say(about)) for code, words, about in EXIT_CODES]
+    return _table(("exit code", "in short", "meaning"), rows, say)
+
+
 def _command(command: click.Command | None, name: str, parent: click.Context, say: Say) -> str:
     import click
 
@@ -140,6 +148,7 @@ _BLOCKS: dict[str, Callable[[Say], str]] = {
     "write-options": write_option_table,
     "write-columns": write_column_table,
     "views": view_tables,
+    "exit-codes": exit_code_table,
     "cli": command_tables,
 }
 _READ_BLOCKS = ("options", "columns")

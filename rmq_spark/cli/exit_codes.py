@@ -1,11 +1,36 @@
-"""The exit codes of `rmqlog`, and the error for an empty answer."""
+"""The exit codes of `rmqlog`: one table, from which --help and the reference are made.
+
+1 and 2 are those of grep: nothing matches, and wrong usage. 70 is EX_SOFTWARE of sysexits.h.
+"""
 
 from __future__ import annotations
 
 import click
 
-OK, USAGE, NOT_FOUND, DAMAGE, PARTIAL, IO, IN_USE = range(7)
+OK, NOT_FOUND, USAGE, DAMAGE, PARTIAL, IO, IN_USE = range(7)
+BUG = 70
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
+
+# code, a few words, what it means
+EXIT_CODES: tuple[tuple[int, str, str], ...] = (
+    (OK, "done", "The command did what it was asked."),
+    (
+        NOT_FOUND,
+        "nothing found",
+        "No row or message matches, or there is no such store, topic, group or message.",
+    ),
+    (USAGE, "wrong usage", "An option, argument or setting is wrong, or the format is not supported."),
+    (DAMAGE, "damage", "Messages are damaged."),
+    (
+        PARTIAL,
+        "a part is missing",
+        "A part of the answer cannot be read, is unknown, or was left out. Of `doctor`: a check fails.",
+    ),
+    (IO, "I/O error", "The system refused to read or to write."),
+    (IN_USE, "store in use", "A broker or another writer has the store."),
+    (BUG, "a bug", "An unexpected error of rmqlog; stderr says what to report."),
+    (INTERRUPTED, "interrupted", "Ctrl-C ended the command."),
+)
 
 
 class NotFoundError(click.ClickException):

@@ -9,7 +9,7 @@ import click
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import Command
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where
 from store_format.display.text import shown
 from store_format.names import did_you_mean
@@ -61,11 +61,13 @@ def refuse_unknown_group(stores: list[MessageStore], group: str | None) -> None:
     raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")
 
 
-def no_groups(stores: list[MessageStore]) -> str:
-    """Why there is no row about groups."""
-    if _known_groups(stores):
-        return "no consumer group matches; --all includes RocketMQ's own groups"
-    return "the store has no consumer groups"
+def no_rows_of_groups(stores: list[MessageStore], group: str | None) -> int:
+    """Says why there is no row about groups, and returns the exit code. Raises as `refuse_unknown_group`."""
+    refuse_unknown_group(stores, group)
+    code = what_is_unknown(stores)
+    if code != OK:
+        return code
+    return nothing("no row about a consumer group matches; --all includes RocketMQ's own groups")
 
 
 def _known_groups(stores: list[MessageStore]) -> set[str]:

@@ -1,8 +1,4 @@
-"""`rmqlog`: the commands, and how a run ends. A command's module is imported when the command is called.
-
-Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part of the answer is missing, 5 I/O error,
-6 store in use.
-"""
+"""`rmqlog`: the commands, and how a run ends. A command's module is imported when the command is called."""
 
 from __future__ import annotations
 
@@ -11,6 +7,7 @@ import io
 import logging
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -18,7 +15,17 @@ import click
 
 from rmq_spark.cli.completion import COMPLETE
 from rmq_spark.cli.default_store import VARIABLE, with_default_store
-from rmq_spark.cli.exit_codes import DAMAGE, IN_USE, INTERRUPTED, IO, NOT_FOUND, OK, USAGE
+from rmq_spark.cli.exit_codes import (
+    BUG,
+    DAMAGE,
+    EXIT_CODES,
+    IN_USE,
+    INTERRUPTED,
+    IO,
+    NOT_FOUND,
+    OK,
+    USAGE,
+)
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.startup import begin, leave
 from store_format.display.text import shown
@@ -84,6 +91,9 @@ Examples:
 rmqlog COMMAND --help shows the options and more examples.
 """
 
+_DEBUG = "RMQLOG_DEBUG"
+_ROOMS = ("rmq_spark", "store_format")
+
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreNotFoundError, NOT_FOUND),
     (OffsetOutOfRangeError, NOT_FOUND),
@@ -134,8 +144,11 @@ class _Commands(click.Group):
                 formatter.write_dl(rows)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Writes the examples, line by line."""
+        """Writes the examples line by line, and the exit codes."""
         formatter.write(_EXAMPLES)
+        codes = ", ".join(f"{code} {words}" for code, words, _ in EXIT_CODES)
+        formatter.write("\n")
+        formatter.write_text(f"Exit codes: {codes}.")
 
 
 def _say_version(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -169,8 +182,6 @@ def cli(context: click.Context) -> None:
 
     STORE is the store directory; the environment variable RMQLOG_STORE is used where it is left out.
     Only `services` and --apply change a store. Data goes to stdout, remarks to stderr.
-    Exit codes: 0 done, 1 wrong usage, 2 nothing found, 3 damage, 4 a part is missing, 5 I/O,
-    6 store in use.
     """
     if context.invoked_subcommand is None:  # click's no_args_is_help raises an error from 8.2 on
         click.echo(context.get_help())
@@ -208,6 +219,28 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (StoreError, OSError) as error:
         _say(shown(_sentence(error)))
         return next(code for kind, code in _CODES if isinstance(error, kind))
+    except Exception as error:
+        if os.environ.get(_DEBUG):
+            raise
+        for line in _bug(error):
+            _say(line)
+        return BUG
+
+
+def _bug(error: Exception) -> list[str]:
+    """What a user can report of an error that only a fault of rmqlog explains."""
+    frames = [
+        (room, frame.filename.rpartition(room)[2], frame.lineno)
+        for frame in traceback.extract_tb(error.__traceback__)
+        for room in _ROOMS
+        if f"{os.sep}{room}{os.sep}" in frame.filename
+    ]
+    room, path, line = frames[-1]  # the first is `main`
+    what = shown(f"{type(error).__name__}: {error}")
+    return [
+        f"this is a bug of rmqlog: {what} ({room}{path}, line {line})",
+        f"please report the command, the line above, and the output of rmqlog doctor; {_DEBUG}=1 shows more",
+    ]
 
 
 def _usage(error: click.UsageError) -> str:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.completion import complete_topic
-from rmq_spark.cli.exit_codes import PARTIAL, NotFoundError
+from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
 from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.parse import Given, timestamp_ms
 from store_format.errors import OptionError, StoreError
@@ -53,7 +53,8 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
             if opened:
                 stores = open_all(store, broker_name, commit_log)
                 code = command(stores=stores, **others)
-                return PARTIAL if not code and any(each.unreadable for each in stores) else code
+                is_whole = not any(each.unreadable for each in stores)
+                return PARTIAL if code in (None, OK, NOT_FOUND) and not is_whole else code
             return command(
                 roots=open_roots(store, commit_log),
                 commit_log_paths=tuple(map(os.path.abspath, commit_log)),

@@ -7,12 +7,19 @@ import sys
 
 import click
 
+from rmq_spark.cli.exit_codes import NOT_FOUND
 from store_format.display.text import shown
 
 
 def remark(text: str) -> None:
     """Prints one line. Names from a store must have passed `display.text.shown`."""
     print(f"rmqlog: {text}", file=sys.stderr)
+
+
+def nothing(text: str) -> int:
+    """Says that the answer is empty, and returns the exit code for that."""
+    remark(text)
+    return NOT_FOUND
 
 
 def given_store() -> str:

@@ -62,9 +62,9 @@ def test_hours_go_before_the_file_and_none_is_an_error(rmqlog: Runner, aged: Pat
     asked = ("clean", aged, "--broker-conf", settings, "--now", NOW_MS, "--file-reserved-time")
     assert "no file has expired" in rmqlog(*asked, 4).err
     assert rmqlog.rows(*asked, 3)[0]["file"] == "commitlog/00000000000000196608"
-    assert "needs an explicit fileReservedTime" in rmqlog.fails(1, "clean", aged)
-    assert "expected the broker.conf" in rmqlog.fails(2, "clean", aged, "--broker-conf", aged / "none")
-    assert "is not in the range" in rmqlog.fails(1, *asked, -1)
+    assert "needs an explicit fileReservedTime" in rmqlog.fails(2, "clean", aged)
+    assert "expected the broker.conf" in rmqlog.fails(1, "clean", aged, "--broker-conf", aged / "none")
+    assert "is not in the range" in rmqlog.fails(2, *asked, -1)
 
 
 def test_a_store_in_use_is_refused(rmqlog: Runner, aged: Path, settings: Path) -> None:

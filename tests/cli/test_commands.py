@@ -48,7 +48,7 @@ def test_the_help_has_families_and_examples(rmqlog: Runner) -> None:
 
 
 def test_words_of_other_tools_lead_to_ours(rmqlog: Runner) -> None:
-    said = rmqlog.fails(1, "consumerProgress", "/data/store")
+    said = rmqlog.fails(2, "consumerProgress", "/data/store")
     assert said == "unknown command 'consumerProgress'; use rmqlog lag; see rmqlog --help"
     assert set(ELSEWHERE.values()) <= set(COMMANDS)
 

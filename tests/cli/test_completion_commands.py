@@ -23,8 +23,8 @@ def test_the_script_of_each_shell(rmqlog: Runner, monkeypatch: pytest.MonkeyPatc
         monkeypatch.setenv("SHELL", f"/usr/bin/{shell}")
         assert rmqlog("completion").out == done.out
     monkeypatch.setenv("SHELL", "/bin/dash")
-    assert "name one of bash, zsh, fish" in rmqlog.fails(1, "completion")
-    assert "'csh' is not one of" in rmqlog.fails(1, "completion", "csh")
+    assert "name one of bash, zsh, fish" in rmqlog.fails(2, "completion")
+    assert "'csh' is not one of" in rmqlog.fails(2, "completion", "csh")
 
 
 @pytest.mark.process

@@ -59,7 +59,7 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
         SPARK_HOME="/opt/spark",
     )
     states = _states(done.out)
-    assert done.code == 2
+    assert done.code == 4
     assert states["pyspark_broken"][:2] == ("fails", "does not import: RuntimeError: no luck today")
     assert "disables the automatic registration" in states["pyspark_broken"][2]
     assert states["java"][0] == "fails"
@@ -70,7 +70,7 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
 @pytest.mark.process
 def test_a_store_that_is_none(rmqlog: Runner, tmp_path: Path) -> None:
     done = rmqlog("doctor", tmp_path, "-o", "json")
-    assert done.code == 2
+    assert done.code == 4
     assert "is not a store root" in _states(done.out)["store"][1]
 
 

@@ -80,14 +80,15 @@ def test_filters_and_a_limit(rmqlog: Runner, golden: Golden, tmp_path: Path) -> 
         rmqlog("export", golden("cluster-5.5.0"), tmp_path / "b.parquet", "--columns", "brokerName").code == 0
     )
     assert set(pq.read_table(tmp_path / "b.parquet")["brokerName"].to_pylist()) == {"broker-a", "broker-b"}
-    assert rmqlog("export", golden(STORE), tmp_path / "c.parquet", "--until", 1000).code == 0
+    nothing = rmqlog("export", golden(STORE), tmp_path / "c.parquet", "--until", 1000)
+    assert (nothing.code, nothing.err.splitlines()[-1]) == (1, "rmqlog: no message matches")
     assert pq.read_table(tmp_path / "c.parquet").num_rows == 0
 
 
 def test_a_file_that_is_there_stays(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     out = tmp_path / "a.jsonl"
     out.write_text("mine")
-    assert "exists; give another name, or --force" in rmqlog.fails(1, "export", golden(STORE), out)
+    assert "exists; give another name, or --force" in rmqlog.fails(2, "export", golden(STORE), out)
     assert out.read_text() == "mine"
     assert rmqlog("export", golden(STORE), out, "--force", "-n", 1).code == 0
     assert json.loads(out.read_text())["topic"] == "Metrics"
@@ -96,10 +97,10 @@ def test_a_file_that_is_there_stays(rmqlog: Runner, golden: Golden, tmp_path: Pa
 @pytest.mark.parametrize(
     ("code", "arguments", "said"),
     [
-        (1, ("a.txt",), "cannot tell the format"),
-        (1, ("-", "--format", "parquet"), "cannot be written to stdout"),
-        (1, ("a.parquet", "--columns", "bdy"), "did you mean body?"),
-        (2, ("a.parquet", "--topic", "Oders"), "did you mean Orders?"),
+        (2, ("a.txt",), "cannot tell the format"),
+        (2, ("-", "--format", "parquet"), "cannot be written to stdout"),
+        (2, ("a.parquet", "--columns", "bdy"), "did you mean body?"),
+        (1, ("a.parquet", "--topic", "Oders"), "did you mean Orders?"),
         (5, ("nowhere/a.parquet",), "No such file or directory"),
     ],
 )

@@ -28,13 +28,13 @@ STORE = "basic-5.5.0"
 @pytest.mark.process
 def test_exit_codes(golden: Golden, tmp_path: Path) -> None:
     assert process("ls", golden(STORE)).code == 0
-    assert process("ls").code == 1
+    assert process("ls").code == 2
     assert (
         process("lss", golden(STORE)).err
         == "rmqlog: unknown command 'lss'; did you mean ls? See rmqlog --help\n"
     )
     missing = process("get", golden(STORE), "nobody")
-    assert (missing.code, missing.out) == (2, "")
+    assert (missing.code, missing.out) == (1, "")
     full = process("export", golden(STORE), tmp_path / "no" / "a.csv")
     assert (full.code, full.err.count("\n")) == (5, 1)
     assert process("--help").code == process("export", "--help").code == process("--version").code == 0

@@ -54,7 +54,7 @@ def test_the_sizes_of_lost_files_come_from_broker_conf(
     store = Path(shutil.copytree(golden("batchcq-5.5.0"), tmp_path / "store"))
     for folder in ("consumequeue", "batchconsumequeue", "index"):
         shutil.rmtree(store / folder)
-    assert "--broker-conf" in rmqlog.fails(1, "recover", store)
+    assert "--broker-conf" in rmqlog.fails(2, "recover", store)
     conf = tmp_path / "broker.conf"
     conf.write_text(
         "mappedFileSizeConsumeQueue=2000\nmapperFileSizeBatchConsumeQueue=4600\nmaxHashSlotNum=100\n"
@@ -67,4 +67,4 @@ def test_the_sizes_of_lost_files_come_from_broker_conf(
 
 
 def test_recover_refuses_rocksdb(rmqlog: Runner, golden: Golden) -> None:
-    assert "RocksDB" in rmqlog.fails(1, "recover", golden("rocksdb-5.5.0"))
+    assert "RocksDB" in rmqlog.fails(2, "recover", golden("rocksdb-5.5.0"))

@@ -51,12 +51,12 @@ def test_apply_delivers_and_later_turns_need_none(rmqlog: Runner, copied: Path) 
 
 
 def test_wrong_names_and_times(rmqlog: Runner, copied: Path) -> None:
-    assert rmqlog.fails(1, "services", copied, "--only", "shedule") == (
+    assert rmqlog.fails(2, "services", copied, "--only", "shedule") == (
         "unknown service 'shedule'; did you mean schedule?"
     )
-    assert "--every: expected a time above 0" in rmqlog.fails(1, "services", copied, "--every", "0s")
-    assert "a length of time such as 30s" in rmqlog.fails(1, "services", copied, "--every", "5")
-    assert "broker.conf" in rmqlog.fails(2, "services", copied, "--broker-conf", str(copied / "none"))
+    assert "--every: expected a time above 0" in rmqlog.fails(2, "services", copied, "--every", "0s")
+    assert "a length of time such as 30s" in rmqlog.fails(2, "services", copied, "--every", "5")
+    assert "broker.conf" in rmqlog.fails(1, "services", copied, "--broker-conf", str(copied / "none"))
 
 
 def test_a_store_in_use_is_refused(rmqlog: Runner, copied: Path) -> None:

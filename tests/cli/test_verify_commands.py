@@ -70,4 +70,4 @@ def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: P
 
 
 def test_what_is_no_store_is_told(rmqlog: Runner, tmp_path: Path) -> None:
-    assert "does not exist" in rmqlog.fails(2, "verify", tmp_path / "nowhere")
+    assert "does not exist" in rmqlog.fails(1, "verify", tmp_path / "nowhere")

@@ -31,7 +31,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 
 _FENCED = re.compile(r"^```(\w*)\n(.*?)^```$\n*", re.MULTILINE | re.DOTALL)
 _UNPACK = re.compile(r"^tar xzSf tests/golden/(\S+)/store\.tar\.gz -C (/data/\w+)$", re.MULTILINE)
-_EXIT_CODE = re.compile(r"\s+# exit code (\d)$")
+_EXIT_CODE = re.compile(r"\s+# exit code (\d+)$")
 _RUNS = {"sh", "python", "sql"}
 _TIMEOUT_S = 150  # of a line of shell: some of them start Spark
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING
 
 import click
@@ -10,6 +9,7 @@ import click
 from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.units import size_text
 
@@ -77,7 +77,7 @@ def clean_(
     for each, table in zip(plans, lost, strict=True):
         done = each.apply() if apply_ else None
         messages = None if table is None else sum(filter(None, table["messages"].to_pylist()))
-        print(f"rmqlog: {each.store.path}: {_summary(each, done, messages)}", file=sys.stderr)
+        remark(f"{each.store.path}: {_summary(each, done, messages)}")
     return PARTIAL if any(table is None for table in lost) else OK
 
 
@@ -88,7 +88,7 @@ def _unread(plan: CleanPlan) -> pa.Table | None:
     try:
         return plan.unread()
     except StoreError as error:
-        print(f"rmqlog: {plan.store.path}: unread messages are not known: {error}", file=sys.stderr)
+        remark(f"{plan.store.path}: unread messages are not known: {error}")
         return None
 
 

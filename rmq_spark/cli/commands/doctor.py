@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.default_store import VARIABLE, default_store
-from rmq_spark.cli.exit_codes import NOT_FOUND, OK
+from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import open_all
 from rmq_spark.cli.output import Output, output_options
 
@@ -25,7 +25,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     """Check whether Spark finds the format rmqlog.
 
     Checks versions, the JDK, modules that break Spark's registration, and the Python of Spark's workers; with
-    a STORE, also the store. The exit code is 2 if a check fails.
+    a STORE, also the store. The exit code is 4 if a check fails.
     """
     from rmq_spark.cli.environment import environment_checks, start_check
     from rmq_spark.cli.view_rows import show_batches
@@ -47,7 +47,7 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
         _print(output, checks)
     else:
         show_batches(output, [batch], [column.name for column in columns])
-    return NOT_FOUND if any(check.state == "fails" for check in checks) else OK
+    return PARTIAL if any(check.state == "fails" for check in checks) else OK
 
 
 def _print(output: Output, checks: list[Check]) -> None:

@@ -22,7 +22,7 @@ from rmq_spark.cli.output import (
 )
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import nothing, remark
 from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.display.units import size_text
@@ -91,7 +91,8 @@ def export_(
     remark(
         f"{source.rows:,} messages, {size_text(progress.done)} of the log, into {shown(out)}",
     )
-    return warn_of_damage(tolerance)
+    code = warn_of_damage(tolerance)
+    return code if code or source.rows else nothing("no message matches")
 
 
 def _form_of(out: str) -> str:

@@ -9,7 +9,7 @@ import click
 
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK
-from rmq_spark.cli.group_options import group_options, no_groups, refuse_unknown_group, what_is_unknown
+from rmq_spark.cli.group_options import group_options, no_rows_of_groups, what_is_unknown
 from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
@@ -67,8 +67,7 @@ def groups_(
         now_ms=now_ms,
         keep=keep_where(group=group, all_groups=all_groups),
     ):
-        refuse_unknown_group(stores, group)
-        remark(no_groups(stores))
+        return no_rows_of_groups(stores, group)
     return what_is_unknown(stores)
 
 
@@ -187,8 +186,7 @@ def offsets_(
             filters.without_topic(),
             keep=keep_where(group=group, topic=filters.topic),
         ):
-            refuse_unknown_group(stores, group)
-            remark(no_groups(stores))
+            return no_rows_of_groups(stores, group)
         return what_is_unknown(stores)
     if group is None:
         raise click.UsageError("a reset needs a group: rmqlog offsets STORE GROUP")

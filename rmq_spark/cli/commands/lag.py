@@ -6,10 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.group_options import group_options, no_groups, refuse_unknown_group, what_is_unknown
+from rmq_spark.cli.group_options import (
+    group_options,
+    no_rows_of_groups,
+    refuse_unknown_group,
+    what_is_unknown,
+)
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.remarks import given_store, remark
+from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
 from store_format.display.text import shown
 from store_format.display.units import until_text
@@ -132,7 +137,7 @@ def lag_(
         rows = show_view(output, stores, "inFlight", _IN_FLIGHT, filters, now_ms=now_ms, keep=keep)
         if not rows:
             refuse_unknown_group(stores, group)
-            remark("no message is in flight with pop")
+            return what_is_unknown(stores) or nothing("no message is in flight with pop")
         return what_is_unknown(stores)
     queues = queues or bool(filters.queue_ids) or _names_queues(output)
     if queues and sort == "loss":
@@ -145,12 +150,10 @@ def lag_(
         at = names.index("lagMessages")
         names = (*names[:at], *_LAG_OF_POP, *names[at + 1 :])
     if not show_batches(output, batches, view_named(view).schema.names, names, limit=filters.limit):
-        refuse_unknown_group(stores, group)
-        remark(no_groups(stores))
-    else:
-        _warn_of_lost_end(batches)
-        if not queues and output.form == "table":
-            _warn_of_loss(batches)
+        return no_rows_of_groups(stores, group)
+    _warn_of_lost_end(batches)
+    if not queues and output.form == "table":
+        _warn_of_loss(batches)
     return what_is_unknown(stores)
 
 

@@ -24,7 +24,7 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.progress import Progress
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import nothing, remark
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
         filters.refuse_unknown_topic(known_topics(stores))
         _refuse_offset_after_all(stores, filters)
         if filters.limit:
-            remark("no message matches")
+            return warn_of_damage(tolerance) or nothing("no message matches")
     return warn_of_damage(tolerance)
 
 
@@ -149,7 +149,7 @@ def tail_(
     if not write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names):
         filters.refuse_unknown_topic(known_topics(stores))
         if filters.limit:
-            remark("no message matches")
+            return warn_of_damage(tolerance) or nothing("no message matches")
     return warn_of_damage(tolerance)
 
 

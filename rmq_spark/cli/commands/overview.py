@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.completion import complete_view
+from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.options import (
     Filters,
     broker_conf_option,
@@ -18,6 +19,7 @@ from rmq_spark.cli.options import (
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import nothing
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.names import LMQ_PREFIX
 
@@ -75,7 +77,7 @@ _FILES = (
 @output_options()
 def info_(
     stores: list[MessageStore], view: str | None, now_ms: int, broker_conf: str | None, output: Output
-) -> None:
+) -> int:
     """Summary of a store: broker, state, files, topics, messages.
 
     \b
@@ -85,8 +87,10 @@ def info_(
     The views retention and delayed use the settings of --broker-conf.
     """
     if view is not None:
-        show_view(output, stores, _view_name(view), now_ms=now_ms, broker_conf=broker_conf)
-        return
+        name = _view_name(view)
+        if not show_view(output, stores, name, now_ms=now_ms, broker_conf=broker_conf):
+            return nothing(f"the view {name} has no rows")
+        return OK
     from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, schema_of
 
     columns = (
@@ -113,6 +117,7 @@ def info_(
         _show_records(output, batch)
     else:
         show_batches(output, [batch], schema_of(columns).names)
+    return OK
 
 
 def _summary(store: MessageStore) -> Sequence[object]:
@@ -163,7 +168,7 @@ def _view_name(name: str) -> str:
 @click.option("-l", "--queues", is_flag=True, help="One row for each queue instead of each topic.")
 @filter_options("topic", "all", "queue", "limit")
 @output_options()
-def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Output) -> None:
+def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Output) -> int:
     """Topics, or queues with -l: messages, bytes, times.
 
     \b
@@ -174,8 +179,10 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
     rows = show_view(
         output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters
     )
-    if not rows and filters.topic is not None:
+    if not rows:
         filters.refuse_unknown_topic(known_topics(stores))
+        return nothing(f"no {'queue' if queues else 'topic'} matches; --all includes system topics")
+    return OK
 
 
 @click.command("du")
@@ -190,7 +197,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
 @click.option("--files", is_flag=True, help="Show the files instead: length, fill level, size on disk.")
 @filter_options("topic", "limit")
 @output_options()
-def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, output: Output) -> None:
+def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, output: Output) -> int:
     """Disk usage: bytes by topic or day.
 
     The largest comes first; the sum is the written part of the commitlog.
@@ -201,8 +208,9 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, outp
             raise click.UsageError(
                 "--topic cannot be used with --files: most files hold messages of all topics"
             )
-        show_view(output, stores, "files", _FILES, replace(filters, all_topics=True))
-        return
+        if not show_view(output, stores, "files", _FILES, replace(filters, all_topics=True)):
+            return nothing("the store has no files")
+        return OK
     from store_format.views.registry import view_named
 
     batches: list[pa.RecordBatch] = [batch for store in stores for batch in store.view("usage").to_batches()]
@@ -210,7 +218,10 @@ def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, outp
         batches = list(filtered(batches, filters, None))
     names = ("topic", "day") if by == "both" else (by,)
     table = _summed(batches, ("brokerName", *names), view_named("usage").schema)
-    show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit)
+    if not show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit):
+        filters.refuse_unknown_topic(known_topics(stores))
+        return nothing("the store has no messages of such a topic; --topic '*' includes system topics")
+    return OK
 
 
 # Any: a schema of pyarrow, which has no types

@@ -11,10 +11,10 @@ from rmq_spark.cli.address import parse_address, read_address
 from rmq_spark.cli.bodies import wants_bodies, with_body_option
 from rmq_spark.cli.column_look import BOLD, painted
 from rmq_spark.cli.completion import complete_group
-from rmq_spark.cli.exit_codes import NotFoundError
+from rmq_spark.cli.exit_codes import OK, NotFoundError
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
@@ -168,7 +168,7 @@ def dlq_(
     with_body: bool,
     filters: Filters,
     output: Output,
-) -> None:
+) -> int:
     """Dead letters; with --resend, store them again.
 
     --topic is the original topic; --since and --until are the time of becoming a dead letter.
@@ -186,8 +186,7 @@ def dlq_(
     if resend:
         if body_at is not None:
             raise click.UsageError("--resend shows no bodies; leave out --with-body and -o raw")
-        _resend(stores, group, to, apply_, filters, output)
-        return
+        return _resend(stores, group, to, apply_, filters, output)
     if to is not None or apply_:
         raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
     keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
@@ -201,8 +200,7 @@ def dlq_(
         keep=keep,
         body_at=body_at,
     )
-    if not count:
-        remark("no dead letters match")
+    return OK if count else nothing("no dead letters match")
 
 
 def _resend(
@@ -212,7 +210,7 @@ def _resend(
     apply_: bool,
     filters: Filters,
     output: Output,
-) -> None:
+) -> int:
     from rmq_spark.services import retry
 
     if group is None:
@@ -242,19 +240,21 @@ def _resend(
         plans.append(retry.resend(store, group, where=where, to=to))
         left = None if left is None else left - len(plans[-1].rows)
     batches = [batch for plan in plans for batch in plan.table().to_batches()]
-    show_batches(output, batches, plans[0].table().schema.names, _RESEND)
+    if not show_batches(output, batches, plans[0].table().schema.names, _RESEND):
+        return nothing("no dead letters match")
     due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
     if not apply_:
         remark(
             f"nothing was written; add --apply to store {_letters(due)} of {shown(group)} again"
             + (f"; {already} were stored again before" if already else ""),
         )
-        return
+        return OK
     done = [plan.apply() for plan in plans]
     remark(
         f"{_letters(sum(each.resent for each in done))} of {shown(group)} stored again, "
         f"{sum(each.already for each in done)} were before",
     )
+    return OK
 
 
 def _letters(count: int) -> str:
@@ -275,7 +275,7 @@ def delay_(
     with_body: bool,
     filters: Filters,
     output: Output,
-) -> None:
+) -> int:
     """Delayed messages that wait for delivery.
 
     They wait at a delay level or in the timer. --topic is the topic of delivery; --since and --until are the
@@ -294,8 +294,7 @@ def delay_(
         keep=keep,
         body_at="physicalOffset" if wants_bodies(output, with_body) else None,
     )
-    if not count:
-        remark("no delayed messages match")
+    return OK if count else nothing("no delayed messages match")
 
 
 @click.command("half")
@@ -324,7 +323,7 @@ def half_(
     with_body: bool,
     filters: Filters,
     output: Output,
-) -> None:
+) -> int:
     """Half messages of transactions; commit or roll back.
 
     --topic is the topic of the transaction; --since and --until are the time of the first half message.
@@ -346,7 +345,7 @@ def half_(
                 "--commit and --rollback name the half messages; leave out --state and the filters"
             )
         _decide(stores, broker_conf, (commit, rollback), apply_, output)
-        return
+        return OK
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
     keep = keep_where(topic=filters.topic, state=state)
@@ -361,8 +360,7 @@ def half_(
         keep=keep,
         body_at=body_at,
     )
-    if not count:
-        remark("no half messages match")
+    return OK if count else nothing("no half messages match")
 
 
 def _decide(
