@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -29,22 +29,6 @@ OURS = [name for name in PAGES if name != "write.md"]  # test_write_page.py give
 RUN = [name for name in OURS if any(blocks(read_page(name)))]
 _STARTS_SPARK = re.compile(r"^```(sql|python)$|^spark-submit ", re.MULTILINE)
 NEEDS_SPARK = [name for name in RUN if _STARTS_SPARK.search(read_page(name))]
-
-
-@pytest.fixture
-def lazy_spark(request: pytest.FixtureRequest) -> Iterator[Callable[[], SparkSession]]:
-    """The session, started by the first block that wants it; its temporary views go with the page."""
-    started: list[SparkSession] = []
-
-    def start() -> SparkSession:
-        if not started:
-            started.append(request.getfixturevalue("spark"))
-        return started[0]
-
-    yield start
-    for session in started:
-        for table in session.catalog.listTables():
-            session.catalog.dropTempView(table.name)
 
 
 @pytest.mark.process
