@@ -86,7 +86,7 @@ def diagnose(
         lost,
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
-    return Diagnosis(findings.problems(), summary)
+    return Diagnosis(findings.problems(), summary, root)
 
 
 def _judged_as(

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from itertools import starmap
 from typing import Literal
 
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
+from store_format.display.problem_list import problem_list
 from store_format.errors import CorruptStoreError
 
 Severity = Literal["damage", "warning", "info"]
@@ -41,9 +42,7 @@ PROBLEM_COLUMNS = (
 )
 
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
-_SENTENCES = ("expected", "found", "advice")
 _SENTENCE_CHARACTERS = 1000
-_CARD_PROBLEMS = 50
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
 
@@ -97,11 +96,14 @@ class Summary:
 
 
 class Diagnosis(list[Problem]):
-    """All problems in the order of the checks, and the `summary` of the commitlog."""
+    """All problems in the order of the checks, and the `summary` of the commitlog.
 
-    def __init__(self, problems: Iterable[Problem], summary: Summary) -> None:
+    `root` is the directory of the store, which a card names once.
+    """
+
+    def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
         super().__init__(problems)
-        self.summary = summary
+        self.summary, self.root = summary, root
 
     def of(self, *severities: Severity) -> list[Problem]:
         """The problems of some severities."""
@@ -160,25 +162,24 @@ def _diagnosis_card(diagnosis: Diagnosis) -> str:
     from store_format.display.page import PageSpace, card, fact, facts, note, text
 
     summary = diagnosis.summary
-    lines = [
-        ("commitlog", f"{summary.total_bytes:,} bytes in {summary.files:,} files, {summary.units:,} messages")
-    ]
-    lines += [(name, f"{size:,} bytes") for name, field in _SUMS if (size := getattr(summary, field))]
-    parts, space = [facts(starmap(fact, lines))], PageSpace()
-    for number, problem in enumerate(diagnosis):
-        # Not a table: its last column, the advice, would lie outside the page.
-        place = f"{problem.file} at byte {problem.position:,}"
-        values = ((problem.severity, place), *((name, getattr(problem, name)) for name in _SENTENCES))
-        piece = facts(fact(name, text(value, _SENTENCE_CHARACTERS)) for name, value in values)
-        if number == _CARD_PROBLEMS or not space.takes(piece):
-            parts.append(note(f"the first {number:,} of {len(diagnosis):,} problems"))
-            break
-        parts.append(piece)
+    lines = [("store", text(diagnosis.root, _SENTENCE_CHARACTERS))] if diagnosis.root else []
+    counts = f"{summary.files:,} file{'s' * (summary.files != 1)}, {summary.units:,} messages"
+    lines.append(("commitlog", f"{_size(summary.total_bytes)} in {counts}"))
+    lines += [(name, _size(size)) for name, field in _SUMS if (size := getattr(summary, field))]
+    rows = (asdict(problem) for problem in diagnosis)
+    problems = problem_list(rows, PageSpace(), diagnosis.root, len(diagnosis))
     if not diagnosis:
-        parts.append(note("every byte is accounted for"))
-    counts = {name: len(diagnosis.of(name)) for name in _SEVERITIES}
-    title = ", ".join(_counted(count, name) for name, count in counts.items() if count) or "no problems"
-    return card(title, "diagnosis", parts).source
+        problems.append(note("every byte is accounted for"))
+    by_severity = {name: len(diagnosis.of(name)) for name in _SEVERITIES}
+    title = ", ".join(_counted(count, name) for name, count in by_severity.items() if count) or "no problems"
+    return card(title, "diagnosis", [facts(starmap(fact, lines)), *problems]).source
+
+
+def _size(size: int) -> str:
+    """A size for people, and the exact bytes, which add up."""
+    from store_format.display.units import size_text
+
+    return size_text(size) if size < 1024 else f"{size_text(size)} ({size:,} bytes)"
 
 
 def _counted(count: int, severity: Severity) -> str:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import Any
 
 from store_format.display.page import PageSpace, body, fact, facts, note, text
-from store_format.display.table import cell
+from store_format.display.table import cell, time_text
 
 _BODY_BYTES = 1024
 _PROPERTIES_MAX = 200
@@ -29,7 +29,7 @@ _BELOW = ("properties", "body", "rawBody")
 def title_of(row: Mapping[str, Any]) -> str:  # Any: values of columns
     """Topic, queue and offset of a message, as far as the row has them."""
     topic, queue, offset = (row.get(name) for name in ("topic", "queueId", "queueOffset"))
-    place = "" if queue is None else f"-{queue}" if offset is None else f"-{queue} at {offset:,}"
+    place = "" if queue is None else f"-{queue}" if offset is None else f"-{queue} at {offset}"
     return f"{topic}{place}" if topic is not None else "message"
 
 
@@ -41,7 +41,7 @@ def message(row: Mapping[str, Any], space: PageSpace) -> list[str]:
     ]
     lines, left_out = [], 0
     for name in order:
-        line = fact(name, cell(values[name]))
+        line = fact(name, _value(name, values[name]))
         if space.takes(line):
             lines.append(line)
         else:
@@ -58,6 +58,12 @@ def message(row: Mapping[str, Any], space: PageSpace) -> list[str]:
         for part in _body_parts(name, values[name], space)
     ]
     return parts
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("Timestamp") and isinstance(value, str):
+        return f"{text(time_text(value))} UTC"
+    return cell(value, name)
 
 
 def _property_table(properties: Mapping[str, Any], space: PageSpace) -> list[str]:

@@ -34,13 +34,13 @@ margin:6px 0;overflow-x:auto}
 .rmqlog table.r{border-collapse:collapse;border:0;margin:4px 0;font-size:12px;color:inherit;
 table-layout:auto}
 .rmqlog table.r tr th,.rmqlog table.r tr td{border:0;padding:3px 10px;text-align:left;vertical-align:top;
-max-width:32em;overflow:hidden;
-overflow-wrap:break-word;color:inherit;background:none}
+max-width:32em;overflow-wrap:anywhere;min-width:3em;color:inherit;background:none}
 .rmqlog table.r tr th{border-bottom:1px solid rgba(128,128,128,.6);font-weight:600;white-space:nowrap}
 .rmqlog table.r tbody tr{border:0;border-bottom:1px solid rgba(128,128,128,.18);background:none}
 .rmqlog table.r tbody tr:hover{background:rgba(128,128,128,.12)}
 .rmqlog table.r tr .n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 .rmqlog table.r tr .t{white-space:nowrap;font-variant-numeric:tabular-nums}
+.rmqlog table.r tr .l{min-width:14em}
 .rmqlog table.r tr .z{opacity:.45}
 .rmqlog .e{color:#ea580c;background:rgba(234,88,12,.14);border-radius:2px;
 font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em}
@@ -48,6 +48,8 @@ font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em}
 .rmqlog .o{font-size:12px;opacity:.75;margin:4px 0}
 .rmqlog .w{font-size:12px;margin:4px 0;padding:4px 8px;border-left:3px solid #dc2626;
 background:rgba(220,38,38,.1);overflow-wrap:anywhere}
+.rmqlog .p{margin:8px 0;padding:2px 0 2px 10px;border-left:3px solid rgba(128,128,128,.5)}
+.rmqlog .q{font-weight:600;overflow-wrap:anywhere}
 .rmqlog pre.b{font:12px/1.45 ui-monospace,Menlo,Consolas,monospace;white-space:pre-wrap;
 overflow-wrap:anywhere;overflow:hidden;margin:4px 0;
 padding:6px 8px;border-radius:4px;color:inherit;background:rgba(128,128,128,.1)}

@@ -1,10 +1,12 @@
-"""Arrow batches as an HTML table: numbers right-aligned with separators, times in UTC, bodies and maps cut.
+"""Arrow batches as an HTML table: numbers right-aligned with units, times in UTC, bodies and maps cut.
 
-The rows end at a limit or when the page is full; a line below says how many rows there are.
+The rows end at a limit or when the page is full; a line below says how many rows there are, and the date of
+the times where they have one date.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from html import escape
 
@@ -12,13 +14,18 @@ import pyarrow as pa
 
 from store_format.display.page import PageSpace, body, note, text
 from store_format.display.rows import plain_rows
+from store_format.display.units import number_text
 
 LIMIT = 50
 _COLUMNS_MAX = 60
 _BODY_BYTES = 80
 _CELL_CHARACTERS = 120
+_SENTENCES = frozenset(("advice", "expected", "found", "detail", "reason", "meaning"))
+_SENTENCE_CHARACTERS = 1000
 _ENTRIES_MAX = 8  # of a map or a list
 _ROWS_AT_ONCE = 8  # bodies may be large
+_TIME_CELL = re.compile(r'<td class="t">(\d{4}-\d\d-\d\d) ')
+_NO_TIME = '<td class="z">'
 _COLUMN_MAX = 100  # characters of a column's name: properties may be columns
 
 
@@ -36,30 +43,52 @@ def table(
     heads = "".join(
         _head_cell(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names)
     )
-    shown: list[str] = []
+    kinds = [schema.field(i).type for i in range(len(names))]
+    times = [i for i, kind in enumerate(kinds) if pa.types.is_timestamp(kind)]
+    shown: list[list[str]] = []
     more = full = False
     for row in _row_values(batches):
         if len(shown) == limit:
             more = True
             break
-        piece = (
-            "<tr>"
-            + "".join(_data_cell(value, schema.field(i).type) for i, value in enumerate(row[:_COLUMNS_MAX]))
-            + "</tr>"
-        )
-        if not space.takes(piece):
+        values = row[: len(names)]
+        cells = [_data_cell(*each) for each in zip(names, values, kinds, strict=True)]
+        if not space.takes("<tr>" + "".join(cells) + "</tr>"):
             more = full = True
             break
-        shown.append(piece)
-    remarks = [_how_many(len(shown), more, full, total)]
+        shown.append(cells)
+    remarks = [_how_many(len(shown), more, full, total), *_common_date(shown, times)]
     if len(names) < len(schema.names):
         remarks.append(f"the first {len(names)} of {len(schema.names):,} columns")
-    rows = (
-        f'<table class="r"><thead><tr>{heads}</tr></thead><tbody>{"".join(shown)}</tbody></table>'
-        if shown
-        else ""
-    )
-    return rows + note("; ".join(remarks))
+    rows = "".join(f"<tr>{''.join(cells)}</tr>" for cells in shown)
+    head = f"<thead><tr>{heads}</tr></thead>"
+    found = f'<table class="r">{head}<tbody>{rows}</tbody></table>' if rows else ""
+    return found + note("; ".join(remarks))
+
+
+def _common_date(rows: list[list[str]], times: list[int]) -> list[str]:
+    """Leaves the date out of the cells of the columns `times` if they have one date; returns the remark."""
+    cells = [row[i] for row in rows for i in times if not row[i].startswith(_NO_TIME)]
+    matches = [_TIME_CELL.match(cell) for cell in cells]
+    dates = {match[1] if match else "" for match in matches}
+    if not dates:
+        return []
+    date = dates.pop() if len(dates) == 1 else ""
+    if not date:
+        return ["times: UTC"]
+    for row in rows:
+        for i in times:
+            row[i] = row[i].replace(f">{date} ", ">", 1)
+    return [f"times: {date} UTC"]
+
+
+def time_text(iso: str) -> str:
+    """A time of `plain_rows` for people, without its zone, which is UTC.
+
+    >>> time_text("2023-11-14T22:13:20.123Z")
+    '2023-11-14 22:13:20.123'
+    """
+    return iso[:-1].replace("T", " ") if iso.endswith("Z") else iso
 
 
 def _row_values(batches: Iterable[pa.RecordBatch]) -> Iterator[list[object]]:
@@ -90,16 +119,20 @@ def _head_cell(name: str, kind: pa.DataType, about: str) -> str:
     return f"<th{side}{title}>{text(name, _COLUMN_MAX)}</th>"
 
 
-def _data_cell(value: object, kind: pa.DataType) -> str:
+def _data_cell(name: str, value: object, kind: pa.DataType) -> str:
     if value is None:
         return f'<td class="{"n " if _is_number(kind) else ""}z">–</td>'
     if _is_number(kind):
-        return f'<td class="n">{cell(value)}</td>'
+        return f'<td class="n">{cell(value, name)}</td>'
+    if pa.types.is_timestamp(kind):
+        return f'<td class="t">{text(time_text(str(value)))}</td>'
+    if name in _SENTENCES:
+        return f'<td class="l">{text(str(value), _SENTENCE_CHARACTERS)}</td>'
     return f'<td class="t">{cell(value)}</td>' if pa.types.is_temporal(kind) else f"<td>{cell(value)}</td>"
 
 
-def cell(value: object) -> str:
-    """A value as HTML, short enough for a table cell."""
+def cell(value: object, name: str = "") -> str:
+    """A value of a column as HTML, short enough for a table cell."""
     if value is None:
         return "–"
     if isinstance(value, bytes):
@@ -107,7 +140,7 @@ def cell(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, int):
-        return f"{value:,}"
+        return number_text(name, value)
     if isinstance(value, float):
         return f"{value:,.3g}" if abs(value) < 1000 else f"{value:,.1f}"
     if isinstance(value, Mapping):

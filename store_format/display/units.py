@@ -5,6 +5,7 @@ Programs get the plain numbers: JSON, JSON lines, CSV and DataFrames never conta
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from functools import cache
 
@@ -94,3 +95,21 @@ def unit_of(name: str) -> Callable[[int], str] | None:
     if name.endswith(("Ms", "MsMax")):
         return duration_text
     return count_text if name in _COUNTS or name.endswith("Messages") else None
+
+
+# What people copy into a command or a search: written without separators.
+_PLACES = ("Offset", "Id", "Flag", "CRC", "Code", "Port", "position", "offset", "start", "stop", "flag")
+_AGGREGATES = re.compile("_(sum|max|min|first|last)$")  # as Arrow names the result of an aggregation
+
+
+def number_text(name: str, number: int) -> str:
+    """How a page writes a whole number of the column: with its unit, else with separators.
+
+    >>> [number_text(name, 120777) for name in ("bytes", "lagMs_max", "queueOffset", "orders")]
+    ['118 KiB', '2m00s', '120777', '120,777']
+    """
+    name = _AGGREGATES.sub("", name)
+    unit = unit_of(name)
+    if unit is not None:
+        return unit(number)
+    return str(number) if name.endswith((*_PLACES, "TimestampMs", "TimeMs")) else count_text(number)

@@ -15,7 +15,9 @@ import pyarrow as pa
 from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.display.message import message, title_of
 from store_format.display.page import Html, PageSpace, card, fact, facts, note, text, warning
+from store_format.display.problem_list import problem_list
 from store_format.display.table import LIMIT, table
+from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.views.registry import view_batches, view_named
 
@@ -49,6 +51,11 @@ def table_card(
 def view_card(store: Store, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
     """A card of a view; reads only the rows that it shows."""
     view = view_named(name)
+    if name == "problems":
+        found = (row for batch in view_batches(store, name, now_ms=now_ms) for row in batch.to_pylist())
+        listed = problem_list(found, PageSpace(), store.path, limit=limit) or [note("no problems")]
+        lines = facts([fact("store", text(store.path, 500))])
+        return card(f"{store.broker_name}: {name}", "view", [note(view.about), lines, *listed])
     about = {column.name: column.about for column in view.columns}
     rows = table(view_batches(store, name, now_ms=now_ms), view.schema, PageSpace(), limit=limit, about=about)
     return card(f"{store.broker_name}: {name}", "view", [note(view.about), rows])
@@ -81,7 +88,7 @@ def store_card(store: Store) -> Html:
     """A store: path, broker, commitlog, state, and the topics with the most messages."""
     log = store.log
     count = f"{len(log.files):,} file{'s' * (len(log.files) != 1)}"
-    files = f"{count}, {log.size_bytes:,} bytes, from offset {log.min_offset:,}"
+    files = f"{count}, {size_text(log.size_bytes)}, from offset {log.min_offset}"
     lines = [("path", text(store.path, 500)), ("broker", text(store.broker_name)), ("commitlog", files)]
     parts: list[str] = []
     try:

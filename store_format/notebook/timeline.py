@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 import pyarrow as pa
 
 from store_format.display.page import Html, PageSpace, card, note, text
 from store_format.display.rows import plain_rows
+from store_format.display.table import time_text
+from store_format.display.units import duration_text
 
 _LINES_MAX = 500
 _GREY, _BLUE, _GREEN, _AMBER, _RED = "#808080", "#3b82f6", "#16a34a", "#d97706", "#dc2626"
@@ -52,6 +54,8 @@ def timeline(events: pa.Table, message_id: str) -> Html:
         parts.append(note("the store has no message with this id"))
     elif shown < events.num_rows:
         parts.append(note(f"the first {shown:,} of {events.num_rows:,} events"))
+    elif before is not None:
+        parts.append(note("times: UTC"))
     return card(message_id, "the life of a message", parts)
 
 
@@ -60,7 +64,7 @@ def _event_line(row: _Row, before: str | None) -> str:
     what = f"<b>{text(row['what'])}</b>"
     parts = [part for part in (what, _queue_and_offset(row), _group_text(row), _detail_text(row)) if part]
     return (
-        f'<div style="{_LINE}"><span style="{_WHEN}">{row["time"] or ""}</span>'
+        f'<div style="{_LINE}"><span style="{_WHEN}">{time_text(row["time"] or "")}</span>'
         f'<span style="{_SINCE}">{_since(before, row["time"])}</span>'
         f'<span style="{_DOT};background:{colour}"></span>'
         f'<span style="{_TEXT}">{" · ".join(parts)}</span></div>'
@@ -71,7 +75,7 @@ def _queue_and_offset(row: _Row) -> str:
     if row["topic"] is None:
         return ""
     queue = "" if row["queueId"] is None else f"-{row['queueId']}"
-    offset = "" if row["queueOffset"] is None else f" at {row['queueOffset']:,}"
+    offset = "" if row["queueOffset"] is None else f" at {row['queueOffset']}"
     return f"{text(row['topic'])}{queue}{offset}"
 
 
@@ -84,11 +88,8 @@ def _detail_text(row: _Row) -> str:
 
 
 def _since(before: str | None, now: str | None) -> str:
-    """The time since the previous event, in a suitable unit."""
+    """The time since the previous event."""
     if before is None or now is None:
         return ""
-    seconds = (datetime.fromisoformat(now) - datetime.fromisoformat(before)).total_seconds()
-    for size, unit in ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s")):
-        if abs(seconds) >= size:
-            return f"{seconds / size:+.1f} {unit}"
-    return f"{seconds * 1000:+.0f} ms"
+    ms = (datetime.fromisoformat(now) - datetime.fromisoformat(before)) // timedelta(milliseconds=1)
+    return f"{'+' * (ms >= 0)}{duration_text(ms)}"

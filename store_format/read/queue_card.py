@@ -20,7 +20,7 @@ def queue_card(queue: QueueRange, broker_name: str, newest: Iterable[pa.RecordBa
     """A page of the queue; an error that reading `newest` raises is a line of it."""
     lines = [
         ("broker", text(broker_name)),
-        ("offsets", f"{queue.min_offset:,} up to {queue.max_offset:,}, which is not in it yet"),
+        ("offsets", f"{queue.min_offset} to {queue.max_offset} (exclusive: the next message gets it)"),
         ("messages", f"{queue.max_offset - queue.min_offset:,}"),
     ]
     parts: list[str] = []

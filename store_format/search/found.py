@@ -7,6 +7,8 @@ from itertools import starmap
 
 import pyarrow as pa
 
+from store_format.display.units import size_text
+
 
 @dataclass(frozen=True, slots=True)
 class Searched:
@@ -26,9 +28,16 @@ class Searched:
     damaged_bytes: int
 
     def __str__(self) -> str:
+        return self._text(f"{self.bytes_scanned} bytes")
+
+    def for_people(self) -> str:
+        """The sentence with sizes in units, for cards."""
+        return self._text(size_text(self.bytes_scanned))
+
+    def _text(self, scanned: str) -> str:
         parts = [
             f"{len(self.index_files)} index files ({self.candidates} candidates)",
-            f"{self.bytes_scanned} bytes of the commitlog scanned",
+            f"{scanned} of the commitlog scanned",
         ]
         if self.unused:
             parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
@@ -53,7 +62,7 @@ class Found:
         from store_format.display.page import PageSpace, card, fact, facts, text
         from store_format.display.table import table
 
-        lines = [("found by", text(self.how)), ("searched", text(str(self.searched), 500))]
+        lines = [("found by", text(self.how)), ("searched", text(self.searched.for_people(), 500))]
         rows = table(self.table.to_batches(), self.table.schema, PageSpace(), total=self.table.num_rows)
         title = f"{self.table.num_rows:,} message{'s' * (self.table.num_rows != 1)}"
         return card(title, "found", [facts(starmap(fact, lines)), rows]).source

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from store_format.display.units import count_text, duration_text, size_text
+from store_format.display.units import count_text, duration_text, number_text, size_text
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
@@ -35,3 +35,15 @@ def test_durations(ms: int, text: str) -> None:
 
 def test_counts() -> None:
     assert [count_text(count) for count in (0, 999, 1000, -1_000_000)] == ["0", "999", "1,000", "-1,000,000"]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        *(("bytes", "118 KiB"), ("usedBytes", "118 KiB"), ("bytes_sum", "118 KiB"), ("lagMs_max", "2m00s")),
+        *(("physicalOffset", "120777"), ("bornTimestampMs", "120777"), ("bodyCRC", "120777")),
+        *(("messages", "120,777"), ("orders", "120,777"), ("", "120,777")),
+    ],
+)
+def test_numbers_of_a_page(name: str, text: str) -> None:
+    assert number_text(name, 120_777) == text

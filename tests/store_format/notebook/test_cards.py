@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from store_format.display.columns import batch_of
 from store_format.display.page import SIZE_MAX, Html, body, text
 from store_format.display.text import shown
+from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.notebook.cards import message_cards, store_card, table_card, view_card
 from store_format.notebook.timeline import timeline
@@ -221,7 +222,7 @@ def test_the_forms_of_a_broker_s_store(golden: Golden, name: str, unchanged: Unc
         store = MessageStore.open(str(root))
         pages = {form: read_page(source) for form, source in _forms(store)}
     assert [form for form, page in pages.items() if WARNING in page.classes] == []
-    assert f"{store.log.size_bytes:,} bytes" in pages["store"].text
+    assert f", {size_text(store.log.size_bytes)}, from offset {store.log.min_offset}" in pages["store"].text
     if store.has_consume_queues:
         assert (
             f"{sum(queue.max_offset - queue.min_offset for queue in store.queues()):,} in "
@@ -244,10 +245,40 @@ def test_numbers_and_times_of_a_table() -> None:
     assert '<th class="n">count</th><th class="n">ratio</th><th>yes</th><th>when</th>' in source
     assert (
         '<td class="n">1,234,567</td><td class="n">0.25</td><td>yes</td><td '
-        'class="t">2023-11-14T22:13:20.123Z</td>' in source
+        'class="t">22:13:20.123</td>' in source
     )
     assert '<td class="n z">–</td><td class="n">1,234.5</td>' in source
-    assert "2 rows" in read_page(source).text
+    assert "2 rows; times: 2023-11-14 UTC" in read_page(source).text
+
+
+def test_a_table_has_the_units_of_the_command_line() -> None:
+    days = pa.array([1_700_000_000_123_000, 1_700_086_400_123_000], pa.timestamp("us", tz="UTC"))
+    rows = pa.table(
+        {
+            "lagBytes": [414_777_780, 159],
+            "lagMs": [76_336_958, 0],
+            "lagMessages_sum": [1_000_000, 1],
+            "queueOffset": [120_777, 0],
+            "storeTimestamp": days,
+        }
+    )
+    source = table_card(rows.to_batches(), rows.schema, "rows").source
+    for cell in ("396 MiB", "159 B", "21h12m", "1,000,000", "120777"):
+        assert f'<td class="n">{cell}</td>' in source
+    assert '<td class="t">2023-11-14 22:13:20.123</td>' in source  # two days: each cell has its date
+    assert "2 rows; times: UTC" in read_page(source).text
+    card = message_cards(
+        [{"topic": "T", "queueId": 1, "queueOffset": 1234, "bornTimestamp": days[0].as_py()}]
+    )
+    page = read_page(card.source).text
+    assert page.startswith("T-1 at 1234")
+    assert "bornTimestamp2023-11-14 22:13:20.123 UTC" in page
+
+
+def test_advice_is_never_cut() -> None:
+    sentence = "Copy the store first. " * 30
+    rows = pa.table({"file": ["a"], "advice": [sentence]})
+    assert sentence in read_page(table_card(rows.to_batches(), rows.schema, "rows").source).text
 
 
 def test_a_view_says_how_many_rows_it_shows(golden: Golden) -> None:
@@ -274,7 +305,7 @@ def test_the_life_of_a_message(golden: Golden) -> None:
     ]
     places = [text_.index(what) for what in order]
     assert places == sorted(places)
-    assert "+10.0 s" in text_  # between the retry's wait and the retry
+    assert "+9.9s" in text_  # between the retry's wait and the retry
     assert "no message with this id" in _page(timeline(store.trace("none"), "none")).text
 
 
@@ -282,6 +313,7 @@ def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
     store = MessageStore.open(str(root))
     assert "no problems" in read_page(store.diagnose()._repr_html_()).text
+    assert "no problems" in _page(view_card(store, "problems")).text
     log = root / "commitlog" / "00000000000000262144"
     data = bytearray(log.read_bytes())
     data[4:8] = b"bad!"
@@ -293,8 +325,15 @@ def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
     assert page.rows == 0  # lines that wrap: in a table the advice lay outside the card
     for problem in found:
         assert f"advice{problem.advice}" in text_
-    assert f"damage{found.summary.damage_bytes:,} bytes" in text_
+    assert f"damage{found.summary.damage_bytes} B" in text_
+    assert f"commitlog1.0 MiB ({store.log.size_bytes:,} bytes) in 4 files" in text_
     assert "0x62616421" in text_
+    assert text_.count(str(root)) == 1  # files are named from the store's directory on
+    assert "damage commitlog/00000000000000262144 at byte " in text_
+    view = _page(view_card(store, "problems"))
+    assert view.text.count(str(root)) == 1
+    assert f"advice{found[0].advice}" in view.text
+    assert "the first 1 problems; more follow" in _page(view_card(store, "problems", limit=1)).text
 
 
 def test_a_page_is_short_where_no_notebook_shows_it(golden: Golden) -> None:
