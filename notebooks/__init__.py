@@ -1,3 +1,1 @@
-"""Notebooks over stores that real brokers wrote, kept with their outputs; `python -m notebooks.run` runs and
-rewrites them.
-"""
+"""Notebooks over the demo store, kept with their outputs; `python -m notebooks.run` rewrites them."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
+import shutil
 import sys
 import tempfile
 import time
@@ -38,10 +40,7 @@ def run(name: str, into: Path) -> float:
     began = time.perf_counter()
     with tempfile.TemporaryDirectory(prefix="rmqlog-notebook-") as directory:
         place = os.path.realpath(directory)
-        # Charts are kept as pictures, without a line about it in each notebook.
-        startup = Path(place) / ".ipython" / "profile_default" / "startup"
-        startup.mkdir(parents=True)
-        (startup / "pictures.py").write_text("import bundled\n\nbundled.charts_as_pictures()\ndel bundled\n")
+        _prepare(Path(place))
         # Kernels and settings that the user has for Jupyter do not count: this Python is the one to run.
         os.environ |= {
             "JUPYTER_DATA_DIR": f"{place}/.jupyter",
@@ -66,7 +65,7 @@ def run(name: str, into: Path) -> float:
         notebook.cells.remove(check)
         for cell in notebook.cells:
             if cell.cell_type == "code":
-                cell.outputs = [_tidy(_relative(output, f"{place}/")) for output in cell.outputs]
+                cell.outputs = [_tidy(_relative(output, place)) for output in cell.outputs]
                 cell.metadata.pop("execution", None)
     notebook.metadata = {
         "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -76,14 +75,51 @@ def run(name: str, into: Path) -> float:
     return time.perf_counter() - began
 
 
+_STARTUP = """
+import warnings
+
+from notebooks.pictures import charts_as_pictures
+
+charts_as_pictures()
+# Of the test tools, which one of PySpark's own modules imports.
+warnings.filterwarnings("ignore", "PySpark does not yet fully support pandas", FutureWarning)
+del charts_as_pictures, warnings
+"""
+
+_SPARK_DEFAULTS = """
+spark.driver.bindAddress 127.0.0.1
+spark.driver.host 127.0.0.1
+spark.ui.enabled false
+spark.ui.showConsoleProgress false
+spark.sql.session.timeZone UTC
+spark.sql.shuffle.partitions 2
+spark.sql.adaptive.enabled false
+spark.sql.warehouse.dir {place}/warehouse
+"""
+
+
+def _prepare(place: Path) -> None:
+    """Settings of the kernel and of Spark, so that notebooks need no line for them."""
+    profile = place / ".ipython" / "profile_default"
+    (profile / "startup").mkdir(parents=True)
+    (profile / "startup" / "notebook.py").write_text(_STARTUP)
+    # What a JVM prints goes to the terminal of this process, not into the notebook.
+    (profile / "ipython_kernel_config.py").write_text("c.IPKernelApp.capture_fd_output = False\n")
+    (place / "conf").mkdir()
+    (place / "conf" / "spark-defaults.conf").write_text(_SPARK_DEFAULTS.format(place=place))
+    shutil.copy(HERE.parent / "conf" / "log4j2.properties", place / "conf")
+
+
 def _environment(place: str) -> dict[str, str]:
     """What a kernel is started with: this checkout, this Python, and nothing of the user's own Jupyter."""
-    paths = [str(HERE.parent), str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    paths = [str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join(paths),
         "IPYTHONDIR": f"{place}/.ipython",
+        "SPARK_CONF_DIR": f"{place}/conf",
         "SPARK_LOCAL_IP": "127.0.0.1",
+        "TMPDIR": place,  # where the demo store is made
         # A notebook lives too short for the JVM's second compiler and its parallel collector to pay.
         "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
         "TZ": "UTC",
@@ -93,15 +129,15 @@ def _environment(place: str) -> dict[str, str]:
     return environment
 
 
-def _relative(value: Any, prefix: str) -> Any:  # Any: JSON
-    """Paths below the directory it ran in, as if the notebook had run beside them."""
+def _relative(value: Any, place: str) -> Any:  # Any: JSON
+    """Paths below the directory of the demo store, as if the notebook had run beside it."""
     if isinstance(value, str):
-        return value.replace(prefix, "")
+        return re.sub(re.escape(place) + "/(rmqlog-demo-[^/]+/)?", "", value)
     if isinstance(value, list):
-        return [_relative(each, prefix) for each in value]
+        return [_relative(each, place) for each in value]
     if isinstance(value, dict):
         for key in value:
-            value[key] = _relative(value[key], prefix)
+            value[key] = _relative(value[key], place)
     return value
 
 

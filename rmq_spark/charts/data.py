@@ -24,6 +24,7 @@ from rmq_spark.charts.counting import (
     with_ones,
 )
 from store_format.display.text import shown
+from store_format.display.units import duration_text
 from store_format.errors import OptionError
 from store_format.views.lag import LAG_COLUMNS
 
@@ -246,17 +247,12 @@ def _bucket_bounds(buckets: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArr
 def _delay_label(low: int, high: int) -> str:
     if high < 0:
         return "below 0"
-    return _span(low) if low == high else f"{_span(low)} – {_span(high)}"
+    return _length(low) if low == high else f"{_length(low)} – {_length(high)}"
 
 
-_UNITS = ((31_557_600_000, "years"), (86_400_000, "d"), (3_600_000, "h"), (60_000, "min"), (1000, "s"))
-
-
-def _span(ms: int) -> str:
-    for size, unit in _UNITS:
-        if ms >= size:
-            return f"{ms / size:.1f} {unit}"
-    return f"{ms} ms"
+def _length(ms: int) -> str:
+    """A duration, with a unit for 0, too."""
+    return duration_text(ms) if ms else "0ms"
 
 
 def _percentiles(high: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator[str]:
@@ -264,10 +260,10 @@ def _percentiles(high: NDArray[np.int64], counts: NDArray[np.int64]) -> Iterator
     if len(high):
         summed = np.cumsum(counts)
         half, most = (
-            _span(max(int(high[np.searchsorted(summed, np.ceil(summed[-1] * share))]), 0))
+            _length(max(int(high[np.searchsorted(summed, np.ceil(summed[-1] * share))]), 0))
             for share in (0.5, 0.99)
         )
-        yield f"half of {int(summed[-1])} messages within {half}, 99 % within {most}"
+        yield f"half of {int(summed[-1]):,} messages within {half}, 99 % within {most}"
 
 
 # ---- names -------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_spark.charts.axes import count_axis, highest, size_axis, topic_colour
 from rmq_spark.charts.counting import Source, messages_of
 from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
 from rmq_spark.charts.view_data import lag_rows
@@ -49,27 +50,24 @@ def rate(
     drawn = rate_data(messages_of(source, topic))
     base = in_steps(drawn).mark_rect().properties(width=_WIDTH, height=_HEIGHT)
     panels = []
-    for name, label in (("messagesPerSecond", "messages / s"), ("bytesPerSecond", "bytes / s")):
+    for name, label, axis in (
+        ("messagesPerSecond", "messages / s", count_axis),
+        ("bytesPerSecond", "size / s", size_axis),
+    ):
         # mark_bar does not stack bars with a width in time; the transform does.
         stacked = base.transform_stack(stack=name, as_=["low", "high"], groupby=["startMs"])
         panels.append(
             stacked.encode(
                 x=time_axis(drawn),
                 x2="stopMs",
-                y=alt.Y("low:Q", title=label, axis=alt.Axis(format=_format(drawn, name), tickCount=5)),
+                y=alt.Y("low:Q", title=label, axis=axis(highest(drawn.table, name, "startMs"))),
                 y2="high:Q",
-                color=alt.Color("topic:N", title=None, sort=None),
+                color=topic_colour(),
                 tooltip=["topic:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
             )
         )
     chart: alt.VConcatChart = alt.vconcat(*panels, title=titled(title, drawn))
     return chart
-
-
-def _format(drawn: Drawn, name: str) -> str:
-    """`~s` writes 0.3 as 300m, which reads as megabytes or minutes; it is for rates above 1."""
-    highest = pc.max(drawn.table[name]).as_py() or 0
-    return "~s" if highest >= 1 else "~g"
 
 
 def heat_map(
@@ -98,7 +96,7 @@ def heat_map(
                 f"{name}:Q",
                 title=name,
                 scale=alt.Scale(scheme="yellowgreenblue", domainMin=0),
-                legend=alt.Legend(format="~s"),
+                legend=alt.Legend(format=count_axis(pc.max(drawn.table[name]).as_py() or 0).format),
             ),
             tooltip=["queue:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
         )
@@ -122,12 +120,15 @@ def latency(
     data = alt.Chart(inline_rows(drawn.table))
     bars = data.mark_bar().encode(
         x=x,
-        y=alt.Y("messages:Q", title="messages", axis=alt.Axis(format="~s", tickCount=6)),
-        color=alt.Color("topic:N", title=None, sort=None),
+        y=alt.Y("messages:Q", title="messages", axis=count_axis(highest(drawn.table, "messages", "delay"))),
+        color=topic_colour(),
         tooltip=["topic:N", "delay:O", "messages:Q"],
     )
-    sums = data.mark_text(dy=-6, color="#333").encode(
-        x=x, y="sum(messages):Q", text=alt.Text("sum(messages):Q", format=",")
+    sums = (
+        data.transform_aggregate(total="sum(messages)", groupby=["delay"])
+        .transform_filter("datum.total > 0")
+        .mark_text(dy=-6, color="#333")
+        .encode(x=x, y="total:Q", text=alt.Text("total:Q", format=","))
     )
     chart: alt.LayerChart = (bars + sums).properties(
         width=_WIDTH, height=_HEIGHT * 2, title=titled(title, drawn)
@@ -154,7 +155,7 @@ def lag(
     drawn = lag_data(lag_rows(source, topic, group))
     header = alt.Header(labelOrient="top", labelAnchor="start", labelFontWeight="bold", labelPadding=2)
     chart: alt.FacetChart = (
-        alt.layer(*_lag_layers(), data=inline_rows(drawn.table))
+        alt.layer(*_lag_layers(_longest(drawn.table)), data=inline_rows(drawn.table))
         .properties(width=_WIDTH, height=alt.Step(_ROW))
         .facet(row=alt.Row("group:N", title=None, sort=None, header=header))
         .resolve_scale(y="independent")
@@ -163,15 +164,19 @@ def lag(
     return chart
 
 
-def _lag_layers() -> tuple[alt.Chart, alt.Chart, alt.Chart]:
+def _longest(lag: pa.Table) -> float:
+    """The messages of the longest bar."""
+    sums = pc.add(pc.fill_null(lag["readable"], 0), pc.fill_null(lag["lost"], 0))
+    return float(pc.max(sums).as_py() or 0)
+
+
+def _lag_layers(longest: float) -> tuple[alt.Chart, alt.Chart, alt.Chart]:
     """The bars, the texts of queues without a bar, and the numbers behind the bars."""
     import altair as alt
 
     data = alt.Chart().transform_calculate(behind="datum.readable + datum.lost")
     queue = alt.Y("queue:N", title=None, sort=None, axis=alt.Axis(labelLimit=260))
-    messages = alt.X(
-        "messages:Q", title="messages behind", axis=alt.Axis(format="~s", tickMinStep=1, tickCount=8)
-    )
+    messages = alt.X("messages:Q", title="messages behind", axis=count_axis(longest, 8, whole=True))
     part = alt.Color(
         "part:N",
         title=None,
@@ -240,6 +245,7 @@ def time_axis(drawn: Drawn, what: str = "stored") -> alt.X:
     axis = alt.Axis(
         values=list(range(-(-first // step) * step, stop + 1, step)),
         labelExpr=f"utcFormat(datum.value, '{labels}')",
+        labelFlush=False,  # a first label that is moved covers the second
     )
     title = f"{what}, from {np.datetime64(first, 'ms').astype('datetime64[D]')} (UTC)"
     return alt.X("startMs:Q", title=title, scale=alt.Scale(zero=False, nice=False), axis=axis)

@@ -15,6 +15,7 @@ import pyarrow as pa
 from rmq_spark.charts.data import Drawn, harmless
 from rmq_spark.charts.drawing import inline_rows, require_altair, titled
 from rmq_spark.charts.log_parts import CELLS, FileParts, LogParts, Part, read_log_parts
+from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.views.files import index_files, queue_files
 
@@ -36,6 +37,7 @@ _NAMES = {
     Part.UNWRITTEN: "not written yet",
     Part.UNREAD: "not read",
 }
+_RED = "#c92a2a"  # of the text of a damaged file
 _COLOURS = ("#4c78a8", "#eeca3b", "#e45756", "#dddddd", "#b3a2c7")  # in the order of _NAMES
 _SCHEMA = pa.schema(
     {
@@ -133,7 +135,8 @@ def _bars_and_numbers() -> tuple[alt.Chart, alt.Chart]:
     tooltip = ["name:N", "part:N", "numbers:N"]
     bars = alt.Chart().mark_bar().encode(x=share, x2="high:Q", y=name, color=part, tooltip=tooltip)
     first = alt.Chart().transform_filter("datum.low == 0")
-    numbers = first.mark_text(align="left", dx=6, color="#333")
+    red = alt.condition("test(/damaged|missing|no files/, datum.numbers)", alt.value(_RED), alt.value("#333"))
+    numbers = first.mark_text(align="left", dx=6).encode(color=red)
     return bars, numbers.encode(x=alt.value(_WIDTH), y=name, text="numbers:N")
 
 
@@ -156,13 +159,13 @@ def _log_pieces(parts: FileParts) -> Iterator[_Piece]:
 
 def _log_numbers(parts: FileParts) -> str:
     if parts.is_missing:
-        return f"missing: {parts.file.size:,} bytes"
+        return f"missing: {size_text(parts.file.size)}"
     if (parts.cells == Part.UNREAD).all():
-        return f"{parts.file.size:,} bytes, not read"
+        return f"{size_text(parts.file.size)}, not read"
     if not parts.cells.any():
         return "nothing written yet"
-    damage = f", {parts.damage_bytes:,} damaged" if parts.damage_bytes else ""
-    return f"{parts.message_bytes:,} bytes{damage}"
+    damage = f", {size_text(parts.damage_bytes)} damaged" if parts.damage_bytes else ""
+    return f"{size_text(parts.message_bytes)}{damage}"
 
 
 def _log_notes(log: LogParts) -> Iterator[str]:
@@ -170,7 +173,7 @@ def _log_notes(log: LogParts) -> Iterator[str]:
         damaged = f", {log.damaged_left_out:,} of them with damage" if log.damaged_left_out else ""
         yield f"{log.left_out:,} older commitlog files are not drawn{damaged}"
     if log.unread_bytes:
-        unread = f"{log.unread_bytes:,} bytes of the commitlog"
+        unread = f"{size_text(log.unread_bytes)} of the commitlog"
         yield f"the oldest {unread} were not read; read_bytes_max= reads more"
 
 
@@ -196,7 +199,7 @@ def _queue_fills(store: Store) -> Iterator[_Fill]:
             entries, used, total = sums.get(name, (0, 0, 0))
             sums[name] = (entries + fill.entries, used + fill.used, total + size)
     for (topic, queue_id), length in lengths.items():
-        yield _Fill(f"{topic}-{queue_id}", 0, 1.0, f"{length:,} bytes, damaged" if length else "no files")
+        yield _Fill(f"{topic}-{queue_id}", 0, 1.0, f"{size_text(length)}, damaged" if length else "no files")
     for name, (entries, used, total) in sums.items():
         yield _Fill(name, entries, used / total if total else 0.0)
 

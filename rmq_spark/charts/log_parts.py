@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from store_format.read.store import Store
 
 CELLS = 560  # cells of a file of full length
+_DAMAGE_CELLS_MIN = 3
 
 
 class Part(IntEnum):
@@ -44,10 +45,11 @@ class FileParts:
     is_missing: bool = False
 
     def mark(self, start: int, stop: int, part: Part) -> None:
-        """Marks the bytes [start, stop) of the file; at least one cell, so that small damage is visible."""
+        """Marks the bytes [start, stop) of the file: at least one cell, of damage three, to be visible."""
         count, size = len(self.cells), max(self.file.size, 1)
         first = min(start * count // size, count - 1)
-        cells = self.cells[first : max(-(-stop * count // size), first + 1)]
+        least = _DAMAGE_CELLS_MIN if part is Part.DAMAGE else 1
+        cells = self.cells[first : max(-(-stop * count // size), first + least)]
         np.maximum(cells, np.uint8(part), out=cells)
 
     def fill(self, part: Part) -> None:

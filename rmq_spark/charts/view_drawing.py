@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rmq_spark.charts.axes import count_axis, highest, size_axis, topic_colour
 from rmq_spark.charts.data import Drawn
 from rmq_spark.charts.drawing import in_steps, inline_rows, lag, rate, require_altair, time_axis, titled
 from rmq_spark.charts.view_data import dead_letters_data, delayed_data, disk_use_data, lag_rows
+from store_format.display.units import size_text
 from store_format.names import is_system_topic
 
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 _WIDTH, _HEIGHT = 640, 130
 
 
-def disk_use(source: Store | LogCluster, *, title: str = "Commitlog bytes by day and topic") -> alt.Chart:
+def disk_use(source: Store | LogCluster, *, title: str = "Commitlog size by day and topic") -> alt.LayerChart:
     """The bytes of each topic in the commitlog, by day of the store time (UTC), of a store or a cluster.
 
     Example: `charts.disk_use(rmq_spark.open("/data/store"))`.
@@ -30,17 +32,30 @@ def disk_use(source: Store | LogCluster, *, title: str = "Commitlog bytes by day
     import altair as alt
 
     drawn = disk_use_data(source)
-    chart: alt.Chart = (
+    longest = highest(drawn.table, "bytes", "day")
+    scale = alt.Scale(
+        domain=[0, max(longest, 1) * 1.12], nice=False
+    )  # room for the number of the longest bar
+    bars = (
         alt.Chart(inline_rows(drawn.table))
         .mark_bar()
         .encode(
-            x=alt.X("bytes:Q", title="bytes", axis=alt.Axis(format="~s", tickCount=8)),
+            x=alt.X("bytes:Q", title="size", axis=size_axis(longest, 8), scale=scale),
             y=alt.Y("day:O", title=None),
-            color=alt.Color("topic:N", title=None, sort=None),
+            color=topic_colour(),
             order=alt.Order("bytes:Q", sort="descending"),
             tooltip=["day:O", "topic:N", "messages:Q", "bytes:Q"],
         )
-        .properties(width=_WIDTH, height=alt.Step(24), title=titled(title, drawn))
+    )
+    sums = drawn.table.group_by("day").aggregate([("bytes", "sum")]).rename_columns(["day", "bytes"])
+    texts = pa.array([size_text(size) for size in sums["bytes"].to_pylist()], pa.string())
+    numbers = (
+        alt.Chart(inline_rows(sums.append_column("text", texts)))
+        .mark_text(align="left", dx=4, color="#333")
+        .encode(x="bytes:Q", y="day:O", text="text:N")
+    )
+    chart: alt.LayerChart = (bars + numbers).properties(
+        width=_WIDTH, height=alt.Step(24), title=titled(title, drawn)
     )
     return chart
 
@@ -68,6 +83,8 @@ def _bars(drawn: Drawn, title: str, time: str, series: str) -> alt.Chart:
     require_altair()
     import altair as alt
 
+    axis = count_axis(highest(drawn.table, "messages", "startMs"), whole=True)
+
     chart: alt.Chart = (
         in_steps(drawn)
         .mark_rect()
@@ -75,9 +92,9 @@ def _bars(drawn: Drawn, title: str, time: str, series: str) -> alt.Chart:
         .encode(
             x=time_axis(drawn, time),
             x2="stopMs",
-            y=alt.Y("low:Q", title="messages", axis=alt.Axis(format="~s", tickCount=5, tickMinStep=1)),
+            y=alt.Y("low:Q", title="messages", axis=axis),
             y2="high:Q",
-            color=alt.Color("topic:N", title=series, sort=None),
+            color=topic_colour(series),
             tooltip=[alt.Tooltip("topic:N", title=series), "messages:Q", "bytes:Q", "from:N", "to:N"],
         )
         .properties(width=_WIDTH, height=_HEIGHT, title=titled(title, drawn))

@@ -11,13 +11,17 @@ import time
 
 from rmq_spark.demo.broker import STORM_MS, Broker, steps_until, write_groups
 from rmq_spark.demo.shop import messages_until
+from rmq_spark.store import LogStore
+from store_format.files.scratch import directory_until_exit
 from store_format.store import MessageStore
 
 __all__ = ["create"]
 
 
-def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> MessageStore:
-    """Creates the demo store at `path`, a new or empty directory, and returns it.
+def create(path: str | None = None, *, end_ms: int | None = None, orders: int = 8000) -> LogStore:
+    """Creates the demo store at `path`, a new or empty directory, and returns it as `rmq_spark.open` does.
+
+    Without a path the store is in the system's directory for temporary files until this process ends.
 
     The last message is stored just before `end_ms` (ms since 1970, by default the clock), the first three
     days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB. A store that
@@ -35,10 +39,12 @@ def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> Messa
 
         from rmq_spark import demo
 
-        store = demo.create("/tmp/shop")
-        store.view("lag")
+        store = demo.create()
+        store.messages("Orders").head(5)
     """
     end_hour = 12 if end_ms is None else None
+    if path is None:
+        path = os.path.join(directory_until_exit("rmqlog-demo-"), "shop")
     end_ms = time.time_ns() // 1_000_000 if end_ms is None else end_ms
     MessageStore.create(
         path,
@@ -58,4 +64,4 @@ def create(path: str, *, end_ms: int | None = None, orders: int = 8000) -> Messa
     store.flush()
     write_groups(store, end_ms)
     broker.date_files(store)
-    return MessageStore.open(path)
+    return LogStore.open(path)

@@ -29,18 +29,19 @@ margin:6px 0;overflow-x:auto}
 .rmqlog .k{font-size:11px;font-weight:400;opacity:.65;margin-left:8px}
 .rmqlog .s{font-weight:600;margin:12px 0 4px}
 .rmqlog .f{display:grid;grid-template-columns:max-content 1fr;gap:1px 14px;margin:0 0 6px}
-.rmqlog .f dt{opacity:.65;font-weight:400;margin:0;padding:0}
-.rmqlog .f dd{margin:0;padding:0;overflow-wrap:anywhere;overflow:hidden;font-variant-numeric:tabular-nums}
+.rmqlog .f dt{opacity:.65;font-weight:400;margin:0;padding:0;width:auto;white-space:nowrap}
+.rmqlog .f dd{margin:0;padding:0;width:auto;overflow-wrap:anywhere;overflow:hidden;
+font-variant-numeric:tabular-nums}
 .rmqlog table.r{border-collapse:collapse;border:0;margin:4px 0;font-size:12px;color:inherit;
 table-layout:auto}
 .rmqlog table.r tr th,.rmqlog table.r tr td{border:0;padding:3px 10px;text-align:left;vertical-align:top;
-max-width:32em;overflow-wrap:anywhere;min-width:3em;color:inherit;background:none}
+max-width:32em;overflow-wrap:break-word;color:inherit;background:none}
 .rmqlog table.r tr th{border-bottom:1px solid rgba(128,128,128,.6);font-weight:600;white-space:nowrap}
 .rmqlog table.r tbody tr{border:0;border-bottom:1px solid rgba(128,128,128,.18);background:none}
 .rmqlog table.r tbody tr:hover{background:rgba(128,128,128,.12)}
 .rmqlog table.r tr .n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 .rmqlog table.r tr .t{white-space:nowrap;font-variant-numeric:tabular-nums}
-.rmqlog table.r tr .l{min-width:14em}
+.rmqlog table.r tr .l{min-width:14em;overflow-wrap:anywhere}
 .rmqlog table.r tr .z{opacity:.45}
 .rmqlog .e{color:#ea580c;background:rgba(234,88,12,.14);border-radius:2px;
 font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em}

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable
 from functools import cache
 
-_SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+SIZES = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 _SECOND, _MINUTE, _HOUR, _DAY = 1000, 60_000, 3_600_000, 86_400_000
 _COUNTS = frozenset(
     (
@@ -38,10 +38,10 @@ def size_text(size: int) -> str:
     ['159 B', '1.5 KiB', '396 MiB', '1.0 GiB']
     """
     sign, left, power = "-" if size < 0 else "", float(abs(size)), 0
-    while round(left) >= 1024 and power < len(_SIZES) - 1:
+    while round(left) >= 1024 and power < len(SIZES) - 1:
         left, power = left / 1024, power + 1
     digits = 1 if power and round(left, 1) < 10 else 0
-    return f"{sign}{left:.{digits}f} {_SIZES[power]}"
+    return f"{sign}{left:.{digits}f} {SIZES[power]}"
 
 
 def duration_text(ms: int) -> str:

@@ -25,7 +25,9 @@ _COLOURS = (
     ("passed", _GREEN),
 )  # fmt: skip
 
-_LINE = "display:grid;grid-template-columns:13.5em 5.5em 1.4em 1fr;align-items:baseline"
+_DATE = 10  # characters of a date
+_LINE = "display:grid;align-items:baseline"
+_COLUMNS = "grid-template-columns:13.5em 5.5em 1.4em 1fr"
 _WHEN = "white-space:nowrap;font-variant-numeric:tabular-nums"
 _SINCE = "white-space:nowrap;text-align:right;padding-right:6px;opacity:.6;font-variant-numeric:tabular-nums"
 _DOT = "display:inline-block;width:10px;height:10px;border-radius:5px;position:relative;z-index:1"
@@ -42,8 +44,11 @@ def timeline(events: pa.Table, message_id: str) -> Html:
     space, parts, shown = PageSpace(), [], 0
     before: str | None = None
     standing = False
-    for row in (row for batch in events.to_batches() for row in plain_rows(batch)):
-        piece = _event_line(row, before)
+    rows = [row for batch in events.slice(0, _LINES_MAX + 1).to_batches() for row in plain_rows(batch)]
+    dates = {time_text(row["time"])[:_DATE] for row in rows if row["time"] is not None}
+    date = dates.pop() if len(dates) == 1 else ""
+    for row in rows:
+        piece = _event_line(row, before, date)
         if row["time"] is None and not standing:
             piece, standing = '<div class="s">positions of the groups now</div>' + piece, True
         if shown == _LINES_MAX or not space.takes(piece):
@@ -55,16 +60,18 @@ def timeline(events: pa.Table, message_id: str) -> Html:
     elif shown < events.num_rows:
         parts.append(note(f"the first {shown:,} of {events.num_rows:,} events"))
     elif before is not None:
-        parts.append(note("times: UTC"))
+        parts.append(note(f"times: {date} UTC" if date else "times: UTC"))
     return card(message_id, "the life of a message", parts)
 
 
-def _event_line(row: _Row, before: str | None) -> str:
+def _event_line(row: _Row, before: str | None, date: str) -> str:
     colour = next((colour for start, colour in _COLOURS if row["what"].startswith(start)), _GREY)
     what = f"<b>{text(row['what'])}</b>"
     parts = [part for part in (what, _queue_and_offset(row), _group_text(row), _detail_text(row)) if part]
+    time = time_text(row["time"] or "").removeprefix(f"{date} ")
+    columns = "grid-template-columns:6.5em 5.5em 1.4em 1fr" if date else _COLUMNS
     return (
-        f'<div style="{_LINE}"><span style="{_WHEN}">{time_text(row["time"] or "")}</span>'
+        f'<div style="{_LINE};{columns}"><span style="{_WHEN}">{time}</span>'
         f'<span style="{_SINCE}">{_since(before, row["time"])}</span>'
         f'<span style="{_DOT};background:{colour}"></span>'
         f'<span style="{_TEXT}">{" · ".join(parts)}</span></div>'

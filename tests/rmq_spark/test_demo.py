@@ -5,6 +5,9 @@ messages; and it is a sound store.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -111,3 +114,19 @@ def test_it_does_not_overwrite_and_is_the_same_each_time(shop: MessageStore, tmp
     assert again.queue("Payments", 1).to_table(columns=keys) == shop.queue("Payments", 1).to_table(
         columns=keys
     )
+
+
+@pytest.mark.process
+def test_without_a_path_it_is_gone_when_the_process_ends(tmp_path: Path) -> None:
+    code = (
+        "from rmq_spark import demo; store = demo.create(orders=20); "
+        "print(store.path, store.messages('Orders', since='-4d').to_table().num_rows)"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd="/", env=environment, capture_output=True, text=True, check=True
+    )
+    path, count = done.stdout.split()
+    assert path.startswith(f"{tmp_path}/rmqlog-demo-")
+    assert int(count) > 20
+    assert not list(tmp_path.glob("rmqlog-demo-*"))

@@ -17,6 +17,7 @@ import pytest
 from rmq_spark import charts
 from rmq_spark.charts.data import Drawn
 from rmq_spark.charts.log_parts import CELLS, LogParts, Part, read_log_parts
+from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
@@ -95,7 +96,7 @@ def test_one_damaged_byte_is_seen(tmp_path: Path) -> None:
     assert _share(log, Part.DAMAGE)[0] > 0
     drawn = _map(store.root)
     assert _parts(drawn)["damaged"] == 1
-    assert any(numbers.endswith(f"{size:,} damaged") for numbers in _numbers(drawn))
+    assert any(numbers.endswith(f", {size_text(size)} damaged") for numbers in _numbers(drawn))
 
 
 def test_a_missing_file_is_drawn(golden: Golden, tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ def test_a_missing_file_is_drawn(golden: Golden, tmp_path: Path) -> None:
     (root / "commitlog" / "00000000000000262144").unlink()
     assert [parts.is_missing for parts in _read(root).files] == [False, True, False, False]
     drawn = _map(root)
-    assert "missing: 262,144 bytes" in _numbers(drawn)
+    assert "missing: 256 KiB" in _numbers(drawn)
     assert _parts(drawn)["damaged"] == 1
 
 
@@ -121,9 +122,9 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
     assert _share(log, Part.UNREAD) == [1.0, 0.0]
     assert log.unread_bytes == FILE_SIZE
     drawn = _map(store.root, FILE_SIZE)
-    assert f"{FILE_SIZE:,} bytes, not read" in _numbers(drawn)
+    assert f"{size_text(FILE_SIZE)}, not read" in _numbers(drawn)
     assert drawn.notes[0] == (
-        f"the oldest {FILE_SIZE:,} bytes of the commitlog were not read; read_bytes_max= reads more"
+        f"the oldest {size_text(FILE_SIZE)} of the commitlog were not read; read_bytes_max= reads more"
     )
 
 
@@ -196,7 +197,7 @@ def test_the_chart_draws_the_rows(golden: Golden) -> None:
     (values,) = charts.file_map(store).to_dict()["datasets"].values()
     assert values == charts.file_map_data(store).table.to_pylist()
     assert {"RMQ_SYS_TRANS_HALF_TOPIC-0"} <= {row["name"] for row in values}
-    assert "240,121 bytes" in {row["numbers"] for row in values}
+    assert "234 KiB" in {row["numbers"] for row in values}
 
 
 def test_hostile_names_cannot_leave_the_page(tmp_path: Path) -> None:
@@ -237,4 +238,4 @@ def test_a_queue_with_damaged_files_is_drawn_in_red(tmp_path: Path) -> None:
     assert {row["name"] for row in _rows(drawn, "consume queues")} == before
     first = _rows(drawn, "consume queues")[0]
     assert (first["name"], first["part"], first["low"], first["high"]) == ("Orders-0", "damaged", 0.0, 1.0)
-    assert first["numbers"] == f"{length:,} bytes, damaged"
+    assert first["numbers"] == f"{size_text(length)}, damaged"
