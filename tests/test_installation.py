@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -20,6 +21,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+
+from tests.support.doc_pages import blocks
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "rmq-spark"
@@ -180,3 +183,14 @@ def test_the_extra_all_brings_spark_charts_and_pandas(clean: Path, golden: Calla
     assert _run(python, "-c", SPARK, store, directory=clean).splitlines()[-1] == "1326"
     assert _run(python, "-c", PICTURES, store, directory=clean).splitlines()[-1] == "True"
     assert (clean / "lag.svg").read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_what_the_readme_tells_to_type_first_runs_there(clean: Path, tmp_path: Path) -> None:
+    """The lines behind `pip install`: the environment has what that line installs."""
+    first = next(blocks((ROOT / "README.md").read_text(encoding="utf-8")))
+    install, *lines = first.text.replace("/tmp/", f"{tmp_path}/").splitlines()[2:]
+    assert install == "pip install '.[all]'"
+    _link(_brought(_required_by(clean), {"all"}), clean)
+    printed = [_run("bash", "-c", line, directory=clean) for line in lines]
+    assert "32,522 messages of three days" in printed[0]
+    assert re.search(r"^CG_report +Orders +19,750 ", printed[-1], re.MULTILINE)

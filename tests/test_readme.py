@@ -1,6 +1,6 @@
 """The READMEs: short, and what they tell people to type is run as it stands.
 
-`/tmp/shop` is the demo store, with a fixed end. tests/docs/journeys installs word by word.
+`/tmp/shop` is the demo store, with a fixed end. tests/test_installation.py runs the first block, too.
 """
 
 from __future__ import annotations
