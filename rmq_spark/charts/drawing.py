@@ -35,7 +35,7 @@ _TICKS_MS = (
 
 
 def rate(
-    source: Source, *, topic: str | None = None, title: str = "Messages and bytes over time"
+    source: Source, topic: str | None = None, *, title: str = "Messages and bytes over time"
 ) -> alt.VConcatChart:
     """Messages and bytes a second by store time, one colour a topic.
 
@@ -71,7 +71,7 @@ def rate(
 
 
 def heat_map(
-    source: Source, *, topic: str | None = None, bytes_: bool = False, title: str = "Queues over time"
+    source: Source, topic: str | None = None, *, bytes_: bool = False, title: str = "Queues over time"
 ) -> alt.Chart:
     """The busy times of each queue; `bytes_` colours by bytes instead of messages.
 
@@ -106,7 +106,7 @@ def heat_map(
 
 
 def latency(
-    source: Source, *, topic: str | None = None, title: str = "From the producer's clock to the broker's"
+    source: Source, topic: str | None = None, *, title: str = "From the producer's clock to the broker's"
 ) -> alt.LayerChart:
     """Messages by the time from born to stored.
 
@@ -138,8 +138,8 @@ def latency(
 
 def lag(
     source: Store | LogCluster | pa.Table,
-    *,
     topic: str | None = None,
+    *,
     group: str | None = None,
     title: str = "Lag of groups",
 ) -> alt.FacetChart:

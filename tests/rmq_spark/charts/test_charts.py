@@ -401,6 +401,7 @@ def test_a_chart_takes_a_store_or_a_queue(golden: Golden) -> None:
     orders = [batch for queue in users if queue.topic == "Orders" for batch in queue.read()]
     assert orders
     drawn = _drawn(charts.rate(store, topic="Orders"))
+    assert drawn == _drawn(charts.rate(store, "Orders"))
     assert {row["topic"] for row in drawn} == {"Orders"}
     assert sum(row["messages"] for row in drawn) == sum(batch.num_rows for batch in orders)
     queue = users[0]
