@@ -31,6 +31,9 @@ os.environ.setdefault("SPARK_CONF_DIR", str(ROOT / "conf"))
 os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
 os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
+# A store of the shell that starts the tests is none of theirs.
+os.environ.pop("RMQLOG_STORE", None)
+
 # A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the
 # time of these tests.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")

@@ -8,8 +8,14 @@ prints nothing has the files it makes: `/data/rate.svg: <svg…` is a file and i
 from __future__ import annotations
 
 import ast
+import json
+import os
 import re
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -174,6 +180,7 @@ def first_lines(directory: Path, block: Block) -> str:
     return "\n".join(found)
 
 
+@dataclass
 class JourneySession(Session):
     """One person at work: a last expression of Python is shown, and Spark starts when a block names it."""
 
@@ -188,3 +195,94 @@ class JourneySession(Session):
         if re.search(r"\bspark\b", text):
             self.spark()  # so that getOrCreate finds it
         return run_block(text, self.names)
+
+
+# ---- a new environment, as the README installs it ----------------------------------------------------------
+
+_INSTALL = re.compile(r"^## Install\n.*?^```sh\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_INSTALL_TIMEOUT_S = 900
+
+
+def _environment(programs: Path) -> dict[str, str]:
+    """Variables of a person who activated the environment: none of this test run."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("PYTHON", "PYSPARK", "SPARK"))
+    }
+    return {**kept, "PATH": f"{programs}{os.pathsep}{kept['PATH']}"}
+
+
+def install_as_the_readme_says(directory: Path) -> Path:
+    """Runs the README's Install block in a copy of this checkout; returns the directory of its programs.
+
+    The demo store of the block is `directory`/shop.
+    """
+    checkout = directory / "checkout"
+    for name in subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True
+    ).stdout.splitlines():
+        if (ROOT / name).is_file():
+            (checkout / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, checkout / name)
+    block = _INSTALL.search((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert block is not None
+    done = subprocess.run(
+        ["bash", "-e", "-c", block[1].replace("/tmp/", f"{directory}/")],
+        cwd=checkout,
+        env=_environment(Path(sys.base_prefix) / "bin"),
+        capture_output=True,
+        text=True,
+        timeout=_INSTALL_TIMEOUT_S,
+        check=False,
+    )
+    assert done.returncode == 0, f"{block[1]}\n{done.stdout}\n{done.stderr}"
+    return checkout / ".venv" / "bin"
+
+
+@dataclass
+class FreshSession(JourneySession):
+    """One person in an environment of their own: every command is a process, Python is one prompt."""
+
+    programs: Path = Path()
+    prompt: subprocess.Popen[str] | None = None
+
+    def _bash(self, command: str) -> tuple[int, str]:
+        done = subprocess.run(
+            ["bash", "-c", command],
+            cwd=self.directory,
+            env=_environment(self.programs),
+            capture_output=True,
+            text=True,
+            timeout=_INSTALL_TIMEOUT_S,
+            check=False,
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    _rmqlog = _bash
+
+    def _python(self, text: str) -> str:
+        assert self.prompt is not None
+        assert self.prompt.stdin is not None
+        assert self.prompt.stdout is not None
+        self.prompt.stdin.write(json.dumps(text) + "\n")
+        self.prompt.stdin.flush()
+        printed, error = json.loads(self.prompt.stdout.readline())
+        assert error is None, error
+        return str(printed)
+
+
+@contextmanager
+def fresh_session(session: FreshSession) -> Iterator[FreshSession]:
+    """The session with its Python prompt, which ends with the block."""
+    program = [str(session.programs / "python"), str(ROOT / "tests" / "support" / "prompt.py")]
+    session.prompt = subprocess.Popen(
+        program,
+        cwd=session.directory,
+        env=_environment(session.programs),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with session.prompt:
+        yield session

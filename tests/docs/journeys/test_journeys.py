@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +19,12 @@ from rmq_spark import demo
 from tests.support.doc_pages import Block
 from tests.support.journeys import (
     DIRECTORY,
+    FreshSession,
     Journey,
     JourneySession,
     Task,
+    fresh_session,
+    install_as_the_readme_says,
     lacks,
     linked_from_readme,
     offered,
@@ -69,6 +73,14 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def give_store(name: str, shop: Path, directory: Path) -> None:
+    """The person's store: a copy of the demo store, damaged for the operator."""
+    store = directory / ("node" if name == "operator" else "shop")
+    shutil.copytree(shop, store)
+    if name == "operator":
+        damage(store)
+
+
 def damage(store: Path) -> None:
     """What a power failure leaves: a log without its end, and a block of zeros in a consume queue.
 
@@ -96,11 +108,33 @@ def test_the_person_succeeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)  # an export without a directory
-    shutil.copytree(shop, tmp_path / "shop")
-    if name == "operator":
-        (tmp_path / "shop").rename(tmp_path / "node")
-        damage(tmp_path / "node")
+    give_store(name, shop, tmp_path)
     walk(read_journey(name), JourneySession(tmp_path, golden, lazy_spark).does)
+
+
+@pytest.fixture(scope="module")
+def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, float]:
+    """The demo store and the programs that the README's Install block makes, and the seconds it takes."""
+    directory, started = tmp_path_factory.mktemp("fresh"), time.monotonic()
+    programs = install_as_the_readme_says(directory)
+    return directory / "shop", programs, time.monotonic() - started
+
+
+@pytest.mark.whole
+@pytest.mark.slow
+@pytest.mark.process
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_person_succeeds_within_ten_minutes_in_a_new_environment(
+    name: str, fresh: tuple[Path, Path, float], golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Everything is typed in an environment that the README's lines made, with packages from the registry."""
+    shop, programs, seconds = fresh
+    give_store(name, shop, tmp_path)
+    started = time.monotonic()
+    with fresh_session(FreshSession(tmp_path, golden, pytest.fail, programs=programs)) as session:
+        walk(read_journey(name), session.does)
+    assert seconds + time.monotonic() - started < 600
 
 
 def walk(journey: Journey, run: Callable[[Block], str]) -> None:
