@@ -73,7 +73,12 @@ def diagnose(
         check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes
     )
     if state is StoreState.CLEAN and readable is None and summary.damage_bytes:
-        report_cut(findings, log, _end_of_last_file(root, log))
+        end = _end_of_last_file(root, log)
+        report_cut(findings, log, end)
+        if end.damage is not None:
+            summary = replace(
+                summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages
+            )
     queues.finish(lost, summary.log_end)
     check_topics(findings, root, queues.topics, queues.absent)
     check_queue_ids(findings, root, queues.filled)

@@ -91,8 +91,9 @@ def check_log(
     """
     if not log.files:
         return Summary()
-    walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
+    walk, behind = log.apart().walk(log.min_offset, verify_crc=True, resync=True), _Behind(readable)
     for step in _one_ahead(walk):
+        behind.count(step)
         if isinstance(step, Damage):
             if readable is not None and step.file.start + step.start >= readable.offset:
                 step = replace(step, at_tail=True)  # only messages that a recovery has cut follow
@@ -109,6 +110,7 @@ def check_log(
     if readable is not None:
         report_cut(findings, log, readable)
     sums = walk.sums
+    is_cut = state is StoreState.CRASHED and readable is not None and behind.cut_bytes > 0
     return Summary(
         files=len(log.files),
         units=sums.units,
@@ -119,7 +121,35 @@ def check_log(
         unwritten_bytes=sums.unwritten_bytes + sum(file.size for file in log.files) - sums.total_bytes,
         missing_bytes=sums.missing_bytes,
         log_end=walk.end.offset if walk.end is not None else 0,
+        state=state.value,
+        readable=sums.units - behind.hidden,
+        cut_offset=readable.cut if readable is not None and is_cut else None,
+        cut_bytes=behind.cut_bytes if is_cut else 0,
+        cut_messages=readable.messages if readable is not None and is_cut else 0,
     )
+
+
+@dataclass(slots=True)
+class _Behind:
+    """What lies behind the log's end: messages that readers do not show, and bytes that a broker cuts."""
+
+    end: ReadableEnd | None
+    hidden: int = 0
+    cut_bytes: int = 0
+
+    def count(self, step: UnitRun | Damage) -> None:
+        if self.end is None:
+            return
+        if isinstance(step, Damage):
+            start = step.file.start + step.start
+            self.cut_bytes += step.stop - step.start if start >= self.end.cut else 0
+            return
+        physical = step.physical_offsets
+        self.cut_bytes += int(step.sizes[physical >= self.end.cut].sum())
+        is_hidden = physical >= self.end.offset
+        for start, stop in self.end.hidden:
+            is_hidden |= (physical >= start) & (physical < stop)
+        self.hidden += int(is_hidden.sum())
 
 
 def _one_ahead(walk: Walk) -> Iterator[UnitRun | Damage]:

@@ -72,6 +72,10 @@ class Summary:
 
     `unplaced_bytes` are the bytes of files that do not fit into the sequence, `missing_bytes` those of files
     that do not exist. `total_bytes` is the exact sum of the lengths of all files.
+
+    `state` is how the store was left: `clean`, `live` or `crashed`. `readable` is the number of messages that
+    readers show. A broker that starts on the store cuts the commitlog at `cut_offset`, and so removes
+    `cut_bytes`, in which there are `cut_messages` whole messages; None and 0 where it cuts nothing.
     """
 
     files: int = 0
@@ -83,6 +87,11 @@ class Summary:
     unplaced_bytes: int = 0
     missing_bytes: int = 0
     log_end: int = 0
+    state: str = ""
+    readable: int = 0
+    cut_offset: int | None = None
+    cut_bytes: int = 0
+    cut_messages: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -171,7 +180,7 @@ def _diagnosis_card(diagnosis: Diagnosis) -> str:
     if not diagnosis:
         problems.append(note("every byte is accounted for"))
     by_severity = {name: len(diagnosis.of(name)) for name in _SEVERITIES}
-    title = ", ".join(_counted(count, name) for name, count in by_severity.items() if count) or "no problems"
+    title = ", ".join(counted(count, name) for name, count in by_severity.items() if count) or "no problems"
     return card(title, "diagnosis", [facts(starmap(fact, lines)), *problems]).source
 
 
@@ -182,5 +191,6 @@ def _size(size: int) -> str:
     return size_text(size) if size < 1024 else f"{size_text(size)} ({size:,} bytes)"
 
 
-def _counted(count: int, severity: Severity) -> str:
+def counted(count: int, severity: Severity) -> str:
+    """The number of problems of a severity: `1 damage`, `4 warnings`."""
     return f"{count:,} {severity}{'s' * (severity == 'warning' and count != 1)}"

@@ -42,9 +42,9 @@ def test_the_table_ends_with_the_sums(rmqlog: Runner, golden: Golden) -> None:
     done = rmqlog("verify", golden("basic-5.5.0"))
     lines = done.out.splitlines()
     assert lines[0].endswith("in 4 files up to 989368; no problem")
-    numbers = [int(line.split()[0].replace(",", "")) for line in lines[1:]]
+    numbers = [int(line.split()[0].replace(",", "")) for line in lines[1:-1]]
     assert sum(numbers[:-1]) == numbers[-1] == 1048576
-    assert lines[-1].endswith("bytes in all")
+    assert lines[-2].endswith("bytes in all")
 
 
 def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
@@ -71,3 +71,33 @@ def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: P
 
 def test_what_is_no_store_is_told(rmqlog: Runner, tmp_path: Path) -> None:
     assert "does not exist" in rmqlog.fails(1, "verify", tmp_path / "nowhere")
+
+
+def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = golden("crash-torn-5.5.0")
+    said = (
+        "sound after a crash: 353 messages readable, none lost; a broker start will cut 159 bytes at 120777"
+    )
+    next_command = f"rmqlog recover {store}"
+    lines = rmqlog("verify", store).out.splitlines()
+    assert lines[-2:] == [f"verdict: {said}", f"next:    {next_command}"]
+    assert any(line.endswith("up to 120777; 4 warnings") for line in lines)
+    (document,) = json.loads(rmqlog("verify", store, "-o", "json").out)
+    assert (document["verdict"], document["next"]) == (said, next_command)
+    assert (document["cutOffset"], document["cutBytes"], document["readable"]) == (120777, 159, 353)
+    rows = rmqlog("verify", store, "-o", "csv")
+    assert rows.err.splitlines()[-2:] == [f"rmqlog: verdict: {said}", f"rmqlog: next: {next_command}"]
+    assert "verdict" not in rows.out
+    cluster = rmqlog("verify", golden("cluster-5.5.0")).out
+    assert cluster.count("verdict: sound: ") == 2
+    assert "next: " not in cluster
+    # What it says to type works, and writes nothing.
+    assert rmqlog(*next_command.split()[1:]).code == 0
+    damaged = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    with (damaged / "commitlog" / "00000000000000262144").open("r+b") as file:
+        file.seek(39043)
+        file.write(b"X")
+    *_, verdict, following = rmqlog("verify", damaged).out.splitlines()
+    assert verdict.startswith("verdict: damaged in 1 place: 2,009 messages readable; messages in 296 ")
+    assert rmqlog(*following.split()[2:]).code == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]

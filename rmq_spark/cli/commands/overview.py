@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,10 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import nothing
+from rmq_spark.cli.verdict import Verdict, write_verdict
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
+from store_format.display.text import shown
+from store_format.display.units import count_text
 from store_format.names import LMQ_PREFIX
 
 if TYPE_CHECKING:
@@ -115,6 +119,9 @@ def info_(
     batch = batch_of(columns, [_summary(store) for store in stores])
     if output.form == "table" and not output.columns:
         _show_records(output, batch)
+        print()
+        for store, messages in zip(stores, batch["messages"].to_pylist(), strict=True):
+            write_verdict(output, _verdict(store, messages, is_one_of_several=output.several_stores))
     else:
         show_batches(output, [batch], schema_of(columns).names)
     return OK
@@ -148,6 +155,29 @@ def _summary(store: MessageStore) -> Sequence[object]:
         sum(file.size for file in store.log.files), len(set(queues["topic"].to_pylist())), queues.num_rows,
         pc.sum(queues["messages"]).as_py() or 0, pc.sum(own["bytes"]).as_py() or 0, groups, *times,
     )  # fmt: skip
+
+
+def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> Verdict:
+    """How the store was left, and the next command. No file is checked: that is `verify`."""
+    from store_format.bookkeeping.state import StoreState
+    from store_format.files.lock import lock_holder
+    from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+    from store_format.read.log_end import ends_after_crash
+
+    path = shlex.quote(shown(store.path))
+    broker = f"{shown(store.broker_name)}: " if is_one_of_several else ""
+    readable = f"{count_text(messages)} messages readable"
+    if store.state is StoreState.LIVE:
+        holder = lock_holder(f"{store.path}/lock")
+        return Verdict(f"{broker}in use by process {holder}: {readable}", f"rmqlog lag {path}")
+    if store.state is StoreState.CLEAN:
+        return Verdict(f"{broker}stopped in order: {readable}; no file was checked", f"rmqlog verify {path}")
+    checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
+    _, end = ends_after_crash(store.path, store.log, checkpoint)
+    cut = f"a broker start will cut the commitlog at {end.cut}"
+    if end.messages:
+        cut += f", with {count_text(end.messages)} whole messages behind it"
+    return Verdict(f"{broker}crashed: {readable}; {cut}", f"rmqlog verify {path}", is_bad=True)
 
 
 def _show_records(output: Output, batch: pa.RecordBatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -13,7 +12,7 @@ import click
 
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
-from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.output import Output, output_options, print_json
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.verdict import Verdict, is_report, write_verdict
 from rmq_spark.cli.view_rows import KeepWhere, keep_where, show_batches
@@ -228,7 +227,7 @@ def _write_json(
         }
         for each, batches, verdict in zip(found, rows, verdicts, strict=True)
     ]
-    print(json.dumps(document, indent=2))
+    print_json(document)
 
 
 def _conf(store: MessageStore, given: str | None, hours: int | None, delete_when: str | None) -> BrokerConf:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -14,6 +15,7 @@ from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import Output, output_options, print_json
 from rmq_spark.cli.progress import Progress
+from rmq_spark.cli.verdict import Verdict, write_verdict
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -83,6 +85,8 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
                 "store": root,
                 "problems": [asdict(problem) for problem in diagnosis],
                 **_sums(diagnosis.summary),
+                "verdict": _verdict(root, diagnosis).text,
+                "next": _verdict(root, diagnosis).command,
             }
             for root, diagnosis in found.items()
         ]
@@ -98,10 +102,27 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
             for problem in diagnosis:
                 print(_fitted(output, problem.severity, shown(str(problem))))
             _print_sums(root, diagnosis, sys.stdout.write)
+            write_verdict(output, _verdict(root, diagnosis))
         return
     show_batches(output, [batch_of(columns, rows)], [column.name for column in columns])
     for root, diagnosis in found.items():
         _print_sums(root, diagnosis, sys.stderr.write)
+        write_verdict(output, _verdict(root, diagnosis))
+
+
+def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
+    """The sentence about a store, and the command that a user types next."""
+    from store_format.diagnose.verdict import NextStep, verdict
+
+    text, step = verdict(diagnosis)
+    store = shlex.quote(shown(root))
+    commands = {
+        NextStep.NOTHING: "",
+        NextStep.RECOVER: f"rmqlog recover {store}",
+        NextStep.SALVAGE: f"rmqlog recover {store} --into {store}-recovered --salvage",
+        NextStep.AGAIN: f"rmqlog verify {store}",
+    }
+    return Verdict(text, commands[step], is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage")))
 
 
 def _fitted(output: Output, severity: str, line: str) -> str:
@@ -123,7 +144,7 @@ def _fitted(output: Output, severity: str, line: str) -> str:
     return painted(severity, colour) + line.removeprefix(severity)
 
 
-def _sums(summary: Summary) -> dict[str, int]:
+def _sums(summary: Summary) -> dict[str, int | str | None]:
     return {_camel(name): value for name, value in asdict(summary).items()} | {
         "totalBytes": summary.total_bytes
     }
@@ -135,11 +156,15 @@ def _camel(name: str) -> str:
 
 
 def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object]) -> None:
+    from store_format.diagnose.problems import counted
+
     summary = diagnosis.summary
     severities: tuple[Severity, ...] = ("damage", "warning", "info")
     counts = (
         ", ".join(
-            f"{len(diagnosis.of(severity))} {severity}" for severity in severities if diagnosis.of(severity)
+            counted(len(diagnosis.of(severity)), severity)
+            for severity in severities
+            if diagnosis.of(severity)
         )
         or "no problem"
     )

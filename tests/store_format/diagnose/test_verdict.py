@@ -1,0 +1,152 @@
+"""What a diagnosis comes to: the counts of a broker's cut, the sentence, and the next step."""
+
+from __future__ import annotations
+
+import fcntl
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.diagnose import diagnose
+from store_format.diagnose.verdict import NextStep, verdict
+from tests.support import goldens
+
+Golden = Callable[[str], Path]
+TORN, CRASH, CLEAN = "crash-torn-5.5.0", "crash-5.5.0", "basic-5.5.0"
+
+
+@pytest.fixture
+def copy(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
+    """A copy of a golden store, to be damaged."""
+    return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
+
+
+def _flip(root: Path, physical_offset: int) -> None:
+    """Changes a byte of the body of the message at a physical offset."""
+    log = max(file for file in (root / "commitlog").iterdir() if int(file.name) <= physical_offset)
+    data = bytearray(log.read_bytes())
+    data[physical_offset - int(log.name) + 90] ^= 1
+    log.write_bytes(data)
+
+
+def _rows(name: str) -> list[dict[str, int]]:
+    """Places and sizes of the messages, in the order of the commitlog."""
+    return sorted(goldens.expected_rows(name), key=lambda row: row["physicalOffset"])
+
+
+def test_a_torn_end_after_a_crash(golden: Golden) -> None:
+    found = diagnose(str(golden(TORN)))
+    summary = found.summary
+    assert (summary.state, summary.readable, summary.units) == ("crashed", 353, 353)
+    assert (summary.cut_offset, summary.cut_bytes, summary.cut_messages) == (120777, 159, 0)
+    assert verdict(found) == (
+        "sound after a crash: 353 messages readable, none lost; a broker start will cut 159 bytes at 120777",
+        NextStep.RECOVER,
+    )
+
+
+def test_a_crash_that_tore_nothing(golden: Golden) -> None:
+    found = diagnose(str(golden(CRASH)))
+    assert (found.summary.cut_offset, found.summary.cut_bytes) == (None, 0)
+    text, step = verdict(found)
+    assert text.endswith("readable, none lost; a broker start will cut nothing")
+    assert step is NextStep.RECOVER
+
+
+def test_damage_before_the_end_of_a_crashed_store(copy: Callable[[str], Path]) -> None:
+    root, rows = copy(CRASH), _rows(CRASH)
+    _flip(root, rows[-5]["physicalOffset"])
+    found = diagnose(str(root))
+    summary, cut = found.summary, rows[-5]["physicalOffset"]
+    assert (summary.cut_offset, summary.cut_messages) == (cut, 4)
+    assert summary.cut_bytes == sum(row["storeSize"] for row in rows[-5:])
+    assert summary.readable == len(
+        MessageStore.open(str(root)).find(since=0, on_damage="DROPMALFORMED").table
+    )
+    text, step = verdict(found)
+    assert text.endswith(f"will cut {summary.cut_bytes:,} bytes at {cut}, with 4 whole messages")
+    assert step is NextStep.SALVAGE
+
+
+def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Callable[[str], Path]) -> None:
+    root, rows = copy(CLEAN), _rows(CLEAN)
+    _flip(root, rows[-3]["physicalOffset"])
+    found = diagnose(str(root))
+    assert (found.summary.cut_offset, found.summary.cut_messages) == (rows[-3]["physicalOffset"], 2)
+    assert found.summary.cut_bytes == sum(row["storeSize"] for row in rows[-3:])
+    text, step = verdict(found)
+    size = rows[-3]["storeSize"]
+    assert text.startswith(
+        f"damaged in 1 place: 2,009 messages readable; messages in {size} damaged or missing bytes are lost; "
+        "a broker start will cut "
+    )
+    assert step is NextStep.SALVAGE
+
+
+def test_damage_of_an_older_file_is_not_cut(copy: Callable[[str], Path]) -> None:
+    root, rows = copy(CLEAN), _rows(CLEAN)
+    _flip(root, rows[10]["physicalOffset"])
+    text, step = verdict(diagnose(str(root)))
+    size = rows[10]["storeSize"]
+    assert text == (
+        f"damaged in 1 place: 2,009 messages readable; messages in {size} damaged or missing bytes are lost"
+    )
+    assert step is NextStep.SALVAGE
+
+
+def test_a_lost_queue_costs_no_message(copy: Callable[[str], Path]) -> None:
+    root = copy(CLEAN)
+    shutil.rmtree(root / "consumequeue" / "Orders" / "1")
+    found = diagnose(str(root))
+    text, step = verdict(found)
+    assert found.of("damage")
+    assert text.endswith("2,010 messages readable; the commitlog has no damaged byte")
+    assert step is NextStep.RECOVER
+
+
+def test_a_sound_store_and_an_empty_one(golden: Golden, tmp_path: Path) -> None:
+    assert verdict(diagnose(str(golden(CLEAN)))) == (
+        "sound: 2,010 messages readable, none lost; nothing has to be done",
+        NextStep.NOTHING,
+    )
+    (tmp_path / "empty" / "commitlog").mkdir(parents=True)
+    assert verdict(diagnose(str(tmp_path / "empty")))[1] is NextStep.NOTHING
+
+
+def test_warnings_are_counted(copy: Callable[[str], Path]) -> None:
+    root = copy(CLEAN)
+    (root / "checkpoint").write_bytes(b"short")
+    text, step = verdict(diagnose(str(root)))
+    assert text == "sound, with 1 warning: 2,010 messages readable, none lost"
+    assert step is NextStep.RECOVER
+
+
+def test_a_store_in_use_is_checked_again(copy: Callable[[str], Path]) -> None:
+    root = copy(CLEAN)
+    code = (
+        f"import fcntl; f = open({str(root / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); "
+        "print(flush=True); input()"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as held:
+        assert held.stdout is not None
+        held.stdout.readline()
+        found = verdict(diagnose(str(root)))
+        held.communicate(b"\n")
+    assert found == ("in use, and sound so far: 2,010 messages readable, none lost", NextStep.AGAIN)
+
+
+@pytest.mark.parametrize(
+    "name", ["edge-5.5.0", "cleaned-5.5.0", "delay-tx-5.5.0", "pop-5.5.0", "rocksdb-5.5.0"]
+)
+def test_all_messages_of_a_clean_store_are_readable(golden: Golden, name: str) -> None:
+    found = diagnose(str(golden(name)))
+    assert found.summary.readable == found.summary.units == goldens.expected(name)["allCommitLogMessages"]
+    assert found.summary.state == "clean"
+    assert verdict(found)[0].startswith("sound: ")
