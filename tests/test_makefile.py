@@ -8,6 +8,7 @@ so, as java does.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -127,3 +128,10 @@ def test_a_python_without_its_venv_module_is_named(tools: Path, tmp_path: Path) 
 def test_the_settings_directory_is_the_checkouts(tools: Path) -> None:
     done = _make(tools, "--dry-run", "--print-data-base", "help", SPARK_CONF_DIR=os.devnull)
     assert f"SPARK_CONF_DIR := {ROOT}/conf" in done.stdout.splitlines()
+
+
+def test_figures_are_written_into_a_page_that_has_their_marks(tools: Path) -> None:
+    done = _make(tools, "--dry-run", "figures")
+    (page,) = re.findall(r"-m benchmarks --markdown (\S+)", done.stdout)
+    text = (ROOT / page).read_text(encoding="utf-8")
+    assert 0 < text.index("<!-- measured -->") < text.index("<!-- /measured -->")

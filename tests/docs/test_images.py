@@ -67,6 +67,8 @@ def test_hostile_text_is_text() -> None:
 
 @pytest.mark.parametrize("path", sorted(DIRECTORY.glob("*.svg")), ids=lambda path: path.name)
 def test_the_pictures_are_small_and_harmless(path: Path) -> None:
+    """A background of its own makes a picture readable on light and dark pages."""
     text = path.read_text(encoding="utf-8")
+    assert re.search(r'<rect fill="#161b22"|<rect [^>]*fill="white"', text)
     assert len(text) < 100_000
     assert not re.search(r"<script|\bon\w+=|href=|@import|url\((?!#)", text)
