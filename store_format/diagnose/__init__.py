@@ -79,7 +79,7 @@ def diagnose(
             summary = replace(
                 summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages
             )
-    queues.finish(lost, summary.log_end)
+    summary = replace(summary, lost_entries=queues.finish(lost, summary.log_end))
     check_topics(findings, root, queues.topics, queues.absent)
     check_queue_ids(findings, root, queues.filled)
     check_index_files(

@@ -76,6 +76,7 @@ class Summary:
     `state` is how the store was left: `clean`, `live` or `crashed`. `readable` is the number of messages that
     readers show. A broker that starts on the store cuts the commitlog at `cut_offset`, and so removes
     `cut_bytes`, in which there are `cut_messages` whole messages; None and 0 where it cuts nothing.
+    `lost_entries` is the number of consume queue entries that point to lost messages.
     """
 
     files: int = 0
@@ -92,6 +93,7 @@ class Summary:
     cut_offset: int | None = None
     cut_bytes: int = 0
     cut_messages: int = 0
+    lost_entries: int = 0
 
     @property
     def total_bytes(self) -> int:

@@ -132,8 +132,11 @@ class QueueCheck:
 
     # ---- from the queues to the log ------------------------------------------------------------------------
 
-    def finish(self, lost: Lost, log_end: int) -> None:
-        """Reports all differences. The walk ended at `log_end`; entries may point into `lost`."""
+    def finish(self, lost: Lost, log_end: int) -> int:
+        """Reports all differences, and returns how many entries point to lost messages.
+
+        The walk ended at `log_end`; entries may point into `lost`.
+        """
         self._compare_pending()
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
@@ -148,6 +151,7 @@ class QueueCheck:
             found = f"{stranded} that point to lost messages"
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
+        return stranded
 
     def _report_lacking(self, queue: CheckedQueue, first_physical: int, stop: int) -> None:
         """Reports runs of messages without an entry. `stop` is the queue offset behind the last entry."""

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from store_format.diagnose.problems import Diagnosis, Summary
+from store_format.diagnose.problems import Diagnosis
+
+_REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
 
 
 class NextStep(StrEnum):
@@ -26,22 +28,24 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
         gone = summary.damage_bytes + summary.missing_bytes + summary.unplaced_bytes
-        # Damage of queues and index files costs no message.
-        lost = "the commitlog has no damaged byte"
-        if gone:
+        lost = "the commitlog has no damaged byte"  # damage of queues and index files costs no message
+        if summary.lost_entries:
+            lost = f"{summary.lost_entries:,} {_messages(summary.lost_entries)} lost"
+        elif gone:
             lost = f"messages in {gone:,} damaged or missing bytes are lost"
-        step = NextStep.SALVAGE if gone or summary.cut_messages else NextStep.RECOVER
-        return f"damaged in {places}: {whole}; {lost}{_cut(summary)}", step
+        is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
+        step = NextStep.SALVAGE if is_salvage else NextStep.RECOVER
+        return f"damaged in {places}: {whole}, {lost}{_start(diagnosis)}", step
     if summary.cut_messages:
-        return f"damaged before its end: {whole}{_cut(summary)}", NextStep.SALVAGE
+        return f"damaged before its end: {whole}{_start(diagnosis)}", NextStep.SALVAGE
     if summary.state == "live":
         return f"in use, and sound so far: {whole}, none lost", NextStep.AGAIN
     if summary.state == "crashed":
-        cut = _cut(summary) or "; a broker start will cut nothing"
-        return f"sound after a crash: {whole}, none lost{cut}", NextStep.RECOVER
+        start = _start(diagnosis) or "; a broker start will cut nothing"
+        return f"sound after a crash: {whole}, none lost{start}", NextStep.RECOVER
     if warnings:
         count = f"{len(warnings):,} warning{'s' * (len(warnings) != 1)}"
-        return f"sound, with {count}: {whole}, none lost", NextStep.RECOVER
+        return f"sound, with {count}: {whole}, none lost{_start(diagnosis)}", NextStep.RECOVER
     return f"sound: {whole}, none lost; nothing has to be done", NextStep.NOTHING
 
 
@@ -49,7 +53,11 @@ def _messages(count: int) -> str:
     return "message" if count == 1 else "messages"
 
 
-def _cut(summary: Summary) -> str:
+def _start(diagnosis: Diagnosis) -> str:
+    """What a broker does that starts on the store, if it is not the usual."""
+    summary = diagnosis.summary
+    if any(_REFUSES in problem.advice for problem in diagnosis):
+        return f"; a {_REFUSES}"
     if summary.cut_offset is None:
         return ""
     what = f"{summary.cut_bytes:,} bytes at {summary.cut_offset}"

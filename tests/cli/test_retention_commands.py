@@ -143,3 +143,15 @@ def test_good_news_is_said(rmqlog: Runner, golden: Golden) -> None:
         "broker         broker-a",
         "broker         broker-b",
     ]
+
+
+def test_a_loss_that_no_queue_tells_is_unknown(rmqlog: Runner, aged: Path, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(aged, tmp_path / "store"))
+    shutil.rmtree(store / "consumequeue" / "Orders" / "0")
+    found = _document(rmqlog("retention", store, *ASKED, "-g", "CG_some", "-o", "json"))
+    (row,) = found["losses"]
+    assert (row["topic"], row["nextLostMessages"]) == ("Orders", None)
+    assert row["deletionTimestamp"] == "2026-11-24T04:00:00.000Z"
+    assert found["verdict"].startswith(
+        "CG_some loses an unknown number of unread messages to retention, the first"
+    )

@@ -187,13 +187,16 @@ def _verdict(losses: Sequence[Row], output: Output) -> Verdict:
     """Who loses how much, and when; and the next command."""
     gone = sum(row["lostMessages"] or 0 for row in losses)
     lost = f"; {count_text(gone)} are lost already" if gone else ""
-    losing = [row for row in losses if row["nextLostMessages"]]
+    losing = [row for row in losses if row["deletionTimestamp"] is not None and row["nextLostMessages"] != 0]
     if not losing:
         return Verdict(f"no group loses unread messages to the next deletion{lost}", is_bad=bool(gone))
-    first = min(losing, key=lambda row: (row["deletionTimestamp"], -row["nextLostMessages"]))
+    first = min(losing, key=lambda row: (row["deletionTimestamp"], -(row["nextLostMessages"] or 0)))
     groups = {row["group"] for row in losing}
     who = f"{shown(first['group'])} loses" if len(groups) == 1 else f"{len(groups)} groups lose"
-    count = count_text(sum(row["nextLostMessages"] for row in losing))
+    known = [row["nextLostMessages"] for row in losing if row["nextLostMessages"] is not None]
+    count = count_text(sum(known))
+    if len(known) < len(losing):  # queues without files do not tell how many
+        count = f"at least {count}" if sum(known) else "an unknown number of"
     when = _clock(output, first["deletionTimestamp"])
     command = f"rmqlog lag {given_store()} -l -g {shlex.quote(shown(first['group']))}"
     text = f"{who} {count} unread messages to retention, the first at {when}{lost}"

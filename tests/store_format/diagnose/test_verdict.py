@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -80,10 +81,8 @@ def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Calla
     assert (found.summary.cut_offset, found.summary.cut_messages) == (rows[-3]["physicalOffset"], 2)
     assert found.summary.cut_bytes == sum(row["storeSize"] for row in rows[-3:])
     text, step = verdict(found)
-    size = rows[-3]["storeSize"]
     assert text.startswith(
-        f"damaged in 1 place: 2,009 messages readable; messages in {size} damaged or missing bytes are lost; "
-        "a broker start will cut "
+        "damaged in 1 place: 2,009 messages readable, 1 message lost; a broker start will cut "
     )
     assert step is NextStep.SALVAGE
 
@@ -92,10 +91,7 @@ def test_damage_of_an_older_file_is_not_cut(copy: Callable[[str], Path]) -> None
     root, rows = copy(CLEAN), _rows(CLEAN)
     _flip(root, rows[10]["physicalOffset"])
     text, step = verdict(diagnose(str(root)))
-    size = rows[10]["storeSize"]
-    assert text == (
-        f"damaged in 1 place: 2,009 messages readable; messages in {size} damaged or missing bytes are lost"
-    )
+    assert text == "damaged in 1 place: 2,009 messages readable, 1 message lost"
     assert step is NextStep.SALVAGE
 
 
@@ -105,8 +101,31 @@ def test_a_lost_queue_costs_no_message(copy: Callable[[str], Path]) -> None:
     found = diagnose(str(root))
     text, step = verdict(found)
     assert found.of("damage")
-    assert text.endswith("2,010 messages readable; the commitlog has no damaged byte")
+    assert text.endswith("2,010 messages readable, the commitlog has no damaged byte")
     assert step is NextStep.RECOVER
+
+
+def test_a_file_that_is_cut_off_stops_a_broker(copy: Callable[[str], Path]) -> None:
+    root, rows = copy(CLEAN), _rows(CLEAN)
+    last = max((root / "commitlog").iterdir())
+    whole = [row for row in rows if row["physicalOffset"] < int(last.name)]
+    os.truncate(last, 10)
+    found = diagnose(str(root))
+    assert found.summary.lost_entries == len(rows) - len(whole) > 5
+    text, step = verdict(found)
+    assert text == (
+        f"damaged in 1 place: {len(whole):,} messages readable, "
+        f"{len(rows) - len(whole):,} messages lost; a broker refuses to start on this store"
+    )
+    assert step is NextStep.SALVAGE
+
+
+def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str], Path]) -> None:
+    root, rows = copy(CLEAN), _rows(CLEAN)
+    _flip(root, rows[10]["physicalOffset"])
+    shutil.rmtree(root / "consumequeue")
+    text = verdict(diagnose(str(root)))[0]
+    assert f"messages in {rows[10]['storeSize']} damaged or missing bytes are lost" in text
 
 
 def test_a_sound_store_and_an_empty_one(golden: Golden, tmp_path: Path) -> None:
