@@ -83,6 +83,7 @@ def heat_map(
 
     drawn = heat_data(messages_of(source, topic))
     name = "bytes" if bytes_ else "messages"
+    numbers = count_axis(pc.max(drawn.table[name]).as_py() or 0)
     chart: alt.Chart = (
         in_steps(drawn)
         .mark_rect()
@@ -96,7 +97,8 @@ def heat_map(
                 f"{name}:Q",
                 title=name,
                 scale=alt.Scale(scheme="yellowgreenblue", domainMin=0),
-                legend=alt.Legend(format=count_axis(pc.max(drawn.table[name]).as_py() or 0).format),
+                # Beside it the last label of the axis needs room.
+                legend=alt.Legend(format=numbers.format, offset=36),
             ),
             tooltip=["queue:N", "messages:Q", "bytes:Q", "from:N", "to:N"],
         )

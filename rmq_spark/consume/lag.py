@@ -20,6 +20,7 @@ from rmq_spark.consume.offset_store import OffsetStore
 from rmq_spark.consume.stream_offset import StreamOffset
 from store_format import MessageStore
 from store_format.display.columns import BOOL, LONG, REAL, TEXT, TIME, ViewColumn, batch_of, schema_of
+from store_format.display.units import duration_text
 from store_format.errors import OptionError
 from store_format.metadata.group_offsets import Committed
 from store_format.views.lag import LAG_COLUMNS, lag_table
@@ -127,15 +128,15 @@ class CatchUp:
         if self.backlog <= 0:
             return "no backlog"
         if self.consumption_rate is None or self.production_rate is None:
-            return f"{self.backlog} messages behind; the rates are unknown"
+            return f"{self.backlog:,} messages behind; the rates are unknown"
         rates = (
-            f"{self.backlog} messages behind, {self.consumption_rate:.1f} read and "
-            f"{self.production_rate:.1f} written a second"
+            f"{self.backlog:,} messages behind, {self.consumption_rate:,.1f} read and "
+            f"{self.production_rate:,.1f} written a second"
         )
         return (
             f"{rates}: it never catches up"
             if self.seconds is None
-            else f"{rates}: it catches up in {self.seconds:.0f} s"
+            else f"{rates}: it catches up in {duration_text(round(self.seconds * 1000))}"
         )
 
 
@@ -143,7 +144,7 @@ def catch_up(backlog: int, consumption_rate: float | None, production_rate: floa
     """The time in which a group reads its backlog at these rates (messages a second).
 
     >>> print(catch_up(6000, 300.0, 100.0))
-    6000 messages behind, 300.0 read and 100.0 written a second: it catches up in 30 s
+    6,000 messages behind, 300.0 read and 100.0 written a second: it catches up in 30.0s
     """
     seconds: float | None = None
     if backlog <= 0:

@@ -36,12 +36,14 @@ font-variant-numeric:tabular-nums}
 table-layout:auto}
 .rmqlog table.r tr th,.rmqlog table.r tr td{border:0;padding:3px 10px;text-align:left;vertical-align:top;
 max-width:32em;overflow-wrap:break-word;color:inherit;background:none}
-.rmqlog table.r tr th{border-bottom:1px solid rgba(128,128,128,.6);font-weight:600;white-space:nowrap}
+.rmqlog table.r tr th{border-bottom:1px solid rgba(128,128,128,.6);font-weight:600;vertical-align:bottom}
 .rmqlog table.r tbody tr{border:0;border-bottom:1px solid rgba(128,128,128,.18);background:none}
 .rmqlog table.r tbody tr:hover{background:rgba(128,128,128,.12)}
-.rmqlog table.r tr .n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
+.rmqlog table.r tr .n{text-align:right;font-variant-numeric:tabular-nums}
+.rmqlog table.r tr td.n{white-space:nowrap}
 .rmqlog table.r tr .t{white-space:nowrap;font-variant-numeric:tabular-nums}
 .rmqlog table.r tr .l{min-width:14em;overflow-wrap:anywhere}
+.rmqlog table.r tr .m{min-width:9em;overflow-wrap:anywhere}
 .rmqlog table.r tr .z{opacity:.45}
 .rmqlog .e{color:#ea580c;background:rgba(234,88,12,.14);border-radius:2px;
 font-family:ui-monospace,Menlo,Consolas,monospace;font-size:.92em}

@@ -22,9 +22,11 @@ _BODY_BYTES = 80
 _CELL_CHARACTERS = 120
 _SENTENCES = frozenset(("advice", "expected", "found", "detail", "reason", "meaning"))
 _SENTENCE_CHARACTERS = 1000
+_IDS = frozenset(("msgId", "offsetMsgId", "originMsgId", "id"))
 _ENTRIES_MAX = 8  # of a map or a list
 _ROWS_AT_ONCE = 8  # bodies may be large
 _TIME_CELL = re.compile(r'<td class="t">(\d{4}-\d\d-\d\d) ')
+_WORD_START = re.compile("(?<=[a-z])(?=[A-Z])")
 _NO_TIME = '<td class="z">'
 _COLUMN_MAX = 100  # characters of a column's name: properties may be columns
 
@@ -116,7 +118,8 @@ def _is_number(kind: pa.DataType) -> bool:
 def _head_cell(name: str, kind: pa.DataType, about: str) -> str:
     side = ' class="n"' if _is_number(kind) else ""
     title = f' title="{escape(about)}"' if about else ""
-    return f"<th{side}{title}>{text(name, _COLUMN_MAX)}</th>"
+    # a narrow page breaks long names between their words
+    return f"<th{side}{title}>{_WORD_START.sub('<wbr>', text(name, _COLUMN_MAX))}</th>"
 
 
 def _data_cell(name: str, value: object, kind: pa.DataType) -> str:
@@ -126,6 +129,8 @@ def _data_cell(name: str, value: object, kind: pa.DataType) -> str:
         return f'<td class="n">{cell(value, name)}</td>'
     if pa.types.is_timestamp(kind):
         return f'<td class="t">{text(time_text(str(value)))}</td>'
+    if name in _IDS and isinstance(value, str):
+        return f'<td class="m">{cell(value)}</td>'
     if name in _SENTENCES:
         return f'<td class="l">{text(str(value), _SENTENCE_CHARACTERS)}</td>'
     return f'<td class="t">{cell(value)}</td>' if pa.types.is_temporal(kind) else f"<td>{cell(value)}</td>"

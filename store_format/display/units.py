@@ -98,7 +98,20 @@ def unit_of(name: str) -> Callable[[int], str] | None:
 
 
 # What people copy into a command or a search: written without separators.
-_PLACES = ("Offset", "Id", "Flag", "CRC", "Code", "Port", "position", "offset", "start", "stop", "flag")
+_PLACES = (
+    "Offset",
+    "Id",
+    "Flag",
+    "CRC",
+    "Code",
+    "Hash",
+    "Port",
+    "position",
+    "offset",
+    "start",
+    "stop",
+    "flag",
+)
 _AGGREGATES = re.compile("_(sum|max|min|first|last)$")  # as Arrow names the result of an aggregation
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import Any
@@ -25,6 +26,7 @@ _COLOURS = (
     ("passed", _GREEN),
 )  # fmt: skip
 
+_TIME = re.compile(r"\b\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 _DATE = 10  # characters of a date
 _LINE = "display:grid;align-items:baseline"
 _COLUMNS = "grid-template-columns:13.5em 5.5em 1.4em 1fr"
@@ -67,7 +69,8 @@ def timeline(events: pa.Table, message_id: str) -> Html:
 def _event_line(row: _Row, before: str | None, date: str) -> str:
     colour = next((colour for start, colour in _COLOURS if row["what"].startswith(start)), _GREY)
     what = f"<b>{text(row['what'])}</b>"
-    parts = [part for part in (what, _queue_and_offset(row), _group_text(row), _detail_text(row)) if part]
+    details = _detail_text(row, date)
+    parts = [part for part in (what, _queue_and_offset(row), _group_text(row), details) if part]
     time = time_text(row["time"] or "").removeprefix(f"{date} ")
     columns = "grid-template-columns:6.5em 5.5em 1.4em 1fr" if date else _COLUMNS
     return (
@@ -90,8 +93,12 @@ def _group_text(row: _Row) -> str:
     return "" if row["group"] is None else f"group {text(row['group'])}"
 
 
-def _detail_text(row: _Row) -> str:
-    return f'<span class="o">{text(row["detail"], 500)}</span>' if row["detail"] else ""
+def _detail_text(row: _Row, date: str) -> str:
+    """The detail, with its times as in the column of times."""
+    if not row["detail"]:
+        return ""
+    detail = _TIME.sub(lambda match: time_text(match[0]).removeprefix(f"{date} "), row["detail"])
+    return f'<span class="o">{text(detail, 500)}</span>'
 
 
 def _since(before: str | None, now: str | None) -> str:

@@ -43,4 +43,5 @@ class Tolerance:
             raise bad[0].error
         self.dropped += len(bad)
         if bad and self.mode == "DROPMALFORMED":
-            _log.warning("%d malformed messages dropped, the first: %s", len(bad), bad[0].error)
+            words = "message" if len(bad) == 1 else "messages"
+            _log.warning("%d malformed %s dropped, the first: %s", len(bad), words, bad[0].error)

@@ -35,10 +35,9 @@ class Searched:
         return self._text(size_text(self.bytes_scanned))
 
     def _text(self, scanned: str) -> str:
-        parts = [
-            f"{len(self.index_files)} index files ({self.candidates} candidates)",
-            f"{scanned} of the commitlog scanned",
-        ]
+        files = f"{len(self.index_files)} index file{'s' * (len(self.index_files) != 1)}"
+        candidates = f"{self.candidates} candidate{'s' * (self.candidates != 1)}"
+        parts = [f"{files} ({candidates})", f"{scanned} of the commitlog scanned"]
         if self.unused:
             parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
         if self.damaged_bytes:

@@ -18,7 +18,7 @@ _STYLE = r"[a-z0-9#:;.%(), -]*"
 # Element -> attribute -> what its value may be, as a whole. A tooltip of a column's head is a sentence of the
 # project's.
 _ALLOWED: dict[str, dict[str, str]] = {
-    **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br")},
+    **{name: {} for name in ("style", "dt", "dd", "thead", "tbody", "tr", "b", "bdi", "br", "wbr")},
     "div": {"class": _CLASS, "style": _STYLE},
     "span": {"class": _CLASS, "style": _STYLE},
     "dl": {"class": "f"},
@@ -27,7 +27,7 @@ _ALLOWED: dict[str, dict[str, str]] = {
     "th": {"class": "n", "title": r"[^<>]*"},
     "td": {"class": _CLASS},
 }
-_EMPTY = {"br"}
+_EMPTY = {"br", "wbr"}
 _ISOLATES = "\u2068\u2069"
 
 

@@ -126,7 +126,7 @@ def test_when_a_group_has_caught_up() -> None:
     assert catch_up(6000, 300.0, 100.0) == CatchUp(6000, 300.0, 100.0, 30.0)
     assert (
         str(catch_up(6000, 100.0, 100.0))
-        == "6000 messages behind, 100.0 read and 100.0 written a second: it never catches up"
+        == "6,000 messages behind, 100.0 read and 100.0 written a second: it never catches up"
     )
     assert catch_up(6000, None, 100.0).seconds is None
     assert "the rates are unknown" in str(catch_up(6000, None, 100.0))

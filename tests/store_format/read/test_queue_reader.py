@@ -196,7 +196,7 @@ def test_damage_is_counted_and_said(small: SmallStore, caplog: pytest.LogCapture
     reader = reader_of(store, "DROPMALFORMED")
     assert table_rows(reader.read([store.queue("Orders", 0).piece()])) == small.rows["Orders", 0][1:]
     assert reader.tolerance.dropped == 1
-    assert "1 malformed messages dropped, the first:" in caplog.text
+    assert "1 malformed message dropped, the first:" in caplog.text
 
 
 # ---- what is gone ------------------------------------------------------------------------------------------
