@@ -27,6 +27,7 @@ from rmq_spark.cli.exit_codes import (
     USAGE,
 )
 from rmq_spark.cli.output_file import forget_output
+from rmq_spark.cli.remarks import WORDS
 from rmq_spark.cli.startup import begin, leave
 from store_format.display.text import shown
 from store_format.errors import (
@@ -128,7 +129,10 @@ class _Commands(click.Group):
             advice = did_you_mean(args[0], COMMANDS, "commands") if same is None else f"use rmqlog {same}"
             raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
         name, command, words = super().resolve_command(ctx, args)
-        return name, command, words if command is None else with_default_store(ctx, command, words)
+        if command is not None:
+            words = with_default_store(ctx, command, words)
+        ctx.meta[WORDS] = [str(name), *words]
+        return name, command, words
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes one section per family; the texts of all sections begin in the same column."""

@@ -28,10 +28,16 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     assert (rows[1]["position"], rows[1]["entries"], rows[1]["byBroker"]) == (71, 1, 1)
     assert rows[2]["entries"] == rows[2]["byBroker"] == 56
     assert not queue.exists()
-    assert "add --apply" in rmqlog("recover", store).err
+    assert rmqlog("recover", store).err == (
+        f"rmqlog: nothing was changed; to recover in place: rmqlog recover {store} --apply\n"
+    )
+    new = f"{tmp_path}/a copy"
+    assert rmqlog("recover", store, "--into", new, "--salvage").err == (
+        f"rmqlog: nothing was changed; to recover: rmqlog recover {store} --into '{new}' --salvage --apply\n"
+    )
     assert max(map(len, rmqlog("recover", store).out.splitlines())) <= 80
     assert rmqlog("recover", store, "--apply").err == (
-        f"rmqlog: the changes are written; check with rmqlog verify {store}\n"
+        f"rmqlog: the changes are written; check: rmqlog verify {store}\n"
     )
     assert queue.read_bytes() == before
     assert "nothing has to be changed" in rmqlog("recover", store).err

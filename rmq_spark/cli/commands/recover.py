@@ -9,7 +9,7 @@ import click
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options
-from rmq_spark.cli.remarks import remark
+from rmq_spark.cli.remarks import given_command, given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 
@@ -96,11 +96,8 @@ def recover_(
     if not changes:
         remark("nothing has to be changed")
     elif not apply_:
-        advice = (
-            "--apply to recover" if into else "--apply to recover, or --into NEW --apply to recover a copy"
-        )
-        remark(f"nothing was changed; add {advice}")
+        remark(f"nothing was changed; to recover{'' if into else ' in place'}: {given_command('--apply')}")
     else:
-        recovered = into or str(click.get_current_context().params["store"])
-        remark(f"the changes are written; check with rmqlog verify {shlex.quote(shown(recovered))}")
+        checked = given_store() if into is None else shlex.quote(shown(into))
+        remark(f"the changes are written; check: rmqlog verify {checked}")
     return DAMAGE if "refused" in actions else OK
