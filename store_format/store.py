@@ -87,7 +87,7 @@ class MessageStore(Store):
         """Appends the messages: all of them, or none.
 
         With a `key` (id, number), a repeated call appends nothing: the ledger remembers the key. See
-        `commit.append.commit`. To find the new messages, open the store again.
+        `commit.append.commit`.
         """
         from store_format.bookkeeping.ledger import refuse_service_key
         from store_format.commit.append import commit
@@ -185,7 +185,7 @@ class MessageStore(Store):
             where,
         )
         how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
-        return look_up(self, question, how)
+        return look_up(self._relisted(), question, how)
 
     def trace(self, message_id: str) -> pa.Table:
         """The life of a message as a timeline: its copies, retries, dead letter, and groups that consumed it.
@@ -194,7 +194,7 @@ class MessageStore(Store):
         """
         from store_format.views.trace import trace
 
-        return trace(self, message_id)
+        return trace(self._relisted(), message_id)
 
     def view(
         self, name: str, *, now_ms: int | None = None, broker_conf: str | BrokerConf | None = None
@@ -216,6 +216,10 @@ class MessageStore(Store):
         from store_format.diagnose import diagnose
 
         return diagnose(self.path, self.commit_log_paths)
+
+    def _relisted(self) -> MessageStore:
+        """The same store with the commitlog files that exist now."""
+        return replace(self, log=self.log.relisted())
 
     def _repr_html_(self) -> str:
         from store_format.notebook.cards import store_card

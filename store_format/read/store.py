@@ -258,16 +258,10 @@ class Store:
         `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED skips them with a warning and a
         count.
         """
-        is_live = self.state is StoreState.LIVE
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
-        yield from scan_units(
-            self.log,
-            decode_options,
-            self.broker_name,
-            tolerance,
-            find_log_end(self.path, self.log, self.state),
-            is_live=is_live,
-        )
+        log, state = self.log.relisted(), self.state
+        stop, is_live = find_log_end(self.path, log, state), state is StoreState.LIVE
+        yield from scan_units(log, decode_options, self.broker_name, tolerance, stop, is_live=is_live)
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from store_format import MessageStore
+from store_format import MessageColumns, MessageStore, encode_property_columns
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import (
     CorruptStoreError,
@@ -221,3 +222,13 @@ def test_an_empty_store_has_no_queues(tmp_path: Path) -> None:
     (tmp_path / "commitlog").mkdir()
     store = MessageStore.open(str(tmp_path))
     assert (store.state, store.queues(), store.topics(), list(store.scan())) == (StoreState.CLEAN, [], [], [])
+
+
+def test_a_store_object_sees_commitlog_files_created_after_it(tmp_path: Path) -> None:
+    store = MessageStore.create(str(tmp_path / "store"))
+    properties = encode_property_columns(1, {"KEYS": "order-1", "UNIQ_KEY": "id-1"})
+    store.append(MessageColumns(topic="Orders", body=pa.array([b"one"]), properties=properties))
+    assert store.queue("Orders", 0).to_table()["body"].to_pylist() == [b"one"]
+    assert store.find(key="order-1").table["body"].to_pylist() == [b"one"]
+    assert [batch.num_rows for batch in store.scan()] == [1]
+    assert store.trace("id-1")["what"].to_pylist() == ["born", "stored"]
