@@ -1,6 +1,7 @@
-"""Apache RocketMQ's store files as a Spark data source, and the client side of RocketMQ in Python.
+"""Reads and writes Apache RocketMQ's store files: in Python with `open`, in Spark with `register`.
 
-Importing this package does not import pyspark; calling its functions does.
+Importing this package does not import pyspark. `open` does not need pyspark; `register` and `drop_duplicates`
+do. See also `rmq_spark.charts`, `rmq_spark.pop` and `rmq_spark.services`.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ __all__ = ["drop_duplicates", "open", "register"]
 
 
 def open(path: str, *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
-    """Opens a store, or the directory of a cluster with one store for each broker. Needs no Spark.
+    """Opens a store, or a directory that contains the stores of several brokers (a cluster). Needs no Spark.
 
-    Both have `topics()`, `queues()`, `view(name)`, `find(...)` and `messages(topic, since=, until=, where=)`;
-    the charts of `rmq_spark.charts` take both. Reading changes no file and takes no lock.
-    `commit_log_paths` are the directories of one store's commitlog files (`storePathCommitLog`), where they
-    are not in the store.
+    Returns a `LogStore` or a `LogCluster`. Both have `topics()`, `queues()`, `view(name)`, `find(...)` and
+    `messages(topic, since=, until=, where=)`, and the charts of `rmq_spark.charts` accept both. Reading
+    changes no file and takes no lock. `commit_log_paths` are the directories of the commitlog files of one
+    store, if they are not in the store (`storePathCommitLog`).
 
-    Raises StoreNotFoundError for a directory without a store, OptionError for two copies of one broker.
+    Raises StoreNotFoundError for a directory without a store, and OptionError if the directory contains two
+    stores of one broker.
 
     Example::
 
@@ -43,14 +45,19 @@ def open(path: str, *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCl
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:
-    """Register the format `rmqlog` with a session, classic or Connect.
+    """Makes the format `rmqlog` known to a Spark session, classic or Connect.
 
-    With `by_value`, the source text of `rmq_spark` and `store_format` travels with each query, for clusters
-    whose Python workers have numpy and pyarrow but not this package.
+    With `by_value`, the source code of `rmq_spark` and `store_format` is sent with each query. Use it for
+    clusters whose Python workers have numpy, numba and pyarrow, but not this package.
 
-    Logs a warning if the Python of Spark's workers (PYSPARK_PYTHON) cannot import what a query needs.
+    Logs a warning if the Python of Spark's workers (PYSPARK_PYTHON) cannot import the packages that a query
+    needs. The session becomes the active session of the calling thread, which a write needs: call `register`
+    in each thread that writes.
 
-    Also makes the session the active session of the calling thread: call it in each thread that writes.
+    Example::
+
+        rmq_spark.register(spark)
+        spark.read.format("rmqlog").option("subscribe", "Orders").load("/data/store")
     """
     from rmq_spark.spark.data_source import RmqLogDataSource
     from rmq_spark.spark.worker_python import warn_of_worker_python
@@ -70,22 +77,22 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
 def drop_duplicates(
     df: DataFrame, by: str | Column | Sequence[str | Column] = "msgId", within: str | None = None
 ) -> DataFrame:
-    """The messages of `df`, batch or stream, each key once.
+    """Returns the messages of `df`, a batch or a stream, without messages whose key occurred before.
 
-    `by` is a column or an expression, or several: `msgId` is the same for the messages that a producer sent
-    again after a timeout; for a business key take `keys` (all words of KEYS together), a property column or
-    `get_json_object(…)`. A message whose key is null is kept.
+    `by` is the key: a column, an expression, or several of them. `msgId` is the same for messages that a
+    producer sent again after a timeout. For a business key use `keys` (all words of KEYS together), a
+    property column or `get_json_object(…)`. A message whose key is null is kept.
 
-    In a batch the message that was stored first is kept; with `within` also one that was stored more than
-    `within` after the message before with the same key. `df` needs the columns topic, brokerName, queueId,
-    queueOffset and storeTimestamp.
+    In a batch, the message that was stored first is kept. With `within`, for example `1 hour`, a message is
+    also kept if it was stored more than `within` after the previous message with the same key. `df` needs the
+    columns topic, brokerName, queueId, queueOffset and storeTimestamp.
 
-    A stream needs `within`, for example `1 hour`: Spark keeps each key for so long after it was read, in the
-    state of the query, and drops a later message with the key. A duplicate that is read later than that is
-    not noticed, and a new checkpoint knows no keys. The time is that of reading, not the store time: Spark
-    loses rows behind a watermark, and in store times a queue that lags behind the others would be lost.
+    A stream needs `within`. Spark keeps each key in the state of the query for this time after it was read,
+    and drops later messages with the key. A duplicate that is read after this time is not dropped, and a new
+    checkpoint contains no keys. The time of reading counts, not the store time: Spark loses rows behind a
+    watermark, and with store times it would lose the rows of a queue that lags behind the others.
 
-    Raises OptionError for a missing column, or a stream without `within`.
+    Raises OptionError for a missing column, and for a stream without `within`.
 
     Example: `drop_duplicates(spark.read.format("rmqlog").load("/data/store"), by="keys")`.
     """

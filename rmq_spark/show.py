@@ -1,7 +1,7 @@
-"""Pages for notebooks: tables, messages, views and the life of a message, as objects with `_repr_html_`.
+"""Shows tables, messages, views and the life of a message as HTML in notebooks.
 
-Stores, queues and the results of `find` and `diagnose` show themselves. The HTML comes from
-`store_format.display` and needs no extra; charts are in `rmq_spark.charts`.
+Each function returns an object with `_repr_html_`. Stores, queues and the results of `find` and `diagnose`
+show themselves without these functions. No extra is needed; charts are in `rmq_spark.charts`.
 """
 
 from __future__ import annotations
@@ -27,14 +27,21 @@ _MESSAGES_MAX = 10
 
 # Any: also DataFrames, of Spark or Spark Connect
 def table(rows: Any, *, limit: int = LIMIT, title: str = "rows") -> Html:
-    """A page of an Arrow table or batch, or of a Spark DataFrame. At most `limit` rows are fetched."""
+    """Shows the rows of an Arrow table or batch, or of a Spark DataFrame; fetches at most `limit` rows.
+
+    Raises TypeError for other objects. Example: `show.table(store.view("lag"), title="lag")`.
+    """
     data, total = _arrow(rows, limit)
     return table_card(data.to_batches(), data.schema, title, limit=limit, total=total)
 
 
 # Any: see table; a row is a mapping of columns, or Spark's Row
 def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:
-    """A card for each message, with all its columns: one row, or the rows of whatever `table` accepts."""
+    """Shows a card with all columns for each message: one row, or at most `limit` rows of a table.
+
+    A row is a mapping of column names to values, or a Spark Row; a table is what `table` accepts. Example:
+    `show.message(store.find(key="A-100017").table)`.
+    """
     single = row.asDict() if hasattr(row, "asDict") else row
     if isinstance(single, Mapping):
         return message_cards([single])
@@ -43,12 +50,18 @@ def message(row: Any, *, limit: int = _MESSAGES_MAX) -> Html:
 
 
 def view(store: MessageStore, name: str, *, limit: int = LIMIT, now_ms: int | None = None) -> Html:
-    """A view of the store, see `store.view`. Tooltips explain its columns."""
+    """Shows a view of the store, with the meaning of each column as a tooltip. See `store.view`.
+
+    Ages are computed at `now_ms` (ms since 1970, default: now). Example: `show.view(store, "retention")`.
+    """
     return view_card(store, name, limit=limit, now_ms=now_ms)
 
 
 def trace(store: MessageStore, message_id: str) -> Html:
-    """The life of a message as a timeline, see `store.trace`."""
+    """Shows the life of a message as a timeline. See `store.trace`.
+
+    Example: `show.trace(store, "0A00051112672A139A4E7117B3AF7896")`.
+    """
     return timeline(store.trace(message_id), message_id)
 
 

@@ -53,10 +53,15 @@ class Choice:
 
 
 class Messages:
-    """Chosen messages of one or more stores, read when they are asked for, in batches of about 2 MB.
+    """Messages of one or more stores, chosen by `messages(...)`. They are read when you use them.
 
-    Iterate over the record batches, or take all of them with `to_table`. The order is that of the commitlog,
-    store by store.
+    Iterate over the record batches (about 2 MB each), or call `to_table`, `to_pandas` or `head`. The order is
+    the commitlog's order, one store after another. Damaged messages raise CorruptStoreError.
+
+    Example::
+
+        for batch in store.messages("Orders", columns=["keys", "body"]):
+            print(batch.num_rows)
     """
 
     def __init__(self, stores: Sequence[Store], choice: Choice) -> None:
@@ -64,6 +69,7 @@ class Messages:
 
     @property
     def schema(self) -> pa.Schema:
+        """The Arrow schema of the chosen columns."""
         return arrow_schema(self._choice.columns)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
@@ -73,15 +79,15 @@ class Messages:
                     yield batch.select(list(self._choice.columns))
 
     def to_table(self) -> pa.Table:
-        """All messages in memory."""
+        """Returns all messages as one Arrow table in memory."""
         return pa.Table.from_batches(self, self.schema)
 
     def to_pandas(self) -> Any:  # Any: a pandas.DataFrame; pandas has no types here
-        """All messages as a pandas DataFrame. Needs pandas."""
+        """Returns all messages as a pandas DataFrame in memory. Needs pandas."""
         return self.to_table().to_pandas()
 
     def head(self, count: int = 10) -> pa.Table:
-        """The first `count` messages as a table. Reads no further than they are."""
+        """Returns the first `count` messages as an Arrow table, and reads no further."""
         batches, left = [], count
         for batch in self:
             batches.append(batch.slice(0, left))
@@ -164,7 +170,7 @@ def _time_ms(name: str, value: Time | None, now_ms: int) -> int | None:
 
 
 class _WithMessages:
-    """What a store and a cluster have in common."""
+    """The methods that a store and a cluster share."""
 
     __slots__ = ()
 
@@ -184,15 +190,15 @@ class _WithMessages:
         tags: Sequence[str] = (),
         key: str | None = None,
     ) -> Messages:
-        """The messages of a topic, or of the topics of a pattern such as `Order*`; without either, of all
-        topics but RocketMQ's own. The messages of a cluster come one store after the other.
+        """Returns the messages of a topic, read lazily. `topic` may be a pattern such as `Order*`.
 
-        `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms since
-        1970 or a datetime; without a zone the time is UTC. `where` is a SQL92 condition on message
-        properties, as of consumers. `tags` keeps messages with any of the tags, `key` those with the key or
-        UNIQ_KEY.
+        Without a topic, all topics except RocketMQ's own are read. In a cluster, the stores follow one
+        another. `since` (inclusive) and `until` (exclusive) are store times: ISO 8601, `-2h` before now, ms
+        since 1970 or a datetime, in UTC if no zone is given. `where` is a condition on message properties in
+        RocketMQ's SQL92. `tags` keeps messages with any of these tags. `key` keeps messages with this word in
+        KEYS or this UNIQ_KEY.
 
-        Raises OptionError for an unknown topic or column, and for a time or condition that is not valid.
+        Raises OptionError for an unknown topic or column, and for an invalid time or condition.
 
         Example::
 
@@ -209,7 +215,7 @@ class LogStore(_WithMessages, MessageStore):
 
     @property
     def stores(self) -> tuple[LogStore, ...]:
-        """This store alone; a cluster has several."""
+        """This store alone. A cluster has several stores."""
         return (self,)
 
     def find(
@@ -227,9 +233,13 @@ class LogStore(_WithMessages, MessageStore):
     ) -> Found:
         """Finds messages by key or by id; without either, all messages that match the other arguments.
 
-        `since`, `until`, `where` and `tags` are those of `messages`; system topics are searched, too. `key`
-        matches UNIQ_KEY or a word of KEYS, `message_id` UNIQ_KEY or the offset message id. `how` are the
-        other arguments of `MessageStore.find`.
+        `key` matches UNIQ_KEY or a word of KEYS; `message_id` matches UNIQ_KEY or the offset message id.
+        `since`, `until`, `where` and `tags` have the same meaning as in `messages`. `topic` is one name;
+        without a topic, system topics are searched, too. `how` passes the other arguments of
+        `MessageStore.find`. Returns a `Found`, whose `table` has the messages in memory.
+
+        Raises OptionError for an unknown column, for an invalid time or condition, and for a key together
+        with an id.
 
         Example::
 
@@ -254,7 +264,10 @@ class LogStore(_WithMessages, MessageStore):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class LogCluster(_WithMessages):
-    """The stores of a cluster's brokers, as `rmq_spark.open` returns them for a directory of stores."""
+    """The stores of several brokers, as `rmq_spark.open` returns them for a directory of stores.
+
+    Example: `rmq_spark.open("/data/cluster").view("lag")` has the lag in all stores.
+    """
 
     path: str
     stores: tuple[LogStore, ...]
@@ -264,7 +277,7 @@ class LogCluster(_WithMessages):
         return f"<LogCluster at {self.path}: {names}>"
 
     def store(self, broker_name: str) -> LogStore:
-        """The store of a broker. Raises OptionError for an unknown name."""
+        """Returns the store of one broker. Raises OptionError for an unknown name."""
         for store in self.stores:
             if store.broker_name == broker_name:
                 return store
@@ -274,19 +287,19 @@ class LogCluster(_WithMessages):
         )
 
     def topics(self) -> list[str]:
-        """The topics that have queues in any store, sorted; system topics included."""
+        """Returns the topics that have queues in any store, sorted; system topics included."""
         return sorted({topic for store in self.stores for topic in store.topics()})
 
     def queues(self) -> list[Queue]:
-        """Every queue of every store."""
+        """Returns every queue of every store, one store after another."""
         return [queue for store in self.stores for queue in store.queues()]
 
     def view(self, name: str, *, now_ms: int | None = None) -> pa.Table:
-        """A view of all stores as one table; its column brokerName names the store."""
+        """Returns one view of all stores as one table. The column brokerName names the store."""
         return pa.concat_tables([store.view(name, now_ms=now_ms) for store in self.stores])
 
     def find(self, **conditions: Any) -> dict[str, Found]:  # Any: the arguments of `LogStore.find`
-        """`LogStore.find` in every store; the results by broker name."""
+        """Calls `LogStore.find` for every store, and returns a dict of broker name -> `Found`."""
         return {store.broker_name: store.find(**conditions) for store in self.stores}
 
     def _repr_html_(self) -> str:

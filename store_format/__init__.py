@@ -1,4 +1,8 @@
-"""Apache RocketMQ's store files: the bytes, without Spark. Start at `MessageStore.open(path)`."""
+"""Reads and writes Apache RocketMQ's store files in Python, without Spark.
+
+Start with `MessageStore.open(path)`, or with `rmq_spark.open(path)`, which adds RocketMQ's filters. `errors`
+has the exceptions of both packages, `layouts` has the byte layouts.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Every error this project raises on purpose: a class for options, messages, bytes and the system each.
+"""The exceptions of `store_format` and `rmq_spark`. All are a `StoreError`.
 
-Each class is also an exception of the standard library (`ValueError`, `LookupError`, `OSError`) and can be
-pickled: Spark sends errors between processes. A message says where, what was expected, what was found and, if
-the user can act, what to do.
+Each class is also an exception of the standard library (`ValueError`, `LookupError`, `OSError` ...) and can
+be pickled, because Spark sends errors between processes. A message says where the error is, what was
+expected, what was found and, if the user can act, what to do.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = [
 
 
 class StoreError(Exception):
-    """The root of all errors of this project."""
+    """The base class of all errors of this project."""
 
 
 class OptionError(StoreError, ValueError):
@@ -37,9 +37,9 @@ class IllegalMessageError(StoreError, ValueError):
 
 
 class InvalidReceiptHandleError(StoreError, ValueError):
-    """A receipt handle names no message that is invisible now (RocketMQ's INVALID_RECEIPT_HANDLE).
+    """A receipt handle does not name an invisible message (RocketMQ's INVALID_RECEIPT_HANDLE).
 
-    `handle` is the handle, `problem` says why: it is expired, unknown, or no handle at all.
+    `handle` is the handle. `problem` is the reason: the handle has expired, is unknown, or is malformed.
     """
 
     def __init__(self, handle: str, problem: str) -> None:
@@ -80,7 +80,7 @@ class ChecksumError(CorruptStoreError):
 
 
 class StoreInUseError(StoreError, RuntimeError):
-    """Another process holds the store's lock. The message names the process where the system knows it."""
+    """Another process holds the store's lock. The message names the process if the system shows it."""
 
 
 class OffsetOutOfRangeError(StoreError, LookupError):

@@ -1,4 +1,4 @@
-"""A store directory as a whole: the class that people meet first.
+"""`MessageStore`: a store directory with its messages, searches, views, checks and writes.
 
 store = MessageStore.open("/data/store")
 for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
@@ -42,10 +42,16 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True, repr=False)
 class MessageStore(Store):
-    """A broker's store directory: `Store`, plus writing, searching, views and checks.
+    """A broker's store directory, opened with `MessageStore.open(path)` or made with
+    `MessageStore.create(path)`.
 
-    Reading changes no file and takes no lock; only `create`, `append` and `flush` write. Every method
-    (`topics`, `queue`, `snapshot` ...) looks at the files as they are when it is called.
+    Reads, searches and views change no file and take no lock. Only `create`, `append`, `flush` and an applied
+    `recover` write. Every method looks at the files as they are when you call it.
+
+    Example::
+
+        store = MessageStore.open("/data/store")
+        store.queue("Orders", 0).to_table(columns=["queueOffset", "body"])
     """
 
     @staticmethod
@@ -58,10 +64,15 @@ class MessageStore(Store):
         max_hash_slot_num: int = DEFAULT_GEOMETRY.hash_slot_num,
         max_index_num: int = DEFAULT_GEOMETRY.index_num,
     ) -> MessageStore:
-        """Creates an empty store that a broker with these settings can load.
+        """Creates an empty store and opens it. A broker with the same settings can load the store.
 
-        The settings are written to `.rmqlog/broker.conf` in the store. `broker_name` is by default the name
-        of the directory. Raises OptionError if the path already has content.
+        `broker_name` is by default the name of the directory. The other arguments are the broker's settings
+        of the same names: file sizes in bytes, and the numbers of slots and entries of an index file. They
+        are written to `.rmqlog/broker.conf` in the store.
+
+        Raises OptionError if `path` already has content.
+
+        Example: `MessageStore.create("/data/new-store", broker_name="broker-a")`.
         """
         from store_format.commit.create_store import create_store
 
@@ -84,10 +95,21 @@ class MessageStore(Store):
         store_timestamps: int | NDArray[np.int64] | None = None,
         options: CommitOptions | None = None,
     ) -> CommitResult:
-        """Appends the messages: all of them, or none.
+        """Appends the messages in one commit: all of them, or none.
 
-        With a `key` (id, number), a repeated call appends nothing: the ledger remembers the key. See
-        `commit.append.commit`.
+        With a `key` (id, number), a call is ignored if this number or a higher number of this id was
+        committed before; the result then has `committed=False`. `store_timestamps` is in ms since 1970: one
+        value for all messages, or an array with one value for each message; None is the clock. Returns a
+        `CommitResult`, whose `queues` maps (topic, queue id) to the new queue offsets (start, stop).
+
+        Raises StoreInUseError if another process has the store open, IllegalMessageError for a message that
+        breaks a limit, UnsupportedFormatError for a store or topic that rmqlog cannot write to, and
+        StoreWriteError for a file that cannot be written.
+
+        Example::
+
+            result = store.append(messages, key=("import", 1))
+            print(result.committed, result.queues)
         """
         from store_format.bookkeeping.ledger import refuse_service_key
         from store_format.commit.append import commit
@@ -102,7 +124,10 @@ class MessageStore(Store):
         return commit(self.path, [staged], key=key, store_timestamps=store_timestamps, options=options)
 
     def flush(self) -> None:
-        """Writes commits that were made with ASYNC_FLUSH to the disk, so that they survive a power loss."""
+        """Writes all commits that were made with ASYNC_FLUSH to the disk, so that they survive a power loss.
+
+        Raises StoreInUseError if another process has the store open.
+        """
         from store_format.commit.append import flush
         from store_format.commit.prepare_store import CommitOptions
 
@@ -119,11 +144,20 @@ class MessageStore(Store):
         salvage: bool = False,
         broker_conf: str | None = None,
     ) -> RecoverPlan:
-        """Plans a recovery: the log's end by the broker's rules, lost consume queues and index files rebuilt.
+        """Plans a recovery: ends the log where a broker would end it, and rebuilds lost queues and index
+        files.
 
-        `recover().table()` shows what would change, `recover().apply()` changes it. With `into`, a new
-        directory, a copy is recovered and this store only read. See `commit.recover.recover`, which also
-        takes stores that `open` refuses.
+        Nothing changes until you call `apply()` on the plan; `table()` shows the changes first. With `into`,
+        the path of a new directory, the plan recovers a copy and only reads this store. `salvage` keeps
+        messages behind damage in the copy, `cut_after_damage` removes them. `topics` are the topics whose
+        queues are rebuilt (default: all). `rmq_spark.services.recover` does the same for stores that `open`
+        refuses.
+
+        Example::
+
+            plan = store.recover(into="/data/recovered", salvage=True)
+            plan.table()
+            plan.apply()
         """
         from store_format.commit.recover import recover
 
@@ -161,14 +195,20 @@ class MessageStore(Store):
     ) -> Found:
         """Finds messages by key or by id; without either, all messages that match the other arguments.
 
-        `key` matches UNIQ_KEY or a word of KEYS; `message_id` matches UNIQ_KEY or the offset message id.
-        `topic`, `tags` (any of them), `where` (by properties) and the store times `since` (inclusive) and
-        `until` (exclusive), in ms since 1970 or as datetimes, restrict the result. The store that
-        `rmq_spark.open` returns takes texts, too: `since="-2h"`, `where="region = 'east'"`.
+        `key` matches UNIQ_KEY or a word of KEYS; `message_id` matches UNIQ_KEY or the offset message id. The
+        other arguments restrict the result: `topic`, `tags` (any of them), `where` (a condition on the
+        properties), and the store times `since` (inclusive) and `until` (exclusive), in ms since 1970 or as
+        datetimes. The store that `rmq_spark.open` returns also accepts texts: `since="-2h"`,
+        `where="region = 'east'"`.
 
-        Index files answer for the part of the commitlog that they cover; the rest is scanned, and `Found.how`
-        says which. `on_scanned` is called during a scan with the bytes scanned so far and the bytes to scan
-        at most. See `search.look_up.look_up`.
+        Returns a `Found`: its `table` has the `columns` and `physicalOffset`, in commitlog order, all in
+        memory. Index files answer for the part of the commitlog that they cover, and the rest is scanned;
+        `Found.how` says which was used. During a scan, `on_scanned` is called with the bytes scanned so far
+        and the bytes to scan at most. `on_damage`: FAILFAST raises at damaged bytes, DROPMALFORMED skips
+        them.
+
+        Raises OptionError for an unknown column and for a key together with an id, CorruptStoreError for
+        damage.
 
         Example: `store.find(key="A-100017").table`.
         """
@@ -188,9 +228,14 @@ class MessageStore(Store):
         return look_up(self._relisted(), question, how)
 
     def trace(self, message_id: str) -> pa.Table:
-        """The life of a message as a timeline: its copies, retries, dead letter, and groups that consumed it.
+        """Returns the life of a message as a table, oldest event first; empty if the store has no such
+        message.
 
-        See `views.trace.trace`. Example: `store.trace("0A00051112672A139A4E7117B3AF7896")["what"]`.
+        The events are birth, copies, retries, dead letter, and the groups that consumed the message. The
+        columns are `time`, `what`, `topic`, `brokerName`, `queueId`, `queueOffset`, `physicalOffset`, `group`
+        and `detail`. `message_id` is the id that clients show (UNIQ_KEY), or an offset message id.
+
+        Example: `store.trace("0A00051112672A139A4E7117B3AF7896").select(["time", "what"]).to_pylist()`.
         """
         from store_format.views.trace import trace
 
@@ -199,11 +244,14 @@ class MessageStore(Store):
     def view(
         self, name: str, *, now_ms: int | None = None, broker_conf: str | BrokerConf | None = None
     ) -> pa.Table:
-        """One view of the store as a table; the names are in `views.registry.VIEWS`.
+        """Returns one view of the store as a table: `topics`, `queues`, `groups`, `lag`, `retention` and
+        others.
 
-        Ages are counted up to `now_ms`, by default the clock. `broker_conf` is the path of the broker's
-        broker.conf, or its settings; without it the settings are those in the store's `.rmqlog/broker.conf`,
-        else the broker's defaults.
+        docs/reference.md lists all views and their columns. Ages are computed at `now_ms` (ms since 1970, by
+        default now). `broker_conf` is the path of the broker's broker.conf, or its settings; by default the
+        view uses the store's `.rmqlog/broker.conf`, or else the broker's defaults. Unknown values are null.
+
+        Raises OptionError for an unknown name; the message lists the views.
 
         Example: `store.view("lag").to_pylist()`.
         """
@@ -212,7 +260,15 @@ class MessageStore(Store):
         return view_table(self, name, now_ms=now_ms, broker_conf=broker_conf)
 
     def diagnose(self) -> Diagnosis:
-        """All problems of the store. `diagnose.diagnose` also checks stores that `open` refuses."""
+        """Checks the whole store and returns a list of `Problem`s: severity, file, byte, expected, found,
+        advice.
+
+        Severities are `damage`, `warning` and `info`. The list's `summary` says how many bytes of the
+        commitlog are messages, padding, damage or unwritten. `store_format.diagnose.diagnose(path)` also
+        checks stores that `open` refuses.
+
+        Example: `[str(problem) for problem in store.diagnose().of("damage")]`.
+        """
         from store_format.diagnose import diagnose
 
         return diagnose(self.path, self.commit_log_paths)

@@ -34,22 +34,29 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CommitOptions:
-    """How to commit.
+    """Settings of a commit (`MessageStore.append`). The defaults are those of a broker with SYNC_FLUSH.
 
-    - `sync` is flushDiskType=SYNC_FLUSH: the commit survives a power loss. Without `sync` it survives only
-      the death of the process.
-    - `new_topics` gives the number of queues of topics that topics.json lacks. Another new topic gets as many
-      queues as the batch uses.
-    - `rebuild_lost_queues` decides about topics that have messages in the commitlog and no queue file: True
-      rebuilds their queues, False takes the topics as deleted and created again. None decides by the store,
-      and refuses if the store does not show it.
-    - `cut_after_damage` gives up the whole messages behind damaged bytes, as a broker that starts does.
-      Without it a store with such messages is refused.
-    - `keeps_key`: the key is a stream's or a service's, and the ledger never forgets it.
-    - `settings` are for a broker's store whose files do not show its sizes. `is_queue_size_given` is False if
-      nobody gave mappedFileSizeConsumeQueue, so that `settings` has the default.
-    - `conf` has the settings of the store's broker; None: those in the store's `.rmqlog/broker.conf`.
-    - `clock` (ms) dates messages and names index files.
+    - `sync` (flushDiskType=SYNC_FLUSH): the commit survives a power loss. Without `sync` it survives only the
+      death of the process; `MessageStore.flush` makes it durable later.
+    - `message_index_enable`: the commit also writes the index files.
+    - `tag_keys`: index entries that are rebuilt after a crash include the tags, as brokers write them from
+      5.4.
+    - `new_topics`: topic -> number of queues, for topics that topics.json does not have. A new topic without
+      an entry gets as many queues as the batch uses.
+    - `lock_timeout`: seconds to wait for the store's lock. With 0, a locked store is refused at once.
+    - `log_directories`: the directories of the commitlog files, if they are not in the store.
+    - `rebuild_lost_queues`: what to do with a topic that has messages in the commitlog and no queue files.
+      True rebuilds its queues. False treats the topic as deleted and created again. None decides by the
+      store, and refuses the commit if the store does not show which is right.
+    - `cut_after_damage`: removes the valid messages behind damaged bytes, as a starting broker does. Without
+      this option, a store with such messages is refused.
+    - `keeps_key`: the ledger never forgets the key. Streams and services use this option.
+    - `settings`: file sizes, for a broker's store whose files do not show them. `is_queue_size_given` is
+      False if the user gave no mappedFileSizeConsumeQueue, so that `settings` has the default.
+    - `conf`: the settings of the store's broker; None reads the store's `.rmqlog/broker.conf`.
+    - `clock`: a function that returns the time in ms since 1970. It dates messages and names index files.
+
+    Example: `store.append(messages, options=CommitOptions(new_topics={"Orders": 4}, lock_timeout=10))`.
     """
 
     sync: bool = True

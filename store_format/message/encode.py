@@ -35,11 +35,26 @@ _LOCALHOST = bytes([127, 0, 0, 1])
 
 @dataclass(frozen=True, kw_only=True)
 class MessageColumns:
-    """Messages to encode, column by column; a single number or address applies to all messages.
+    """Messages to write, as columns. Each column is an array with one value for each message, or a single
+    number or address that applies to all messages.
 
-    Addresses are raw, 4 or 16 bytes. In an array of 16-byte addresses (V16) the host bit of `sys_flag` marks
-    the IPv6 addresses; of the others the first 4 bytes count. In all other cases the encoder sets the bit.
-    `properties` are encoded strings, `body` is stored unchanged; null is empty.
+    - `topic`: an array, or one str for all messages.
+    - `body`: bytes, which are stored unchanged. `MessageStore.append` refuses a null body.
+    - `properties`: encoded property strings, from `encode_property_columns`.
+    - `born_timestamp`, `store_timestamp`: ms since 1970.
+    - `born_ip`, `store_ip`: raw addresses of 4 or 16 bytes. In an array of 16-byte addresses (V16), the host
+      bit of `sys_flag` marks the IPv6 addresses, and only the first 4 bytes of the others are used. In all
+      other cases the encoder sets the host bit.
+    - `queue_offset`, `physical_offset`, `store_timestamp`: `MessageStore.append` assigns them.
+
+    Example::
+
+        MessageColumns(
+            topic="Orders",
+            body=pa.array([b"one", b"two"]),
+            properties=encode_property_columns(2, {"KEYS": pa.array(["order-1", "order-2"])}),
+            queue_id=1,
+        )
     """
 
     topic: pa.StringArray | pa.DictionaryArray | str

@@ -40,13 +40,21 @@ def encode_property_columns(
     *,
     capacity: int = BROKER_MAP_CAPACITY,
 ) -> pa.LargeBinaryArray:
-    """Returns `count` properties strings in the order of a HashMap made with `capacity`.
+    """Returns `count` property strings for `MessageColumns.properties`, as an array of bytes.
 
-    The map gets `properties` (maps of string to string) first, then `columns` in their order: a string array
-    has a value for each message, a str is the value of all messages. Null and empty values and empty names
-    are left out; a name that is put twice keeps its place and gets the later value.
+    `columns` maps a property name to its values: a string array has one value for each message, a str is the
+    value for all messages. `properties` are maps of string to string; they come first, then `columns` in
+    their order. Null values, empty values and empty names are left out. If a name occurs twice, it keeps its
+    first place and gets the later value. The properties have the order of a Java HashMap made with
+    `capacity`.
 
-    Raises IllegalMessageError for a separator in a name or value, which would change the decoded properties.
+    Raises IllegalMessageError if a name or value contains a separator (0x01 or 0x02), which would change the
+    decoded properties, and ValueError for an array that has not `count` values.
+
+    Example::
+
+        encode_property_columns(2, {"TAGS": "paid", "KEYS": pa.array(["order-1", None])})
+        # two strings; the second has no KEYS
     """
     given = {name: _Values.of(repr(name), values) for name, values in columns.items() if name}
     for name in given:

@@ -41,17 +41,17 @@ _IN_ROCKSDB = (  # directory in config/, and the broker setting that creates it
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The offsets of all groups in one store: (group, topic) -> queue id -> next offset to consume.
+    """The committed offsets of all groups in one store: (group, topic) -> queue id -> next offset to consume.
 
-    `pulled` are the offsets up to which the broker has handed messages to consumers (5.5). Offsets below 0,
-    a broker's "unknown", are left out.
+    `pulled` has, in the same shape, the offsets up to which the broker has handed messages to consumers
+    (5.5). Negative offsets, which mean "unknown" in a broker, are left out.
     """
 
     offsets: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
     pulled: dict[tuple[str, str], dict[int, int]] = field(default_factory=dict)
 
     def pairs(self) -> set[tuple[str, str]]:
-        """The (group, topic) pairs that have an entry, known or not."""
+        """Returns the (group, topic) pairs that have an entry, even if all its offsets are unknown."""
         return self.offsets.keys() | self.pulled.keys()
 
 

@@ -49,10 +49,7 @@ _LOOKS_MAX = 100  # while a writer replaces rebuilt queues, microseconds each
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Store:
-    """The directory of one broker's store, opened for reading.
-
-    Every method (`topics`, `queue`, `snapshot` ...) looks at the files as they are when it is called.
-    """
+    """One broker's store directory, opened for reading. Methods look at the files as they are when called."""
 
     path: str
     broker_name: str
@@ -76,9 +73,9 @@ class Store:
         """Opens the store at `path` for reading.
 
         `commit_log_paths` are the directories of the commitlog files if they are not in the store
-        (`storePathCommitLog`). Stores that are opened one after the other can share open commitlog files in
-        `files`. A queue that may not be read or that is a symbolic link is an error for a read of that queue;
-        with `skip_unreadable` the queue is skipped with a warning and noted in `unreadable`.
+        (`storePathCommitLog`). `files` shares open commitlog files between stores. A queue that may not be
+        read, or that is a symbolic link, is an error when you read the queue; with `skip_unreadable`, the
+        queue is skipped with a warning and noted in `unreadable`.
 
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
@@ -99,10 +96,7 @@ class Store:
         return store_state(self.path)
 
     def time_at(self, physical_offset: int) -> int:
-        """The store time in ms of the message at a physical offset; -1 if it cannot be read.
-
-        A file that may not be read is skipped or raises an error, as `pass_over` decides.
-        """
+        """The store time in ms of the message at a physical offset; -1 if `pass_over` skips its file."""
         try:
             return self.log.store_timestamp_at(physical_offset)
         except StorePermissionError as error:
@@ -185,11 +179,11 @@ class Store:
         return found
 
     def topics(self) -> list[str]:
-        """The topics that have queues, sorted; system topics included."""
+        """Returns the names of the topics that have queues, sorted; system topics included."""
         return sorted({queue.topic for queue in self.queues()})
 
     def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
-        """Every queue of the selected topics, sorted by topic and id."""
+        """Returns every queue of the selected topics, sorted by topic and queue id."""
         if not self.has_consume_queues:
             self._lost.warn_of_none(self)
             return self._scanned(self.survey(select))
@@ -212,7 +206,7 @@ class Store:
         return [Queue(store, queue.range, queue) for _, queue in sorted(found.queues.items())]
 
     def queue(self, topic: str, queue_id: int) -> Queue:
-        """One queue. Raises OffsetOutOfRangeError, naming what is there, when the store has no such queue."""
+        """Returns one queue. Raises OffsetOutOfRangeError for an unknown queue, naming the known ones."""
         if self.has_consume_queues:
             found = self.snapshot(topic.__eq__)
             if (topic, queue_id) in found.queues:
@@ -235,7 +229,7 @@ class Store:
         return self._scanned(found), found.cuts
 
     def configured_topics(self) -> frozenset[str]:
-        """The topics in topics.json, with or without messages."""
+        """Returns the topics in topics.json, with or without messages."""
         return frozenset(read_topics(self.path) or ())
 
     def reader(
@@ -253,10 +247,9 @@ class Store:
         verify_crc: bool = True,
         on_damage: str = "FAILFAST",
     ) -> Iterator[pa.RecordBatch]:
-        """Every message record in commitlog order, also prepared and rolled back ones, which are in no queue.
+        """Yields every message of the commitlog in its order, also half messages and rolled back ones.
 
-        `on_damage`: FAILFAST raises at the first damaged bytes; DROPMALFORMED skips them with a warning and a
-        count.
+        At damaged bytes, `on_damage` FAILFAST raises CorruptStoreError; DROPMALFORMED warns and skips.
         """
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         log, state = self.log.relisted(), self.state
@@ -266,7 +259,7 @@ class Store:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Queue:
-    """One queue of a store, as it was when the store listed it."""
+    """One queue of a store, with the offsets that it had when `Store.queue` or `Store.queues` returned it."""
 
     store: Store
     range: QueueRange
@@ -290,7 +283,7 @@ class Queue:
 
     @property
     def min_offset(self) -> int:
-        """The first queue offset that can be read."""
+        """The queue offset of the first message that can be read."""
         return self.range.min_offset
 
     @property
@@ -299,7 +292,7 @@ class Queue:
         return self.range.max_offset
 
     def piece(self, start: int | None = None, stop: int | None = None) -> QueueSlice:
-        """The offsets [start, stop), limited to those the queue has; None means the first or the last."""
+        """Returns the offsets [start, stop), limited to the queue's; None is the first or the last."""
         low = self.min_offset if start is None else max(start, self.min_offset)
         high = self.max_offset if stop is None else min(stop, self.max_offset)
         return self.range.piece(low, max(low, high))
@@ -312,10 +305,10 @@ class Queue:
         columns: Sequence[str] = DEFAULT_COLUMNS,
         verify_crc: bool = True,
     ) -> Iterator[pa.RecordBatch]:
-        """The messages of offsets [start, stop) in order, in batches of about 2 MB.
+        """Yields the messages of offsets [start, stop) in order, as record batches of about 2 MB.
 
-        Raises OffsetOutOfRangeError if `start` is outside [min_offset, max_offset], and CorruptStoreError at
-        a damaged message.
+        Raises OffsetOutOfRangeError if `start` is outside [min_offset, max_offset], OptionError for an
+        unknown column, and CorruptStoreError at a damaged message.
         """
         if start is not None and not self.min_offset <= start <= self.max_offset:
             have = f"the queue holds {self.min_offset} to {self.max_offset}"
@@ -332,7 +325,7 @@ class Queue:
         columns: Sequence[str] = DEFAULT_COLUMNS,
         verify_crc: bool = True,
     ) -> pa.Table:
-        """The messages that `read` yields as one table in memory.
+        """Returns what `read` yields as one table in memory.
 
         Example: `store.queue("Orders", 0).to_table(columns=["queueOffset", "keys", "body"])`.
         """
@@ -347,10 +340,10 @@ class Queue:
     def offset_at(
         self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST"
     ) -> int:
-        """The queue offset for a store time in ms, between min_offset and max_offset.
+        """Returns the queue offset for a store time in ms since 1970, between min_offset and max_offset.
 
-        The rule is that of MessageStore.getOffsetInQueueByTime. LOWER: the first message at or after the
-        time; UPPER: the last one at or before it. If the search needs a message that cannot be read, FAILFAST
+        LOWER: the first message at or after the time; UPPER: the last message at or before it (the rule of
+        MessageStore.getOffsetInQueueByTime). If the search needs a message that cannot be read, FAILFAST
         raises CorruptStoreError; the other modes use the time of the next readable message.
         """
         if self.scanned is None:

@@ -231,11 +231,15 @@ def lag_table(
     committed: Committed | None = None,
     conf: BrokerConf | None = None,
 ) -> pa.Table:
-    """The columns `LAG_COLUMNS`, one row for each group and queue; of one group or of all groups.
+    """Returns the view `lag` as a table: one row for each group, topic and queue, with `LAG_COLUMNS`.
 
-    Ages count to `now_ms`, by default the clock. `committed` replaces the offsets in the store, which a
-    running broker writes every 5 s; what groups have popped does not count then. `conf` is the broker's
-    broker.conf, by default that of the store.
+    `group` selects one group; None selects all groups. A group without offsets gives an empty table. Numbers
+    that no file contains are null. `lagMs` is the age of the oldest unread message at `now_ms` (ms since
+    1970, by default now). `committed` replaces the offsets in the store, which a running broker writes every
+    5 s; the table then ignores messages that a group has popped. `conf` has the broker's settings, by default
+    those of the store.
+
+    Example: `lag_table(store, "CG_orders").select(["topic", "queueId", "lagMessages"]).to_pylist()`.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     progress = read_pop_progress(store, conf) if committed is None else None
