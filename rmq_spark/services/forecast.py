@@ -65,13 +65,13 @@ class Forecast:
     zone: datetime.tzinfo | None
 
     @property
-    def freed_bytes(self) -> int:
-        """The room on the disk that becomes free."""
-        return sum(file.disk_bytes for file in self.files)
+    def forced(self) -> int:
+        """How many files are deleted at once, whatever their age."""
+        return len(self.files) if self.gate.is_forced else 0
 
-    def deleted_at(self, expires_ms: int) -> int:
-        """When the broker deletes a file that expires at this time."""
-        if self.gate.is_forced and self.files and expires_ms <= _expiry(self.files, self.conf)[-1]:
+    def deleted_at(self, number: int, expires_ms: int) -> int:
+        """When the broker deletes a commitlog file, by its number and the time at which it expires."""
+        if number < self.forced:
             return self.now_ms
         return _deletion_ms(expires_ms, self.now_ms, self.conf, self.zone, is_any_hour=self.level != "normal")
 
@@ -79,7 +79,9 @@ class Forecast:
         """Rows of `LOSS_COLUMNS`: groups that lost or lose unread messages, the soonest loss first."""
         names = [column.name for column in LAG_BY_TOPIC_COLUMNS]
         rows = []
-        for values, loss in rows_with_losses(self.store, self.now_ms, self.conf, self.deleted_at):
+        for values, loss in rows_with_losses(
+            self.store, self.now_ms, self.conf, self.deleted_at, self.forced
+        ):
             row = dict(zip(names, values, strict=True))
             if loss is None and not row["lostMessages"]:
                 continue

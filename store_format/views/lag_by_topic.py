@@ -67,7 +67,7 @@ LAG_BY_TOPIC_COLUMNS = (
 def lag_by_topic(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.RecordBatch]:
     """One row for each group and topic, sorted by group and topic."""
 
-    def deleted_at(expires_ms: int) -> int:
+    def deleted_at(number: int, expires_ms: int) -> int:
         return max(expires_ms, now_ms)
 
     return batches_of(
@@ -76,12 +76,12 @@ def lag_by_topic(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[pa.Rec
 
 
 def rows_with_losses(
-    store: Store, now_ms: int, conf: BrokerConf, deleted_at: Callable[[int], int]
+    store: Store, now_ms: int, conf: BrokerConf, deleted_at: Callable[[int, int], int], forced: int = 0
 ) -> Iterator[tuple[tuple[object, ...], NextLoss | None]]:
-    """The rows, each with its next loss. `deleted_at` is that of `next_losses`."""
+    """The rows, each with its next loss. `deleted_at` and `forced` are those of `next_losses`."""
     places = group_queues(store, progress=read_pop_progress(store, conf))
     measured = measured_places(store, places)
-    losses = next_losses(store, places, measured, conf.file_reserved_hours, deleted_at)
+    losses = next_losses(store, places, measured, conf.file_reserved_hours, deleted_at, forced)
     names = [column.name for column in LAG_COLUMNS]
     queues: dict[tuple[str, str], list[dict[str, Any]]] = defaultdict(list)  # Any: values of lag's columns
     for place in places:

@@ -152,10 +152,13 @@ def next_losses(
     places: Sequence[GroupQueue],
     measured: dict[QueueKey, Stretches],
     file_reserved_hours: float,
-    deleted_at: Callable[[int], int],
+    deleted_at: Callable[[int, int], int],
+    forced: int = 0,
 ) -> dict[tuple[str, str], NextLoss]:
-    """The next loss of each (group, topic) that has one. `deleted_at` gives the time of deletion of a file
-    that expires at a time.
+    """The next loss of each (group, topic) that has one.
+
+    `deleted_at` gives the time of deletion of a commitlog file, by its number and the time at which it
+    expires. `forced` is how many files, the oldest first, are deleted at once whatever their age.
     """
     expiry, files = _expiry(store, file_reserved_hours), store.log.files
     numbers: dict[tuple[str, str], list[tuple[int, GroupQueue]]] = defaultdict(list)
@@ -166,8 +169,9 @@ def next_losses(
     losses = {}
     for pair, found in numbers.items():
         first = min(number for number, _ in found)
-        deleted = deleted_at(expiry[first])
-        last = max(min(bisect_right(expiry, deleted), len(files) - 1) - 1, first)
+        deleted = deleted_at(first, expiry[first])
+        gone = max(bisect_right(expiry, deleted), forced, first + 1)
+        last = min(gone, len(files) - 1) - 1
         counts = [count_before(place, files[last].stop) for number, place in found if number <= last]
         known = [count for count in counts if count is not None]
         losses[pair] = NextLoss(expiry[first], deleted, sum(known) if len(known) == len(counts) else None)

@@ -37,8 +37,11 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
     """Check all files of a store, and account for every byte.
 
     Checks every record of the commitlog with its CRC, every consume queue entry, every index entry, the
-    checkpoint and the configuration. The exit code is 3 if messages are damaged. Works on stores that other
-    commands refuse, too.
+    checkpoint and the configuration. The last lines are a verdict in one sentence, and the next command to
+    type. The exit code is 3 if messages are damaged. Works on stores that other commands refuse, too.
+
+    \b
+    rmqlog verify /data/store
     """
     from store_format.diagnose import diagnose
 

@@ -1,0 +1,75 @@
+"""The view `lagByTopic`: sums of the view `lag`, of pop too, with unknown queues counted and not added."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from store_format.store import MessageStore
+
+Golden = Callable[[str], Path]
+NOW = 1_900_000_000_000
+
+
+def _views(root: Path) -> tuple[list[dict[str, Any]], dict[tuple[str, str], list[dict[str, Any]]]]:
+    """The rows of the view, and those of the view `lag` by group and topic."""
+    store = MessageStore.open(str(root))
+    queues = defaultdict(list)
+    for row in store.view("lag", now_ms=NOW).to_pylist():
+        queues[row["group"], row["topic"]].append(row)
+    return store.view("lagByTopic", now_ms=NOW).to_pylist(), queues
+
+
+@pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "pop-5.5.0", "delay-tx-5.5.0"])
+def test_the_sums_over_the_queues(golden: Golden, name: str) -> None:
+    rows, queues = _views(golden(name))
+    assert [(row["group"], row["topic"]) for row in rows] == sorted(queues)
+    for row in rows:
+        every = queues[row["group"], row["topic"]]
+        known = [queue for queue in every if queue["lagMessages"] is not None]
+        assert (row["brokerName"], row["queues"]) == (every[0]["brokerName"], len(every))
+        for column in ("lagMessages", "readyMessages", "inFlightMessages", "lagBytes", "lostMessages"):
+            values = [queue[column] for queue in known]
+            assert row[column] == (sum(values) if values and None not in values else None), (row, column)
+        for column, best in (("oldestPopTimestamp", min), ("nextTimestamp", min), ("lagMs", max)):
+            values = [queue[column] for queue in every if queue[column] is not None]
+            assert row[column] == best(values, default=None)
+
+
+def test_pop_counts(golden: Golden) -> None:
+    (row,) = [
+        row for row in _views(golden("pop-5.5.0"))[0] if (row["group"], row["topic"]) == ("CG_pop", "PopWork")
+    ]
+    assert row["inFlightMessages"] > 8
+    assert row["lagMessages"] == row["readyMessages"] + row["inFlightMessages"]
+    assert row["oldestPopTimestamp"] is not None
+
+
+def test_unknown_queues_are_counted_and_not_added(golden: Golden, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
+    path = root / "config" / "consumerOffset.json"
+    # No offset of queue 1, and one of a queue that the store does not have.
+    offsets = {"Orders@CG_some": {"0": 64, "2": 64, "3": 58, "9": 5}}
+    path.write_text(json.dumps({"offsetTable": offsets}))
+    rows, queues = _views(root)
+    (row,) = [row for row in rows if (row["group"], row["topic"]) == ("CG_some", "Orders")]
+    lags = [queue["lagMessages"] for queue in queues["CG_some", "Orders"]]
+    assert lags.count(None) == 2
+    assert (row["queues"], row["unknownQueues"]) == (5, 2)
+    assert row["lagMessages"] == sum(lag for lag in lags if lag is not None) == 1076 - 268
+
+
+def test_the_next_loss_follows_the_settings(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("cleaned-5.5.0")))
+    modified = 1_795_503_600_000 - 72 * 3_600_000  # of all files of this store
+    rows = store.view("lagByTopic", now_ms=modified).to_pylist()
+    (row,) = [row for row in rows if (row["group"], row["topic"]) == ("CG_some", "Orders")]
+    assert (row["expiresInMs"], row["nextLostMessages"]) == (72 * 3_600_000, 645)
+    (at_end,) = [row for row in rows if (row["group"], row["topic"]) == ("CG_all", "Audit")]
+    assert (at_end["lagMessages"], at_end["nextLostMessages"], at_end["expiresTimestamp"]) == (0, None, None)
