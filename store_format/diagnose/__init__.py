@@ -28,6 +28,7 @@ from store_format.diagnose.state import (
     check_state,
     check_topics,
 )
+from store_format.diagnose.verdict import verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
@@ -91,7 +92,9 @@ def diagnose(
         lost,
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
-    return Diagnosis(findings.problems(), summary, root)
+    found = Diagnosis(findings.problems(), summary, root)
+    found.verdict = verdict(found)[0]
+    return found
 
 
 def _judged_as(

@@ -109,12 +109,12 @@ class Summary:
 class Diagnosis(list[Problem]):
     """All problems in the order of the checks, and the `summary` of the commitlog.
 
-    `root` is the directory of the store, which a card names once.
+    `root` is the directory of the store, `verdict` what the problems come to, in one sentence.
     """
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
         super().__init__(problems)
-        self.summary, self.root = summary, root
+        self.summary, self.root, self.verdict = summary, root, ""
 
     def of(self, *severities: Severity) -> list[Problem]:
         """The problems of some severities."""
@@ -173,7 +173,8 @@ def _diagnosis_card(diagnosis: Diagnosis) -> str:
     from store_format.display.page import PageSpace, card, fact, facts, note, text
 
     summary = diagnosis.summary
-    lines = [("store", text(diagnosis.root, _SENTENCE_CHARACTERS))] if diagnosis.root else []
+    named = (("verdict", diagnosis.verdict), ("store", diagnosis.root))
+    lines = [(name, text(value, _SENTENCE_CHARACTERS)) for name, value in named if value]
     counts = f"{summary.files:,} file{'s' * (summary.files != 1)}, {summary.units:,} messages"
     lines.append(("commitlog", f"{_size(summary.total_bytes)} in {counts}"))
     lines += [(name, _size(size)) for name, field in _SUMS if (size := getattr(summary, field))]

@@ -328,6 +328,8 @@ def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
     assert f"damage{found.summary.damage_bytes} B" in text_
     assert f"commitlog1.0 MiB ({store.log.size_bytes:,} bytes) in 4 files" in text_
     assert "0x62616421" in text_
+    assert text_.startswith(f"1 damage, 1 infodiagnosisverdict{found.verdict}store")
+    assert found.verdict.startswith("damaged in 1 place: ")
     assert text_.count(str(root)) == 1  # files are named from the store's directory on
     assert "damage commitlog/00000000000000262144 at byte " in text_
     view = _page(view_card(store, "problems"))
