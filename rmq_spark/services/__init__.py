@@ -1,7 +1,8 @@
-"""RocketMQ's background work without a broker: delivery, retry, transactions, cleaning, recovery.
+"""A RocketMQ broker's background work without a broker: delivery, retry, transactions, cleaning, recovery.
 
-The services work on stores that no broker has open: stopped, copied, or written by Spark alone. A store in
-use is refused. `run_once` is one turn, `Services` a loop beside queries, `rmqlog services` the command.
+The store's broker must be stopped; rmqlog refuses a store in use. `run_once` runs one turn of the services,
+`Services` runs them in a loop beside your queries, and `rmqlog services` is the same as a command.
+docs/services.md explains each service.
 """
 
 from __future__ import annotations

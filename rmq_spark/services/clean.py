@@ -62,9 +62,9 @@ CLEAN_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Whether files are deleted now. `reason` says why, or why not.
+    """Whether files may be deleted now, and the `reason`.
 
-    `is_forced`: the disk is nearly full, and files of any age are deleted.
+    `is_forced` means that the disk is nearly full, so files of any age are deleted.
     """
 
     is_open: bool
@@ -128,7 +128,8 @@ def reserved_ms(conf: BrokerConf) -> int:
 class CleanPlan:
     """The files that retention deletes in one turn: `log_files`, oldest first, then `followers`.
 
-    `log_min` is the start of the commitlog afterwards.
+    `log_min` is the physical offset at which the commitlog starts afterwards. `gate` says whether the files
+    may be deleted now.
     """
 
     store: Store
@@ -161,11 +162,11 @@ class CleanPlan:
 
     @property
     def disk_bytes(self) -> int:
-        """The room on the disk that becomes free."""
+        """The bytes that the deletion frees on the disk."""
         return sum(each.disk_bytes for each in (*self.log_files, *self.followers))
 
     def table(self) -> pa.Table:
-        """One row for each file, in the order of deletion, with `CLEAN_COLUMNS`."""
+        """Returns one row for each file, in the order of deletion, with `CLEAN_COLUMNS`."""
         return pa.Table.from_batches(
             [batch_of(CLEAN_COLUMNS, [self._row(each) for each in (*self.log_files, *self.followers)])]
         )
@@ -179,18 +180,20 @@ class CleanPlan:
         )  # fmt: skip
 
     def unread(self) -> pa.Table:
-        """The messages in `log_files` that somebody has not read yet, by group and queue (`UNREAD_COLUMNS`).
+        """Returns the messages in `log_files` that somebody has not read yet, by group and queue
+        (`UNREAD_COLUMNS`).
 
-        Delayed messages that are not delivered and transactions without a decision are among them.
+        They include delayed messages that are not delivered yet, and transactions without a decision.
         """
         rows = unread_before(self.store, self.log_min, self.now.ms) if self.log_files else []
         return pa.Table.from_batches([batch_of(UNREAD_COLUMNS, rows)])
 
     def apply(self, session: WriteSession | None = None) -> int:
-        """Deletes the files and returns how many.
+        """Deletes the files and returns their number.
 
-        Takes the store's lock unless the caller has it in `session`. Raises StoreInUseError if a broker runs
-        on the store, and StoreWriteError, with nothing changed, if the commitlog is not as the plan saw it.
+        Takes the store's lock, unless the caller has it in `session`. Raises StoreInUseError if a broker runs
+        on the store. Raises StoreWriteError, with nothing changed, if the commitlog has changed since the
+        plan.
         """
         if session is not None:
             return _delete(self, session)
@@ -212,12 +215,13 @@ def plan(
     disk_percent: Callable[[str], int] | None = None,
     commit_log_paths: Sequence[str] = (),
 ) -> CleanPlan:
-    """What a broker would delete on the store at `path` at `now_ms` (by default the clock). Deletes nothing.
+    """Returns a plan with the files that a broker would delete from the store at `path`. Deletes nothing.
 
-    `settings` is the path of a broker.conf, or its settings; by default the store's `.rmqlog/broker.conf`.
-    fileReservedTime must be among them, or be given as `file_reserved_hours`. `is_manual` does not wait for
-    the hour of deleteWhen, as the command mqadmin deleteExpiredCommitLog. `zone` is the time zone of
-    deleteWhen, by default the local one. `disk_percent` tells how full the disk of a path is.
+    `now_ms` is the clock (ms since 1970). `settings` is the path of a broker.conf, or its settings; default:
+    the store's `.rmqlog/broker.conf`. fileReservedTime must be set there, or given in hours as
+    `file_reserved_hours`. With `is_manual`, the plan does not wait for the hour of deleteWhen, as with the
+    command mqadmin deleteExpiredCommitLog. `zone` is the time zone of deleteWhen (default: the local zone).
+    `disk_percent` is a function that returns how full the disk of a path is.
 
     Raises OptionError without fileReservedTime, and StoreWriteError if a directory of queues, index or timer
     log is a symbolic link.

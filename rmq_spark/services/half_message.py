@@ -25,9 +25,10 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class HalfMessage:
-    """A half message as the user's function gets it. `properties` are the producer's and RocketMQ's.
+    """A half message, as the function of `transaction.check` receives it.
 
-    `born_timestamp` is in ms. `check_times` counts earlier checks; 0 in the first.
+    `topic` and `queue_id` are the destination. `body` is decompressed. `properties` are the producer's and
+    RocketMQ's. `born_timestamp` is in ms since 1970. `check_times` is the number of earlier checks.
     """
 
     topic: str
@@ -41,10 +42,12 @@ class HalfMessage:
 
     @property
     def keys(self) -> list[str]:
+        """The keys of the message: the words of the property KEYS."""
         return [key for key in self.properties.get("KEYS", "").split(" ") if key]
 
     @property
     def tags(self) -> str | None:
+        """The tag of the message (the property TAGS), or None."""
         return self.properties.get(TAGS)
 
 

@@ -23,12 +23,12 @@ _AFTER_ERROR_SECONDS = 10.0  # ScheduleMessageService: a task that failed runs a
 
 
 class Services:
-    """Turns of the services in a thread of their own, as long as the context lasts.
+    """Runs turns of the services in a thread of their own, until the `with` block ends.
 
-    A turn begins when something is due, and at the latest `every` seconds after the last one. A turn that has
-    begun ends before the context does. While another writer has the store, the turn waits; if a broker
-    starts, the turns go on after the broker has stopped, and a warning says so. A directory that is missing
-    or empty is no error: the first write of a query creates the store.
+    A turn begins when something is due, and at the latest `every` seconds after the previous turn. A turn
+    that has begun is completed before the block ends. While another writer has the store, the turn waits. If
+    a broker starts, the turns pause until the broker has stopped, and a warning says so. The directory may be
+    missing or empty at first, because the first write of a query creates the store.
 
     Example::
 
@@ -49,9 +49,13 @@ class Services:
         on_turn: Callable[[list[TurnReport]], object] = lambda reports: None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
-        """`extra` are services that need more than their name, such as `transaction.checker(decide)`.
+        """Checks the arguments; the thread starts with the `with` block.
 
-        Raises OptionError for a store that rmqlog did not create, unless `apply` or after a first turn.
+        `only`, `broker_conf`, `apply`, `commit_log_paths` and `extra` are those of `run_once`. `on_turn` is
+        called with the reports of each turn. `clock_ms` returns the time in ms since 1970.
+
+        Raises OptionError for a store that rmqlog did not create, unless `apply` is true or a turn was
+        applied before.
         """
         path = os.path.abspath(path)
         if every <= 0:
@@ -86,11 +90,13 @@ class Services:
             raise self._failure
 
     def stop(self) -> None:
-        """Ends the loop after the turn that is under way. May be called in a signal handler."""
+        """Ends the loop after the current turn. A signal handler may call this method."""
         self._stopping.set()
 
     def run(self) -> None:
-        """Takes turns until `stop`. The thread runs this; a process of its own may call it directly."""
+        """Runs turns until `stop` is called. The thread calls this method; a separate process may call it
+        directly.
+        """
         while not self._stopping.is_set():
             self._stopping.wait(self._turn())
         if any(each.name == "flush" for each in self._services):

@@ -27,7 +27,7 @@ _COLUMNS = ["topic", "queueId", "msgId", "dueTimestamp", "physicalOffset"]
 
 @dataclass(frozen=True, slots=True)
 class RecallPlan:
-    """The messages of `topic` with the key `uniq_key` that wait in the timer and are not recalled yet."""
+    """A plan that recalls the waiting timer messages of `topic` with the key `uniq_key`."""
 
     root: str
     topic: str
@@ -40,16 +40,17 @@ class RecallPlan:
     lock_timeout: float
 
     def table(self) -> pa.Table:
-        """One row for each message that will not be delivered: topic, queueId, msgId, dueTimestamp (the time
-        of delivery, UTC), physicalOffset.
+        """Returns one row for each message that will not be delivered.
+
+        The columns are topic, queueId, msgId, dueTimestamp (the delivery time, UTC) and physicalOffset.
         """
         return self.rows
 
     def apply(self) -> int:
-        """Stores the recalls and returns their number; 0 if all are recalled already.
+        """Stores the recalls and returns their number; 0 if all messages are already recalled.
 
-        Raises OptionError if a message of the plan was delivered since, and StoreInUseError while a broker
-        has the store.
+        Raises OptionError if a message of the plan was delivered meanwhile, and StoreInUseError while a
+        broker has the store.
         """
         now_ms = _clock(self.now_ms)
         options = CommitOptions(
@@ -90,13 +91,15 @@ def recall(
     broker_conf: str | BrokerConf | None = None,
     lock_timeout: float = 10.0,
 ) -> RecallPlan:
-    """A plan to recall the timer message of `topic` (its real topic) with the property UNIQ_KEY `uniq_key`.
+    """Returns a plan that recalls the timer message of `topic` (its destination) with the UNIQ_KEY
+    `uniq_key`.
 
-    `table()` shows the message, `apply()` stores the recall: from then on neither the service `timer` nor a
-    broker delivers the message. `now_ms` is the clock, `broker_conf` the path of the broker's settings
-    (appendTopicForTimerDeleteKey), as for `run_once`.
+    `table()` shows the message, `apply()` stores the recall. After that, neither the service `timer` nor a
+    broker delivers the message. `now_ms` is the clock (ms since 1970). `broker_conf` is the path of the
+    broker's settings (appendTopicForTimerDeleteKey), as for `run_once`. `lock_timeout` is the time to wait
+    for the lock, in seconds.
 
-    Raises OptionError if no such message waits: there is none, or its time has come.
+    Raises OptionError if no such message waits: it does not exist, or its time has come.
 
     Example::
 

@@ -65,11 +65,14 @@ _Row = Mapping[str, Any]  # Any: values of the view deadLetters
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Where:
-    """Which dead letters: those that pass every condition that is given.
+    """Selects dead letters: those that meet every given condition.
 
-    `keys` matches any of the message's keys or its message id, `message_ids` the message id or the offset
-    message id of the first message, `topic` the original topic as a shell pattern, `tags` any of the tags.
-    The store time is at or after `since_ms` and before `until_ms`. `limit` is the largest number of messages.
+    `keys`: any of these keys, or the message id. `message_ids`: the message id, or the offset message id of
+    the first message. `topic`: the original topic, as a shell pattern. `tags`: any of these tags. `since_ms`
+    (inclusive) and `until_ms` (exclusive): the store time in ms since 1970. `limit`: the largest number of
+    messages.
+
+    Example: `Where(keys=("A-17",), limit=100)`.
     """
 
     keys: tuple[str, ...] = ()
@@ -81,7 +84,7 @@ class Where:
     limit: int | None = None
 
     def matches(self, row: _Row) -> bool:
-        """Whether a row of the view deadLetters passes."""
+        """Returns whether a row of the view deadLetters meets the conditions."""
         stored = row["storeTimestamp"]
         stored_ms = None if stored is None else round(stored.timestamp() * 1000)
         return (
@@ -96,7 +99,7 @@ class Where:
 
 @dataclass(frozen=True, slots=True)
 class ResendResult:
-    """How many dead letters were stored again, and how many were left out because they had been before."""
+    """How many dead letters were stored again (`resent`), and how many had been before (`already`)."""
 
     resent: int
     already: int
@@ -104,7 +107,7 @@ class ResendResult:
 
 @dataclass(frozen=True, slots=True)
 class ResendPlan:
-    """Dead letters to store again: rows of the view deadLetters, and the topics to which they go."""
+    """A plan that stores dead letters again: rows of the view deadLetters, and their target topics."""
 
     store: Store
     group: str
@@ -113,7 +116,7 @@ class ResendPlan:
     done: frozenset[int]  # physical offsets of dead letters that were stored again before
 
     def table(self) -> pa.Table:
-        """One row for each dead letter, with `RESEND_COLUMNS`."""
+        """Returns one row for each dead letter, with `RESEND_COLUMNS`."""
         rows = [
             tuple(self._cell(row, target, column) for column in RESEND_COLUMNS)
             for row, target in zip(self.rows, self.targets, strict=True)
@@ -136,12 +139,13 @@ class ResendPlan:
         return sum(row["physicalOffset"] not in self.done for row in self.rows)
 
     def apply(self, *, now_ms: int | None = None, lock_timeout: float = 10.0) -> ResendResult:
-        """Stores the dead letters again, each once: also if this or another plan is applied a second time.
+        """Stores the dead letters again, each only once, even if you apply this or another plan a second
+        time.
 
-        After a crash, apply a new plan: it leaves out what was stored before the crash. Raises
-        StoreInUseError while a broker has the store, OffsetOutOfRangeError for a dead letter that
-        retention has deleted, and StoreWriteError, with nothing stored, if another message has the place of
-        a dead letter since the plan was made.
+        After a crash, apply a new plan: it leaves out the dead letters that were stored before the crash.
+        Raises StoreInUseError while a broker has the store, and OffsetOutOfRangeError for a dead letter that
+        retention has deleted. Raises StoreWriteError, with nothing stored, if the position of a dead letter
+        now has another message.
         """
         clock = (lambda: time.time_ns() // 1_000_000) if now_ms is None else (lambda: now_ms)
         options = CommitOptions(
@@ -191,15 +195,15 @@ class ResendPlan:
 def resend(
     store: Store | str, group: str, *, where: Where | None = None, to: str | None = None
 ) -> ResendPlan:
-    """A plan that stores dead letters of `group` again; look at its `table`, then `apply` it.
+    """Returns a plan that stores dead letters of `group` again. Look at its `table()`, then `apply()` it.
 
-    Each copy is a new message: body, keys, tags, message id and the user's properties are those of the dead
-    letter, reconsumeTimes is 0, so that the message can be retried as often as before. It goes to its
-    original topic, where every group reads it again, or to the topic `to`. With the group's retry topic
-    `%RETRY%group` as `to`, only this group reads it again. The dead letters stay where they are.
+    Each copy is a new message with the body, keys, tags, message id and user properties of the dead letter.
+    Its reconsumeTimes is 0, so it can be retried as often as before. The copy goes to its original topic,
+    where every group reads it, or to the topic `to`. If `to` is the group's retry topic `%RETRY%group`, only
+    this group reads the copy. The dead letters themselves stay. `where` selects some of them (default: all).
 
-    Raises OptionError for a group without dead letters, a topic that does not exist, and a dead letter
-    without an original topic; IllegalMessageError for a topic that does not allow writes.
+    Raises OptionError for a group without dead letters, for a topic that does not exist, and for a dead
+    letter without an original topic. Raises IllegalMessageError for a topic that does not allow writes.
 
     Example::
 

@@ -1,7 +1,8 @@
 """Failed messages without a broker: sends them back for a retry, and stores dead letters again.
 
-A consumer that fails sends the message back to its broker, which stores a copy for the group's retry topic,
-later for its dead letter topic. `send_back` does the same in a store that no broker has open.
+When a consumer fails, it sends the message back to its broker. The broker stores a copy for the group's retry
+topic, and after too many retries for its dead letter topic. `send_back` does the same in a store whose broker
+is stopped. `resend` stores dead letters again as new messages.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ Place = tuple[str, int, int] | int
 
 @dataclass(frozen=True, slots=True)
 class SendBackResult:
-    """How many messages were stored as retries and as dead letters.
+    """The number of messages that were stored as retries (`retried`) and as dead letters (`dead_letters`).
 
-    `committed` is False if the key was committed before: then nothing was written.
+    `committed` is False if the key was committed before; then nothing was written.
     """
 
     committed: bool
@@ -57,17 +58,17 @@ def send_back(
     broker_conf: str | BrokerConf | None = None,
     lock_timeout: float = 10.0,
 ) -> SendBackResult:
-    """Sends failed messages of `group` back: the group consumes them again later, or they are dead letters.
+    """Sends failed messages of `group` back, so that the group consumes them again later. Writes all or none.
 
-    `places` are (topic as stored, queue id, queue offset), or physical offsets, of messages in the store; a
+    `places` name messages of the store: (topic as stored, queue id, queue offset), or physical offsets. A
     message that is named twice is sent back once. `delay_level` is 0 for RocketMQ's own delay (level 3 +
-    reconsumeTimes), a level from 1, or negative for a dead letter at once; one for all places or one for
-    each. After `max_reconsume_times` retries (default: retryMaxTimes of the group, 16) a message becomes a
-    dead letter. With a `key` (id, number) the same call, or one with a lower number, writes nothing again.
-    `store_host` is (address, port) of the broker, by default that of each message; `broker_conf` its settings
-    (messageDelayLevel), as for `run_once`.
-
-    All copies are written, or none. The service `schedule` delivers the retries when they are due.
+    reconsumeTimes), a level from 1, or negative for a dead letter at once; give one value for all places, or
+    one for each. After `max_reconsume_times` retries (default: retryMaxTimes of the group, 16), a message
+    becomes a dead letter. With a `key` (id, number), a second call with this number or a lower number writes
+    nothing. `now_ms` is the clock (ms since 1970), `lock_timeout` the seconds to wait for the store's lock.
+    `store_host` is the (address, port) of the broker (default: the host of each message). `broker_conf` has
+    the broker's settings (messageDelayLevel), as for `run_once`. The service `schedule` delivers the retries
+    when they are due.
 
     Raises OffsetOutOfRangeError for a place without a message, StoreInUseError while a broker has the store,
     OptionError for a group that keeps no retries, and IllegalMessageError for a message that a broker

@@ -1,7 +1,8 @@
-"""The service `timer`: delivers messages with a time of delivery (TimerMessageStore, spec 7.4, 8.3).
+"""The service `timer`: delivers messages with a delivery time (TimerMessageStore, spec 7.4, 8.3).
 
-A turn puts new messages of rmq_sys_wheel_timer into the timerlog and the wheel, stores copies of those whose
-slot's time has come, and writes timercheck. A broker that starts afterwards goes on from these files.
+A turn puts new messages of rmq_sys_wheel_timer into the timerlog and the wheel, delivers copies of the
+messages whose slot has passed, and writes timercheck. A broker that starts afterwards continues from these
+files. `recall` cancels a waiting message.
 """
 
 from __future__ import annotations

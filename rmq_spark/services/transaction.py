@@ -1,6 +1,6 @@
-"""Transactions without a broker: decide half messages by name, or check those that wait too long.
+"""Transactions without a broker: `decide` ends half messages by name, `check` asks your function about them.
 
-Both are plans first: look at `table()`, then `apply()`. The broker of the store must be stopped.
+Both return a plan: look at `table()`, then call `apply()`. The broker of the store must be stopped.
 """
 
 from __future__ import annotations
@@ -60,14 +60,16 @@ def decide(
     now_ms: int | None = None,
     broker_conf: str | BrokerConf | None = None,
 ) -> DecisionPlan:
-    """A plan that commits and rolls back the transactions of these half messages.
+    """Returns a plan that commits and rolls back the transactions of the named half messages.
 
     `store` is a store, its path, or the directory of a cluster. A name is the message id of a half message
     (UNIQ_KEY, the `msgId` of the view `transactions`), its offset in the half topic, or a `HalfName`, which
-    also names the broker. A transaction that ended the same way already is counted as done.
+    also names the broker. A transaction that already ended in the same way counts as done. `now_ms` is the
+    clock (ms since 1970).
 
-    Raises OptionError for a name without a half message, for a transaction that ended the other way, and for
-    two decisions about one; UnsupportedFormatError if transactions are in RocksDB (transRocksDBEnable).
+    Raises OptionError for a name without a half message, for a transaction that ended in the other way, and
+    for two decisions about one transaction. Raises UnsupportedFormatError if transactions are in RocksDB
+    (transRocksDBEnable).
 
     Example::
 
@@ -92,13 +94,13 @@ def _shown_name(name: Name) -> HalfName:
 
 @dataclass(frozen=True, slots=True)
 class DecisionPlan:
-    """Decisions by store. `apply` looks again under the lock, so others may write in between."""
+    """A plan of decisions by store. `apply` reads the store again, under its lock."""
 
     parts: list[tuple[Store, list[Decision]]]
     now: Now
 
     def table(self) -> pa.Table:
-        """One row for each transaction, with `DECISION_COLUMNS`."""
+        """Returns one row for each transaction, with `DECISION_COLUMNS`."""
         rows = [
             (
                 store.broker_name, each.row["msgId"], each.row[REAL_TOPIC],
@@ -116,10 +118,11 @@ class DecisionPlan:
         key: tuple[str, int] | None = None,
         options: CommitOptions | None = None,
     ) -> int:
-        """Writes the decisions that are pending, store by store; returns how many they were.
+        """Writes the pending decisions, store by store, and returns their number.
 
-        In a store the decisions of one commit are all written or none. `key` notes the batch in each store's
-        ledger: a store that has it is left as it is. Its id must not begin with `rmqlog/`.
+        In each store, the decisions of one commit are all written or none. `key` (id, number) is recorded in
+        each store's ledger; a store that already has the key is left unchanged. Its id must not begin with
+        `rmqlog/`.
         """
         if key is not None:
             refuse_service_key(key[0])
@@ -197,13 +200,14 @@ def check(
     *,
     broker_conf: str | BrokerConf | None = None,
 ) -> CheckRun:
-    """A plan that checks the half messages of a store, or of the store at a path, that wait too long.
+    """Returns a plan that checks the half messages of a store (or of the store at a path) that wait too long.
 
-    `decide` gets a `HalfMessage` and returns "commit", "rollback", or None if the decision is not known yet;
-    an error counts as None. A half message is due transactionTimeOut (6 s) after its birth, or after its own
-    CHECK_IMMUNITY_TIME_IN_SECONDS, and again every transactionCheckInterval (30 s); a check stores it again.
-    After transactionCheckMax (15) checks, or when it is older than fileReservedTime, it is moved to
-    TRANS_CHECK_MAX_TIME_TOPIC.
+    `decide` receives a `HalfMessage` and returns "commit", "rollback", or None if the decision is not known
+    yet; an error counts as None. The first check of a half message is due transactionTimeOut (6 s) after its
+    birth, or after its own CHECK_IMMUNITY_TIME_IN_SECONDS. Further checks follow every
+    transactionCheckInterval (30 s); each check stores the message again. After transactionCheckMax (15)
+    checks, or when the message is older than fileReservedTime, it is moved to TRANS_CHECK_MAX_TIME_TOPIC,
+    which means that it is rolled back.
 
     Raises UnsupportedFormatError if transactions are in RocksDB (transRocksDBEnable).
 
@@ -216,7 +220,7 @@ def check(
 
 
 def checker(decide: Decide) -> Checker:
-    """The check as a service `transaction` of a loop or a turn, for their argument `extra`.
+    """Returns the check as a service `transaction`, for the argument `extra` of `Services` and `run_once`.
 
     Example::
 
@@ -241,7 +245,7 @@ def _asked_once(decide: Decide) -> Decide:
 
 @dataclass(frozen=True, slots=True)
 class CheckRun:
-    """The plan of one check of a store: at most 10,000 messages."""
+    """The plan of one check of a store, with at most 10,000 messages."""
 
     store: Store
     service: Checker
@@ -249,11 +253,14 @@ class CheckRun:
     plan: CheckPlan
 
     def table(self) -> pa.Table:
-        """One row for each half message that is checked or discarded, with `CHECK_COLUMNS`."""
+        """Returns one row for each half message that is checked or discarded, with `CHECK_COLUMNS`."""
         return self.plan.table()
 
     def apply(self) -> int:
-        """Does the check; returns how many messages were checked or discarded. Looks again under the lock."""
+        """Carries out the check and returns how many messages were checked or discarded.
+
+        Reads the store again under the lock, so the number may differ from `table`.
+        """
         with write_session(self.store.path, _options(self.store, self.now)) as session:
             plan = self.service.plan(session.store(), session.ledger(), self.now)
             return plan.apply(session) if plan.changes else 0

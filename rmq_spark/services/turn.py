@@ -66,18 +66,20 @@ def run_once(
     commit_log_paths: Sequence[str] = (),
     extra: Sequence[Service] = (),
 ) -> pa.Table:
-    """One turn of the chosen services on the store at `path`: a table with `TURN_COLUMNS`.
+    """Runs one turn of the services on the store at `path`, and returns one row for each service.
 
-    `only` names services; by default all run but `clean`. `now_ms` is the clock, `broker_conf` the path of
-    the broker's settings (default: `.rmqlog/broker.conf` of the store). On a store that rmqlog did not create
-    the first turn is a preview, which writes nothing, unless `apply`. `commit_log_paths` are the directories
-    of the commitlog if they are outside the store (storePathCommitLog). `extra` are services that need more
-    than their name, such as `transaction.checker(decide)`: they have their turn after the others.
+    The columns of the table are `service`, `due`, `done`, `nextDue` and `lateMs` (`TURN_COLUMNS`). `only`
+    names the services; by default all run except `clean`. `now_ms` is the clock (ms since 1970).
+    `broker_conf` is the path of the broker's settings (default: `.rmqlog/broker.conf` in the store). If
+    rmqlog did not create the store, the first turn is a preview that writes nothing, unless `apply` is true.
+    `commit_log_paths` are the directories of the commitlog, if they are outside the store
+    (storePathCommitLog). `extra` has services that need more than a name, such as
+    `transaction.checker(decide)`; they run after the others.
 
-    Raises StoreInUseError while a broker has the store, and the first error of a service after the others
-    have had their turn.
+    Raises StoreInUseError while a broker has the store. If a service fails, the others still run, and then
+    the first error is raised.
 
-    Example: `run_once("/data/store", ["schedule"])`.
+    Example: `run_once("/data/store", ["schedule"]).to_pylist()`.
     """
     path = os.path.abspath(path)
     reports = take_turn(

@@ -17,21 +17,23 @@ if TYPE_CHECKING:
 
 
 class Orderly:
-    """Calls `handler(row)` for each message, the messages of a queue one after the other in their order.
+    """Calls `handler(row)` for each message; the messages of a queue follow one another in their order.
 
-    For `foreachBatch` of a stream with `group` and `splitBy=wholeQueue` (or `consumers`); queues are handled
-    in parallel, each by the task of its partition. `options` are the options of the query, `path` included. A
-    handler fails by raising an exception. Then its queue stops, the other queues go on, and after
-    `suspend_current_queue_time_millis` (10 to 30000) the queue is tried again at the message that failed; a
-    run with Trigger.AvailableNow leaves the queue to the next run. A message that was delivered again
-    `max_reconsume_times` times becomes a dead letter in `%DLQ%group` when it fails once more, and its queue
-    goes on; -1, RocketMQ's default, is never. `row.reconsumeTimes` is the number of earlier deliveries, if
-    the query reads this column.
+    Pass it to `foreachBatch` of a stream with `group` and `splitBy=wholeQueue` (or `consumers`). `options`
+    are the options of the query, including `path`. The queues are handled in parallel, each by the task of
+    its partition.
 
-    The count of failures and the place are in the group's directory, so they survive a restart. A message may
-    be handled again after a crash: at least once, as with RocketMQ's MessageListenerOrderly. The workers need
-    this package: `register(by_value=True)` does not carry the handler.
-    With `spark.speculation` two tasks could handle a queue at the same time: leave it off, as Spark does.
+    If the handler raises an exception, its queue stops and the other queues continue. After
+    `suspend_current_queue_time_millis` (10 to 30000 ms), the queue is tried again from the failed message;
+    with Trigger.AvailableNow, the next run tries again. If a message fails after `max_reconsume_times`
+    further deliveries, it becomes a dead letter in `%DLQ%group` and its queue continues. -1, RocketMQ's
+    default, means no limit. `row.reconsumeTimes` is the number of earlier deliveries, if the query reads this
+    column.
+
+    The number of failures and the position are stored in the group's directory, so they survive a restart.
+    After a crash, a message may be handled again (at least once, as with RocketMQ's MessageListenerOrderly).
+    Install this package on the workers, because `register(by_value=True)` does not send the handler. Do not
+    use `spark.speculation`: two tasks could handle one queue at the same time.
 
     Raises OptionError for options without a group or without whole queues.
 

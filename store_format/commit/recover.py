@@ -67,7 +67,7 @@ _Row = tuple[object, ...]
 
 @dataclass(slots=True)
 class RecoverPlan:
-    """A recovery that is not yet carried out. `table` reads the store, `apply` changes it."""
+    """A planned recovery. `table` shows the changes and writes nothing; `apply` makes them."""
 
     root: str
     options: RecoverOptions
@@ -76,9 +76,9 @@ class RecoverPlan:
     _seen: object = field(default=None)
 
     def table(self) -> pa.Table:
-        """One row for each change, with `RECOVER_COLUMNS`; reads the whole log, and changes nothing.
+        """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log and changes nothing.
 
-        Builds the queues in a temporary directory: 20 bytes a message.
+        Builds the queues in a temporary directory, which needs 20 bytes for each message.
         """
         if self._survey is None:
             self._refuse_running()
@@ -99,12 +99,12 @@ class RecoverPlan:
         return self._table(self._survey)
 
     def apply(self) -> pa.Table:
-        """Recovers the store and returns the `table` of what was changed.
+        """Recovers the store and returns the `table` of the changes.
 
-        Raises StoreInUseError if a broker has the store, or if the store changed since `table`; what
-        `refuse_cut` and `refuse_missing_files` raise for messages behind damage, unless
-        `cut_after_damage` or `salvage`; and OptionError if the store does not show the sizes of files that
-        are created. If the process dies, the next recovery, or the next commit, completes the work.
+        Raises StoreInUseError if a broker has the store, or if the store has changed since `table`. Raises
+        CorruptStoreError if messages behind damage or missing files would be lost, unless `cut_after_damage`
+        or `salvage` is set. Raises OptionError if the store does not show the sizes of the files to create.
+        If the process dies, the next recovery or the next commit completes the work.
         """
         if self.options.into is not None:
             return self._apply_into(self.options.into)
@@ -166,17 +166,18 @@ def recover(
     broker_conf: str | None = None,
     commit_log_paths: Sequence[str] = (),
 ) -> RecoverPlan:
-    """Plans the recovery of the store at `path`: see `RecoverPlan.table`, then `RecoverPlan.apply`.
+    """Returns the plan of a recovery of the store at `path`. `plan.table()` shows it, `plan.apply()` carries
+    it out.
 
-    The log ends where a broker that starts ends it (CommitLog.recoverNormally, recoverAbnormally). With
-    `rebuild_queues` every consume queue, of `topics` or of all, is compared with the messages of the log, and
-    with `rebuild_index` every index file; what is missing or wrong is written again. `cut_after_damage` gives
-    up the messages behind damage in the log, which are otherwise a reason to refuse. `broker_conf` is the
-    path of the broker's settings; without it the store's own files show the sizes.
+    The log ends where a starting broker ends it (CommitLog.recoverNormally, recoverAbnormally). With
+    `rebuild_queues`, every consume queue (of `topics`, or of all topics) is compared with the messages of the
+    log, and with `rebuild_index` every index file; missing and wrong entries are written again.
+    `cut_after_damage` removes the messages behind damage in the log; without it, the plan refuses to.
+    `broker_conf` is the path of the broker's settings; without it, the sizes come from the store's own files.
 
-    With `into`, a new directory, the store is only read: commitlog, configuration, checkpoint and timers are
-    copied, and the copy is recovered. `salvage` then keeps the messages behind damage, with their physical
-    and queue offsets: the damaged bytes become messages that no queue has.
+    With `into`, the path of a new directory, the store is only read: commitlog, configuration, checkpoint and
+    timer files are copied, and the copy is recovered. `salvage` keeps the messages behind damage in the copy,
+    with their physical and queue offsets: the damaged bytes become messages that are in no queue.
 
     Raises UnsupportedFormatError for a store with RocksDB queues, under a controller, or of DLedger, and
     StoreNotFoundError without a store.
