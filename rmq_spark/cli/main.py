@@ -50,7 +50,7 @@ FAMILIES: dict[str, dict[str, str]] = {
         "tail": "messages",
         "get": "messages",
         "find": "messages",
-        "trace": "waiting",
+        "trace": "trace",
         "export": "export",
     },
     "Consumer groups": {"lag": "lag", "retention": "retention", "groups": "groups", "offsets": "groups"},

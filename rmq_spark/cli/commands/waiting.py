@@ -1,15 +1,12 @@
-"""The life of a message, and messages that wait: `trace`, `dlq`, `delay`, `half`."""
+"""Messages that wait, and those given up: `dlq`, `delay`, `half`."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.address import parse_address, read_address
 from rmq_spark.cli.bodies import wants_bodies, with_body_option
-from rmq_spark.cli.column_look import BOLD, painted
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, NotFoundError
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
@@ -20,8 +17,6 @@ from store_format.display.text import shown
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from store_format import MessageStore
 
 _DLQ = (
@@ -60,86 +55,7 @@ _HALF = (
     "msgId",
 )
 _DECISIONS = ("decision", "state", "topic", "queueId", "producerGroup", "halfQueueOffset", "msgId")
-_TRACE = ("time", "what", "topic", "queueId", "queueOffset", "physicalOffset", "group", "detail")
-_TRACED_MAX = 20
 _STATES = ("pending", "committed", "rolled back", "discarded", "decided", "unknown")
-
-
-@click.command("trace")
-@store_argument()
-@click.argument("id", metavar="[ID]", required=False)
-@filter_options("topic", "key", "limit", limit=_TRACED_MAX)
-@output_options()
-def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output: Output) -> None:
-    """The life of a message as a timeline.
-
-    Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
-    offsets are past it. With --key, or a key in the place of ID, the timelines of all messages that have the
-    key, one after the other; --topic and -n (20) choose among these messages.
-
-    \b
-    rmqlog trace /data/store 7F0000010A1B18B4AAC20000000A0001
-    rmqlog trace /data/store Orders/2@100
-    rmqlog trace /data/store --key order-1234
-    """
-    from store_format.views.trace import TRACE_COLUMNS
-
-    names = [column.name for column in TRACE_COLUMNS]
-    if (id is None) == (filters.key is None):
-        raise click.UsageError("trace needs an id or --key KEY, and not both")
-    if id is not None:
-        if filters.topic is not None:
-            raise click.UsageError("--topic needs --key")
-        address = parse_address(id)
-        if address is not None:
-            id = read_address(stores, address, ("msgId",))[0]["msgId"][0].as_py()
-        batches = [batch for store in stores for batch in store.trace(id).to_batches()]
-        if not _is_only_a_key(batches):
-            if not show_batches(output, batches, names, _TRACE):
-                raise NotFoundError(f"no message has the id or key {id!r}")
-            return
-        filters = replace(filters, key=id)
-    _trace_key(stores, filters, output, names)
-
-
-def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
-    """Whether messages have the word as a key, and none as its id."""
-    from store_format.views.trace import NAMED_AS_KEY
-
-    kinds = {what for batch in batches for what in batch["what"].to_pylist()}
-    return kinds == {NAMED_AS_KEY}
-
-
-def _trace_key(stores: list[MessageStore], filters: Filters, output: Output, names: list[str]) -> None:
-    """The timelines of the messages with `--key`: a table for each, or rows with the column `msgId`."""
-    from rmq_spark.cli.reading import ids_of_key
-
-    ids = ids_of_key(stores, filters)
-    if not ids:
-        raise NotFoundError(f"no message has the key {filters.key!r}")
-    traced = ids[: filters.limit]
-    events = {
-        each: [batch for store in stores for batch in store.trace(each).to_batches()] for each in traced
-    }
-    if output.form == "table" and not output.columns:
-        for i, (each, batches) in enumerate(events.items()):
-            title = f"message {shown(each)}"
-            print("\n" * bool(i) + painted(title, BOLD if output.colour else ""))
-            show_batches(output, batches, names, _TRACE)
-    else:
-        rows = [_named(batch, each) for each, batches in events.items() for batch in batches]
-        show_batches(output, rows, ["msgId", *names])
-    kept = f"; the first {len(traced)} are shown" if len(traced) < len(ids) else ""
-    remark(f"messages with the key {shown(str(filters.key))}: {len(ids)}{kept}")
-
-
-def _named(batch: pa.RecordBatch, message_id: str) -> pa.RecordBatch:
-    """The batch with the column `msgId` in front."""
-    import pyarrow as pa
-
-    ids = pa.array([message_id] * batch.num_rows, pa.string())
-    columns = {"msgId": ids, **dict(zip(batch.schema.names, batch.columns, strict=True))}
-    return pa.RecordBatch.from_pydict(columns)
 
 
 @click.command("dlq")
