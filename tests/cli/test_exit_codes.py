@@ -111,4 +111,7 @@ def test_help_and_reference_have_the_table(rmqlog: Runner) -> None:
     for code, words, about in EXIT_CODES:
         assert f"{code} {words}" in flat
         assert f"| {code} | {words} | {about} |" in page
+    faq = (ROOT / "docs" / "faq.md").read_text(encoding="utf-8")
+    assert "### `this is a bug of rmqlog: …`, exit code 70" in faq
+    assert "### `no … match`, exit code 1" in faq
     assert len({code for code, *_ in EXIT_CODES}) == len(EXIT_CODES) == 9
