@@ -1,15 +1,17 @@
 """Charts for notebooks: rate, busy queues, latency, lag, disk use, delayed messages, dead letters, files.
 
-`overview(store)` draws the most important ones. A chart takes a store or a cluster from `rmq_spark.open`,
-most take a `topic` too::
+`overview(store)` draws the most important charts on one page. Each chart takes a store or a cluster from
+`rmq_spark.open`, and most take a `topic`, too::
 
     import rmq_spark
     from rmq_spark import charts
 
     charts.rate(rmq_spark.open("/data/store"), topic="Orders")
 
-The extra `notebook` (`pip install '.[notebook]'` in a checkout) brings altair, which is imported when a chart
-is drawn; `rate_data` and the other `…_data` functions need only Arrow.
+The charts are Altair charts: `chart.save("rate.svg")` writes an SVG, PNG or HTML file. They need altair,
+which the extra `notebook` installs (`pip install '.[notebook]'` in a checkout); without altair, a chart
+raises UnsupportedFormatError. `rate_data` and the other `…_data` functions return the numbers of a chart, and
+need only Arrow.
 """
 
 from rmq_spark.charts.counting import MESSAGE_COLUMNS

@@ -41,7 +41,10 @@ _Key = tuple[str | int, ...]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Drawn:
-    """One row for each mark, the notes below the title, and the step of the time axis in ms, or 0."""
+    """The numbers of a chart: a `table` with one row for each mark, and the `notes` below the title.
+
+    `step_ms` is the length of one step of the time axis in ms, or 0 if the chart has no time axis.
+    """
 
     table: pa.Table
     notes: tuple[str, ...]
@@ -49,9 +52,9 @@ class Drawn:
 
 
 def rate_data(messages: Messages, *, topics_max: int = _TOPICS_MAX, times_max: int = _TIMES_MAX) -> Drawn:
-    """Messages and bytes of each topic in equal steps of store time; an empty step has rows of zeros.
+    """Counts messages and bytes of each topic in equal steps of store time; an empty step has rows of zeros.
 
-    The topics with the most messages have their own rows; the other topics share rows.
+    The `topics_max` topics with the most messages have their own rows; the other topics share rows.
     """
     counted = CountedTimes(("topic",), times_max)
     counted.add_all(messages)
@@ -74,7 +77,7 @@ def rate_data(messages: Messages, *, topics_max: int = _TOPICS_MAX, times_max: i
 def heat_data(
     messages: Messages, *, queues_max: int = _QUEUES_MAX, times_max: int = _HEAT_TIMES_MAX
 ) -> Drawn:
-    """Messages and bytes of each queue in equal steps of store time; only steps with messages have rows."""
+    """Counts messages and bytes of each queue in equal steps of store time. Empty steps have no rows."""
     keys = ("brokerName", "topic", "queueId")
     counted = CountedTimes(keys, times_max)
     counted.add_all(messages)
@@ -103,10 +106,10 @@ def heat_data(
 
 
 def latency_data(messages: Messages, *, topics_max: int = _TOPICS_MAX) -> Drawn:
-    """Messages of each topic by the time from born to stored, in buckets of powers of two milliseconds.
+    """Counts the messages of each topic by the time from born to stored, in buckets of powers of two (ms).
 
-    `fromMs` and `toMs` are inclusive. Bucket -1 has the messages with a store time before the born time:
-    the clocks of producer and broker differ.
+    `fromMs` and `toMs` are inclusive. Bucket -1 has the messages that were stored before they were born,
+    because the clocks of producer and broker differ.
     """
     table, unusable = _count_delays(messages)
     kept, others = _largest(table, ("topic",), topics_max)
@@ -153,10 +156,10 @@ def _count_delays(messages: Messages) -> tuple[pa.Table, int]:
 
 
 def lag_data(lag: pa.Table, *, rows_max: int = _LAG_ROWS_MAX) -> Drawn:
-    """The queues with the largest lags of a table like the view `lag`, in the order of the table.
+    """Returns the queues with the largest lags of a table like the view `lag`, in the order of the table.
 
-    Queues with an unknown lag are left out first. `readable` and `lost` (to retention) are the parts of
-    `lagMessages`; `state` explains a queue without a bar.
+    If there are more than `rows_max` queues, those with an unknown lag are left out first. `readable` and
+    `lost` (to retention) are the parts of `lagMessages`; `state` explains a queue without a bar.
     """
     missing = [column.name for column in LAG_COLUMNS if column.name not in lag.schema.names]
     if missing:

@@ -37,10 +37,11 @@ _TICKS_MS = (
 def rate(
     source: Source, topic: str | None = None, *, title: str = "Messages and bytes over time"
 ) -> alt.VConcatChart:
-    """Messages and bytes a second by store time, one colour a topic.
+    """Draws messages and bytes a second by store time, one colour for each topic.
 
     `source` is a store, a cluster or a queue; or messages with the columns topic, storeTimestampMs and
-    storeSize, as a table or as batches. `topic` chooses topics of a store or a cluster.
+    storeSize, as a table or as batches. `topic` selects the topics of a store or a cluster. Raises
+    OptionError for an unknown topic and for missing columns.
 
     Example: `charts.rate(rmq_spark.open("/data/store"), topic="Orders")`.
     """
@@ -73,10 +74,12 @@ def rate(
 def heat_map(
     source: Source, topic: str | None = None, *, bytes_: bool = False, title: str = "Queues over time"
 ) -> alt.Chart:
-    """The busy times of each queue; `bytes_` colours by bytes instead of messages.
+    """Draws the busy times of each queue. `bytes_` colours by bytes instead of messages.
 
-    `source` and `topic` are those of `rate`; messages need the columns topic, queueId, storeTimestampMs and
+    `source` and `topic` are those of `rate`. Messages need the columns topic, queueId, storeTimestampMs and
     storeSize.
+
+    Example: `charts.heat_map(rmq_spark.open("/data/store"), "Orders")`.
     """
     require_altair()
     import altair as alt
@@ -110,9 +113,12 @@ def heat_map(
 def latency(
     source: Source, topic: str | None = None, *, title: str = "From the producer's clock to the broker's"
 ) -> alt.LayerChart:
-    """Messages by the time from born to stored.
+    """Draws the number of messages by the time from born to stored.
 
-    `source` and `topic` are those of `rate`; messages need topic, bornTimestampMs and storeTimestampMs.
+    `source` and `topic` are those of `rate`. Messages need the columns topic, bornTimestampMs and
+    storeTimestampMs.
+
+    Example: `charts.latency(rmq_spark.open("/data/store"))`.
     """
     require_altair()
     import altair as alt
@@ -145,11 +151,12 @@ def lag(
     group: str | None = None,
     title: str = "Lag of groups",
 ) -> alt.FacetChart:
-    """The unread messages of each group by queue, of all topics and groups or of one.
+    """Draws the unread messages of each group by queue, of all topics and groups or of one.
 
-    `source` is a store, a cluster, or a table like `store.view("lag")`, such as that of `consume.lag`.
-    Messages that retention deleted unread have their own colour. A queue without a committed offset has a
-    text instead of a bar.
+    `source` is a store, a cluster, or a table like `store.view("lag")`. Messages that retention deleted
+    unread have their own colour. A queue without a committed offset has a text instead of a bar.
+
+    Example: `charts.lag(rmq_spark.open("/data/store"), group="CG_orders")`.
     """
     require_altair()
     import altair as alt

@@ -63,9 +63,10 @@ class _Fill(NamedTuple):
 
 
 def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Drawn:
-    """One row for each part of each bar, from `low` to `high`, which are shares of a file of full length.
+    """Returns one row for each part of each bar, from `low` to `high`, which are shares of a file's full
+    length.
 
-    Reads the newest `read_bytes_max` bytes of the commitlog. Files that cannot be read become a note.
+    Reads the newest `read_bytes_max` bytes of the commitlog. A file that cannot be read becomes a note.
     """
     pieces: list[_Piece] = []
     notes: list[str] = []
@@ -96,10 +97,12 @@ def file_map_data(store: Store, *, read_bytes_max: int = READ_BYTES_MAX) -> Draw
 def file_map(
     store: Store, *, read_bytes_max: int = READ_BYTES_MAX, title: str | None = None
 ) -> alt.FacetChart:
-    """The parts of each commitlog file, and how full consume queues and index files are.
+    """Draws the parts of each commitlog file, and how full consume queues and index files are.
 
-    The parts are messages, padding, damage, unwritten and unread bytes. Reads
-    at most the newest `read_bytes_max` bytes of the commitlog.
+    The parts are messages, padding, damage, unwritten bytes and bytes that were not read. Reads at most the
+    newest `read_bytes_max` bytes of the commitlog.
+
+    Example: `charts.file_map(rmq_spark.open("/data/store"))`.
     """
     require_altair()
     import altair as alt

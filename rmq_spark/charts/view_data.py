@@ -38,10 +38,10 @@ def lag_rows(
 
 
 def disk_use_data(source: Store | LogCluster, *, topics_max: int = _TOPICS_MAX) -> Drawn:
-    """Bytes of the commitlog by day of the store time and by topic, of the newest 31 days.
+    """Sums the bytes of the commitlog by day of the store time (UTC) and by topic, for the newest 31 days.
 
-    The topics with the most bytes have rows of their own. Bytes in no queue (padding, damage, deleted topics)
-    are a topic of their own without a day.
+    The `topics_max` topics with the most bytes have their own rows. Bytes in no queue (padding, damage,
+    deleted topics) are a topic of their own without a day.
     """
     found = view_of(source, "usage").select(["topic", "day", "messages", "bytes"])
     sums = found.group_by(["topic"]).aggregate([("bytes", "sum")]).to_pylist()
@@ -74,12 +74,12 @@ def disk_use_data(source: Store | LogCluster, *, topics_max: int = _TOPICS_MAX) 
 
 
 def delayed_data(source: Store | LogCluster, *, now_ms: int | None = None) -> Drawn:
-    """Messages that wait for delivery, by due time and by destination topic, in equal steps of time."""
+    """Counts the messages that wait for delivery, by due time in equal steps, and by destination topic."""
     return _over_time(view_of(source, "delayed", now_ms), "dueTimestamp", "topic")
 
 
 def dead_letters_data(source: Store | LogCluster) -> Drawn:
-    """Dead letters by the time when they became dead letters and by group (column `topic`)."""
+    """Counts dead letters by the time when they became dead letters, and by group (in the column `topic`)."""
     return _over_time(view_of(source, "deadLetters"), "storeTimestamp", "group")
 
 

@@ -24,7 +24,7 @@ _WIDTH, _HEIGHT = 640, 130
 
 
 def disk_use(source: Store | LogCluster, *, title: str = "Commitlog size by day and topic") -> alt.LayerChart:
-    """The bytes of each topic in the commitlog, by day of the store time (UTC), of a store or a cluster.
+    """Draws the bytes of each topic in the commitlog, by day of the store time (UTC).
 
     Example: `charts.disk_use(rmq_spark.open("/data/store"))`.
     """
@@ -63,15 +63,15 @@ def disk_use(source: Store | LogCluster, *, title: str = "Commitlog size by day 
 def delayed(
     source: Store | LogCluster, *, now_ms: int | None = None, title: str = "Messages that wait, by due time"
 ) -> alt.Chart:
-    """The messages that wait for delivery, by due time, one colour a destination topic.
+    """Draws the messages that wait for delivery by due time, one colour for each destination topic.
 
-    Example: `charts.delayed(rmq_spark.open("/data/store"))`.
+    `now_ms` is the clock (ms since 1970). Example: `charts.delayed(rmq_spark.open("/data/store"))`.
     """
     return _bars(delayed_data(source, now_ms=now_ms), title, "due", "topic")
 
 
 def dead_letters(source: Store | LogCluster, *, title: str = "Dead letters over time") -> alt.Chart:
-    """The dead letters, by the time when they became dead letters, one colour a group.
+    """Draws the dead letters by the time when they became dead letters, one colour for each group.
 
     Example: `charts.dead_letters(rmq_spark.open("/data/store"))`.
     """
@@ -103,9 +103,9 @@ def _bars(drawn: Drawn, title: str, time: str, series: str) -> alt.Chart:
 
 
 def overview(source: Store | LogCluster, *, now_ms: int | None = None) -> alt.VConcatChart:
-    """A store or a cluster on one page: rate, lag, disk use, delayed messages and dead letters.
+    """Draws a store or a cluster on one page: rate, lag, disk use, delayed messages and dead letters.
 
-    Charts without data are left out. Reads the times and sizes of all messages of user topics.
+    Charts without data are left out. The function reads the times and sizes of all messages of user topics.
 
     Example: `charts.overview(rmq_spark.open("/data/store"))`.
     """

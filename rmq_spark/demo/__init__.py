@@ -21,17 +21,17 @@ __all__ = ["create"]
 def create(path: str | None = None, *, end_ms: int | None = None, orders: int = 8000) -> LogStore:
     """Creates the demo store at `path`, a new or empty directory, and returns it as `rmq_spark.open` does.
 
-    Without a path the store is in the system's directory for temporary files until this process ends.
+    Without a path, the store is in the system's temporary directory until this process ends.
 
-    The last message is stored just before `end_ms` (ms since 1970, by default the clock), the first three
-    days earlier. `orders` is the number of orders; each makes about four messages of 0.5 KB. A store that
-    ends now has the same orders, groups and dead letters at every time of day: those of a store that ends
-    at 12:00 UTC.
+    The last message is stored just before `end_ms` (ms since 1970, default: now), and the first message three
+    days earlier. `orders` is the number of orders; each order makes about four messages of 0.5 KB. By default
+    the store has the same orders, groups and dead letters at every time of day: those of a store that ends at
+    12:00 UTC.
 
-    The topics are Orders, Payments and Reminders. The group CG_report stopped reading on the first day and
-    will be the first to lose messages, CG_search is hours behind, and CG_mail failed for 25 minutes: its
-    messages were retried, and some became dead letters. Reminders wait for delivery, three transactions for
-    their decision.
+    The topics are Orders, Payments and Reminders. The group CG_report stopped reading on the first day and is
+    the first to lose messages. CG_search is hours behind. CG_mail failed for 25 minutes: its messages were
+    retried, and some became dead letters. Reminders wait for delivery, and three transactions wait for their
+    decision.
 
     Raises OptionError if the directory has content.
 

@@ -1,7 +1,7 @@
-"""Pop: messages of a store shared one by one, without a broker (RocketMQ 5's SimpleConsumer).
+"""Pop: consumers of a group share the messages of a queue, without a broker (RocketMQ 5's SimpleConsumer).
 
-`SimpleConsumer` receives, acknowledges and delays messages; `topic_pop` is what happens under it, for one
-topic of one store.
+`SimpleConsumer` receives messages, acknowledges them, and changes how long they stay invisible. docs/pop.md
+explains the rules.
 """
 
 from __future__ import annotations

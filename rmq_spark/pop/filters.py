@@ -14,17 +14,16 @@ from store_format.pop.log import in_flight_directory
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
-    """What a consumer reads of a topic: a TAG expression, or an SQL92 expression.
+    """Which messages of a topic a consumer receives: a TAG expression, or an SQL92 expression.
 
-    >>> FilterExpression("price > 3", "SQL92").type
-    'SQL92'
+    >>> FilterExpression("price > 3", "SQL92").type 'SQL92'
     """
 
     expression: str = "*"
     type: str = "TAG"
 
     def compile(self) -> Subscription:
-        """Raises OptionError for an expression that RocketMQ refuses."""
+        """Returns the compiled filter. Raises OptionError for an expression that RocketMQ refuses."""
         if self.type == "TAG":
             return Subscription(parse_tags(self.expression))
         if self.type == "SQL92":

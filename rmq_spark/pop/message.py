@@ -87,11 +87,11 @@ class ReceiptHandle(NamedTuple):
 
 
 class MessageView:
-    """A message that a consumer has received, as org.apache.rocketmq.client.apis.message.MessageView.
+    """A received message, with the names of org.apache.rocketmq.client.apis.message.MessageView.
 
-    Times are in ms. If the message is damaged in the store, `error` says where and how; `topic`, `queue_id`,
-    `offset`, `broker_name` and `receipt_handle` are known, and every other attribute raises the error. Such a
-    message is not lost: it comes again until somebody acknowledges it.
+    Times are in ms since 1970. If the message is damaged in the store, `error` says where and how. Then only
+    `topic`, `queue_id`, `offset`, `broker_name` and `receipt_handle` are known, and every other attribute
+    raises the error. A damaged message is not lost: it is delivered again until somebody acknowledges it.
     """
 
     __slots__ = ("_attempt", "_properties", "_unit", "error", "handle", "place", "root", "topic")
@@ -120,28 +120,29 @@ class MessageView:
 
     @property
     def receipt_handle(self) -> str:
-        """The handle of this hand-out; `change_invisible_duration` replaces it."""
+        """The receipt handle of this delivery; `change_invisible_duration` replaces it."""
         return self.handle.text
 
     @property
     def broker_name(self) -> str:
+        """The broker whose store has the message."""
         return self.handle.broker_name
 
     @property
     def queue_id(self) -> int:
-        """The queue of the message; in the pop retry topic for a message that came again."""
+        """The queue of the message; a redelivered message is in a queue of the pop retry topic."""
         return self.handle.queue_id
 
     @property
     def offset(self) -> int:
-        """The queue offset in that queue."""
+        """The queue offset of the message in that queue."""
         return self.handle.offset
 
     # ---- what it is ----------------------------------------------------------------------------------------
 
     @property
     def message_id(self) -> str:
-        """The id that the producer's client has assigned (UNIQ_KEY), else the offset message id."""
+        """The message id that the producer's client assigned (UNIQ_KEY), or else the offset message id."""
         head = self._decoded.head
         given = self.stored_properties.get(UNIQ_KEY)
         return given or offset_msg_id(head.store_ip, head.store_port, head.physical_offset)
@@ -160,27 +161,28 @@ class MessageView:
 
     @property
     def tag(self) -> str | None:
+        """The tag of the message (the property TAGS), or None."""
         return self.stored_properties.get(TAGS)
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The user's keys: the property KEYS, split at spaces."""
+        """The keys of the message: the words of the property KEYS."""
         return tuple(self.stored_properties.get(KEYS, "").split())
 
     @property
     def message_group(self) -> str | None:
-        """The group of an ordered message (the property __SHARDINGKEY)."""
+        """The message group of an ordered message (the property __SHARDINGKEY), or None."""
         return self.stored_properties.get(SHARDING_KEY)
 
     @property
     def delivery_timestamp(self) -> int | None:
-        """When a timer message was to be delivered (the property TIMER_DELIVER_MS)."""
+        """The delivery time of a timer message (the property TIMER_DELIVER_MS), in ms since 1970, or None."""
         text = self.stored_properties.get(TIMER_DELIVER_MS, "")
         return int(text) if text.isdecimal() else None
 
     @property
     def delivery_attempt(self) -> int:
-        """1 at the first delivery, one more at each further delivery."""
+        """The number of this delivery: 1 for the first."""
         return self._attempt if self._attempt is not None else self._decoded.head.reconsume_times + 1
 
     @property
@@ -192,15 +194,17 @@ class MessageView:
 
     @property
     def born_timestamp(self) -> int:
+        """When the producer created the message, in ms since 1970."""
         return self._decoded.head.born_timestamp
 
     @property
     def store_timestamp(self) -> int:
+        """When the message was stored, in ms since 1970."""
         return self._decoded.head.store_timestamp
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """The user's properties: those without a meaning for RocketMQ (MessageConst.STRING_HASH_SET)."""
+        """The user's properties, without RocketMQ's own properties (MessageConst.STRING_HASH_SET)."""
         return {
             name: value
             for name, value in self.stored_properties.items()
@@ -209,7 +213,7 @@ class MessageView:
 
     @property
     def stored_properties(self) -> Mapping[str, str]:
-        """All properties of the message as stored, RocketMQ's own included."""
+        """All properties of the message, including RocketMQ's own."""
         if self._properties is None:
             self._properties = decode_properties(self._decoded.properties)
         return self._properties

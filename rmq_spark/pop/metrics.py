@@ -8,15 +8,15 @@ from dataclasses import dataclass, replace
 
 @dataclass(slots=True)
 class ConsumerMetrics:
-    """Counters since the consumer was made.
+    """Counters of one consumer since it was created, from `SimpleConsumer.metrics()`.
 
-    `received` are messages that receives returned, of which `redelivered` were delivered before; `acked` and
-    `changed` those whose handles were accepted. `filtered` did not match the subscription and were
-    acknowledged, `dead_letters` had reached the group's maximum, `lost` were deleted by retention before they
-    were delivered, and `damaged` were returned with an `error`. `invalid_handles` were refused.
+    Messages: `received` were returned by receives, and `redelivered` of them had been delivered before.
+    `acked` and `changed` had accepted handles; `invalid_handles` were refused. `filtered` did not match the
+    subscription and were acknowledged. `dead_letters` had reached the group's maximum of deliveries. `lost`
+    were deleted by retention before their delivery. `damaged` were returned with an `error`.
 
-    Of the receives, `short_polling_hit` found messages at once (RocketMQ's is_short_polling_hit),
-    `long_polling` waited (is_long_polling), and `notified` counts the wake-ups. `empty` returned nothing.
+    Receives: `short_polling_hit` found messages at once (RocketMQ's is_short_polling_hit), `long_polling`
+    waited (is_long_polling), `empty` returned no message. `notified` counts the wake-ups.
     """
 
     receives: int = 0

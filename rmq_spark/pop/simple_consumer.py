@@ -50,25 +50,26 @@ def _epoch_ms() -> int:
 class SimpleConsumer:
     """Receives messages of a store, or of all stores of a cluster directory, for a consumer group.
 
-    Any number of consumers, in any number of processes, share the queues: each message goes to one of them,
-    and is invisible to the others for the invisible duration of the receive. A message that is not
-    acknowledged in that time is delivered again. `subscriptions` has a TAG expression, or a FilterExpression,
-    for each topic.
+    Any number of consumers, in any number of processes, share the queues. Each message goes to one consumer
+    and is invisible to the others for the invisible duration of the receive. If it is not acknowledged in
+    that time, it is delivered again. `subscriptions` maps each topic to a TAG expression or a
+    FilterExpression.
 
-    - `await_duration`: seconds that a receive waits for the first message; 0 does not wait. The proxy's
-      limits of 5 s and 20 s protect its connections; there are none here.
-    - `max_attempts`: a message that was delivered so often becomes a dead letter; None: retryMaxTimes of the
-      group and the first delivery, 17.
-    - `fifo`: messages of a queue are delivered in order, one batch at a time; None: if the group has
+    - `await_duration`: seconds that a receive waits for the first message; 0 does not wait. The limits of
+      RocketMQ's proxy (5 s to 20 s) do not apply.
+    - `max_attempts`: after so many deliveries, a message becomes a dead letter. None: retryMaxTimes of the
+      group, and the first delivery; 17 by default.
+    - `fifo`: messages of a queue are delivered in order, one batch at a time. None: if the group has
       consumeMessageOrderly in subscriptionGroup.json.
     - `init_mode`: where a group without an offset starts in a queue from which messages were deleted: MAX at
-      the last message, as RocketMQ's SimpleConsumer, or MIN at the first one. A younger queue is read from
-      its first message.
-    - `min_invisible_duration`: the lower limit of a receive (minInvisibleTimeMillsForRecv of the proxy).
+      the last message, as RocketMQ's SimpleConsumer, or MIN at the first. Other queues are read from their
+      first message.
+    - `min_invisible_duration`: the lower limit of a receive, in seconds (the proxy's
+      minInvisibleTimeMillsForRecv).
     - `sync`: acknowledgements survive a power loss, not only the end of processes.
 
-    Threads may share a consumer. A forked child may use it, too, and is another consumer then. A signal
-    handler may close it, and must not receive or acknowledge: the call that it interrupts holds locks.
+    Threads may share a consumer. A forked child may use it too, and is then another consumer. A signal
+    handler may only close it: the call that the signal interrupts holds locks.
 
     Example::
 
@@ -129,22 +130,23 @@ class SimpleConsumer:
     # ---- open and close ------------------------------------------------------------------------------------
 
     def open(self) -> None:
-        """Opens the stores; the first receive does so, too.
+        """Opens the stores. The first receive does so, too.
 
-        Raises StoreInUseError while a broker has a store, OptionError for a topic that no store has and for a
-        group with queries that read whole queues, and UnsupportedFormatError for pop's state in RocksDB.
+        Raises StoreInUseError while a broker has a store open, OptionError for a topic that no store has and
+        for a group with queries that read whole queues, and UnsupportedFormatError for pop's state in
+        RocksDB.
         """
         with self._working():
             self._stores.open()
 
     def close(self) -> None:
-        """Leaves the group; receives of other threads that wait end with [].
+        """Leaves the group. Waiting receives of other threads end with [].
 
-        The last consumer of the group hands over: it writes consumerOffset.json, and what is in flight as a
-        broker's records. A consumer that is not closed leaves both to the next one.
+        The last consumer of the group hands over to a broker: it writes consumerOffset.json, and the messages
+        in flight as a broker's records. If a consumer is not closed, the next consumer does this work.
 
-        A signal handler may call it: if the signal came during a call of this consumer, a thread closes the
-        consumer when that call ends.
+        A signal handler may call this method. If the signal came during a call of this consumer, a thread
+        closes the consumer when that call ends.
         """
         is_in_call = threading.get_ident() in self._active
         if self._is_closed:
@@ -224,12 +226,13 @@ class SimpleConsumer:
         *,
         attempt_id: str | None = None,
     ) -> list[MessageView]:
-        """Up to `max_message_num` messages of one topic; waits up to `await_duration` seconds for the first.
+        """Returns up to `max_message_num` messages of one topic; waits up to `await_duration` seconds for the
+        first.
 
-        Returns [] if none has come. The messages are invisible to other consumers for `invisible_duration`
-        seconds (10 s to 12 h). In order, a receive with the `attempt_id` of the last receive of a queue gets
-        the same messages again. If the call is interrupted, messages that it had already taken are delivered
-        again.
+        Returns [] if no message has come. The messages are invisible to other consumers for
+        `invisible_duration` seconds (10 s to 12 h). In order, a receive with the `attempt_id` of the last
+        receive of a queue gets the same messages again. If the call is interrupted, the messages that it had
+        taken are delivered again.
 
         Raises OptionError for numbers outside of RocketMQ's limits, and StoreInUseError once a broker has
         opened the store.
@@ -294,13 +297,12 @@ class SimpleConsumer:
     # ---- handles -------------------------------------------------------------------------------------------
 
     def ack(self, messages: MessageView | str | Iterable[MessageView | str]) -> None:
-        """Acknowledges a message, or several: they are not delivered again.
+        """Acknowledges one message or several, so that they are not delivered again.
 
-        A receipt handle may stand for its message if the consumer reads one topic.
+        If the consumer reads one topic, you may pass receipt handles instead of messages.
 
-        Raises InvalidReceiptHandleError for a message whose invisible time is over, or that was acknowledged
-        by its handle before. Of several messages, the others are acknowledged, and the error is that of the
-        first one.
+        Raises InvalidReceiptHandleError for a message whose invisible time is over, or whose handle was used
+        before. The other messages of the list are acknowledged; the error is the first one.
         """
         given = [messages] if isinstance(messages, MessageView | str) else list(messages)
         with self._working():
@@ -319,12 +321,12 @@ class SimpleConsumer:
             raise errors[0]
 
     def change_invisible_duration(self, message: MessageView | str, invisible_duration: float) -> str:
-        """Makes a message invisible for so many seconds from now on, up to 12 h. Returns its new handle.
+        """Makes a message invisible for so many seconds from now, up to 12 h. Returns its new receipt handle.
 
-        The old handle is not valid any more; the handle of a given MessageView is replaced. With 0 the
-        message is delivered again at once, as far as the group's maximum allows.
+        The old handle is no longer valid; a MessageView gets the new handle. With 0, the message is delivered
+        again at once, unless it has reached the group's maximum of deliveries.
 
-        Raises InvalidReceiptHandleError as `ack`.
+        Raises InvalidReceiptHandleError as `ack` does.
         """
         seconds = check_seconds("invisible_duration", invisible_duration, 0.0, _INVISIBLE_MAX)
         with self._working():
@@ -365,7 +367,7 @@ class SimpleConsumer:
         return pops[0]
 
     def metrics(self) -> ConsumerMetrics:
-        """What this consumer has done so far."""
+        """Returns the counters of this consumer."""
         return self._counters.snapshot()
 
 
