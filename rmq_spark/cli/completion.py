@@ -55,12 +55,13 @@ def complete_group(
 
 
 _VIEWS = {
-    "dlq": "deadLetters",
-    "delay": "delayed",
-    "half": "transactions",
-    "lag": "lagByTopic",
-    "groups": "groups",
-    "du": "usage",
+    "dlq": ("deadLetters",),
+    "delay": ("delayed",),
+    "half": ("transactions",),
+    "lag": ("lagByTopic", "lag"),
+    "groups": ("groups",),
+    "offsets": ("lag",),
+    "du": ("usage",),
 }
 _MESSAGES = ("head", "tail", "get", "find", "export")
 
@@ -73,9 +74,9 @@ def complete_column(
     from store_format.views.registry import view_named
 
     command = context.info_name or ""
-    view = view_named(_VIEWS[command]) if command in _VIEWS else None
-    names = [column.name for column in view.columns] if view is not None else list(COLUMNS)
-    if view is None and command not in _MESSAGES:
+    views = [view_named(name) for name in _VIEWS.get(command, ())]
+    names = [column.name for view in views for column in view.columns] if views else list(COLUMNS)
+    if not views and command not in _MESSAGES:
         return []
     before, comma, _ = incomplete.rpartition(",")
     given = set(before.split(","))

@@ -74,6 +74,7 @@ ELSEWHERE = {
     "querymsgbyuniquekey": "get",
     "querymsgbyoffset": "get",
     "querymsgbykey": "find",
+    "deleteexpiredcommitlog": "clean",
     "grep": "find",
     "search": "find",
     "resetoffsetbytime": "offsets",
@@ -83,6 +84,7 @@ _EXAMPLES = """
 Examples:
   rmqlog info /data/store                          what is in this store?
   rmqlog lag /data/store                           which group lags?
+  rmqlog retention /data/store                     who loses unread messages next?
   rmqlog find /data/store order-1234               where is the message with this key or id?
   rmqlog trace /data/store --key order-1234        what happened to it?
   rmqlog get /data/store Orders/2@100              topic Orders, queue 2, offset 100

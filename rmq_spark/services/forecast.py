@@ -14,7 +14,7 @@ from typing import Any
 
 from rmq_spark.services.clean import Gate, gate, local_hour
 from store_format.commit.expiry import ExpiredFile, expired_count, log_files_before_last
-from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, time_us
+from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, time_us
 from store_format.files.status import DiskSpace, disk_space
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
@@ -163,6 +163,8 @@ def _deletion_ms(
 ) -> int:
     """The first time from `expires_ms` and `now_ms` on at which a broker deletes expired files."""
     moment = max(expires_ms, now_ms)
+    if moment >= TIME_MS_STOP:  # fileReservedTime reaches beyond the calendar
+        return moment
     if is_any_hour or local_hour(moment, zone) in conf.delete_when:
         return moment
     clock = datetime.datetime.fromtimestamp(moment / 1000, zone).replace(minute=0, second=0, microsecond=0)

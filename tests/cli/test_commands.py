@@ -107,6 +107,8 @@ def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path
     assert _complete(f"rmqlog head {store} --columns queue", 4) == ["queueId", "queueOffset"]
     assert _complete(f"rmqlog head {store} --columns topic,queueId,queue", 4) == ["topic,queueId,queueOffset"]
     assert _complete(f"rmqlog dlq {store} --columns origin", 4) == ["originMsgId", "originTopic"]
+    assert _complete(f"rmqlog lag {store} --columns lagM", 4) == ["lagMessages", "lagMs"]
+    assert _complete(f"rmqlog lag {store} --columns group,q", 4) == ["group,queueId", "group,queues"]
     assert _complete(f"rmqlog info {store} --view dead", 4) == ["deadLetters"]
     assert _complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
     assert _complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []

@@ -140,6 +140,13 @@ def test_the_files_are_those_that_clean_deletes(store: MessageStore, percent: in
     assert {pair: row["nextLostMessages"] for pair, row in losses.items()} == unread != {}
 
 
+def test_a_time_beyond_the_calendar_is_no_error(store: MessageStore) -> None:
+    found = _next(store, file_reserved_hours=70_000_000)
+    assert found.deletion_ms == NOW - (COUNT - 1) * HOUR + 70_000_000 * HOUR
+    assert {row["deletionTimestamp"] for row in _rows(found)} == {None}
+    assert {row["deletionInMs"] for row in _rows(found)} == {found.deletion_ms - NOW}
+
+
 def test_one_file_is_never_deleted(golden: Golden) -> None:
     found = _next(MessageStore.open(str(golden("edge-5.5.0"))), 92)
     assert (found.deletion_ms, found.files) == (None, ())
