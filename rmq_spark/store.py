@@ -17,6 +17,7 @@ import pyarrow as pa
 from rmq_spark.consume.chosen_messages import offsets_in_time, read_chosen
 from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.parse import Given, timestamp_ms
+from store_format.display.table import wide_last
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
@@ -102,6 +103,7 @@ class Messages:
 
     def _repr_html_(self) -> str:
         table = self.head(_CARD_ROWS)
+        table = table.select(wide_last(table.schema.names))
         title = self._choice.topic or "all topics"
         return table_card(table.to_batches(), table.schema, title, limit=_CARD_ROWS).source
 

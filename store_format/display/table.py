@@ -23,11 +23,13 @@ _CELL_CHARACTERS = 120
 _SENTENCES = frozenset(("advice", "expected", "found", "detail", "reason", "meaning"))
 _SENTENCE_CHARACTERS = 1000
 _IDS = frozenset(("msgId", "offsetMsgId", "originMsgId", "id"))
+_NAME_CHARACTERS = 40
+_WIDE = ("properties", "body", "rawBody")
 _ENTRIES_MAX = 8  # of a map or a list
 _ROWS_AT_ONCE = 8  # bodies may be large
 _TIME_CELL = re.compile(r'<td class="t">(\d{4}-\d\d-\d\d) ')
 _WORD_START = re.compile("(?<=[a-z])(?=[A-Z])")
-_NO_TIME = '<td class="z">'
+_NO_VALUE = ('<td class="z">', '<td class="n z">')
 _COLUMN_MAX = 100  # characters of a column's name: properties may be columns
 
 
@@ -39,12 +41,13 @@ def table(
     limit: int = LIMIT,
     total: int | None = None,
     about: Mapping[str, str] | None = None,
+    without_empty: bool = False,
 ) -> str:
-    """An HTML table of the rows. `total`: the number of rows, if known; `about`: tooltips by column."""
+    """An HTML table of the rows. `total`: the number of rows, if known; `about`: tooltips by column.
+
+    `without_empty` leaves out columns without a value in any row, and names them below the table.
+    """
     names = schema.names[:_COLUMNS_MAX]
-    heads = "".join(
-        _head_cell(name, schema.field(i).type, (about or {}).get(name, "")) for i, name in enumerate(names)
-    )
     kinds = [schema.field(i).type for i in range(len(names))]
     times = [i for i, kind in enumerate(kinds) if pa.types.is_timestamp(kind)]
     shown: list[list[str]] = []
@@ -60,17 +63,33 @@ def table(
             break
         shown.append(cells)
     remarks = [_how_many(len(shown), more, full, total), *_common_date(shown, times)]
+    heads = [_head_cell(*each, (about or {}).get(each[0], "")) for each in zip(names, kinds, strict=True)]
+    kept = [
+        i for i in range(len(names)) if not without_empty or any(map(_has_value, (row[i] for row in shown)))
+    ]
+    if len(kept) < len(names):
+        empty = ", ".join(name for i, name in enumerate(names) if i not in kept)
+        remarks.append(f"without a value: {empty}")
     if len(names) < len(schema.names):
         remarks.append(f"the first {len(names)} of {len(schema.names):,} columns")
-    rows = "".join(f"<tr>{''.join(cells)}</tr>" for cells in shown)
-    head = f"<thead><tr>{heads}</tr></thead>"
+    rows = "".join(f"<tr>{''.join(cells[i] for i in kept)}</tr>" for cells in shown)
+    head = f"<thead><tr>{''.join(heads[i] for i in kept)}</tr></thead>"
     found = f'<table class="r">{head}<tbody>{rows}</tbody></table>' if rows else ""
     return found + note("; ".join(remarks))
 
 
+def wide_last(names: Iterable[str]) -> list[str]:
+    """The columns of messages with properties and bodies last: what identifies a message is seen first."""
+    return sorted(names, key=lambda name: _WIDE.index(name) if name in _WIDE else -1)
+
+
+def _has_value(cell: str) -> bool:
+    return not cell.startswith(_NO_VALUE)
+
+
 def _common_date(rows: list[list[str]], times: list[int]) -> list[str]:
     """Leaves the date out of the cells of the columns `times` if they have one date; returns the remark."""
-    cells = [row[i] for row in rows for i in times if not row[i].startswith(_NO_TIME)]
+    cells = [row[i] for row in rows for i in times if _has_value(row[i])]
     matches = [_TIME_CELL.match(cell) for cell in cells]
     dates = {match[1] if match else "" for match in matches}
     if not dates:
@@ -133,7 +152,14 @@ def _data_cell(name: str, value: object, kind: pa.DataType) -> str:
         return f'<td class="m">{cell(value)}</td>'
     if name in _SENTENCES:
         return f'<td class="l">{text(str(value), _SENTENCE_CHARACTERS)}</td>'
-    return f'<td class="t">{cell(value)}</td>' if pa.types.is_temporal(kind) else f"<td>{cell(value)}</td>"
+    in_one_line = pa.types.is_temporal(kind) or _is_short(value)
+    return f'<td class="t">{cell(value)}</td>' if in_one_line else f"<td>{cell(value)}</td>"
+
+
+def _is_short(value: object) -> bool:
+    """A name or a key, or a list of them: not broken at a hyphen. Text with spaces may be broken."""
+    texts = value if isinstance(value, list | tuple) else [value]
+    return all(isinstance(each, str) and len(each) <= _NAME_CHARACTERS and " " not in each for each in texts)
 
 
 def cell(value: object, name: str = "") -> str:

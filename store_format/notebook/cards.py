@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of, schema_of
+from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.display.message import message, title_of
 from store_format.display.page import Html, PageSpace, card, fact, facts, note, text, warning
 from store_format.display.problem_list import problem_list
@@ -55,10 +55,18 @@ def view_card(store: Store, name: str, *, limit: int = LIMIT, now_ms: int | None
         found = (row for batch in view_batches(store, name, now_ms=now_ms) for row in batch.to_pylist())
         listed = problem_list(found, PageSpace(), store.path, limit=limit) or [note("no problems")]
         lines = facts([fact("store", text(store.path, 500))])
-        return card(f"{store.broker_name}: {name}", "view", [note(view.about), lines, *listed])
-    about = {column.name: column.about for column in view.columns}
-    rows = table(view_batches(store, name, now_ms=now_ms), view.schema, PageSpace(), limit=limit, about=about)
-    return card(f"{store.broker_name}: {name}", "view", [note(view.about), rows])
+        return card(f"{store.broker_name}: {name}", "view", [note(_plain(view.about)), lines, *listed])
+    about = {column.name: _plain(column.about) for column in view.columns}
+    columns = [column for column in view.schema.names if column != BROKER.name]  # the title names the broker
+    batches = (batch.select(columns) for batch in view_batches(store, name, now_ms=now_ms))
+    schema = pa.schema([view.schema.field(column) for column in columns])
+    rows = table(batches, schema, PageSpace(), limit=limit, about=about, without_empty=True)
+    return card(f"{store.broker_name}: {name}", "view", [note(_plain(view.about)), rows])
+
+
+def _plain(markdown: str) -> str:
+    """A sentence of the reference without the marks of code."""
+    return markdown.replace("`", "")
 
 
 # Any: values of columns

@@ -59,9 +59,10 @@ class Found:
 
     def _repr_html_(self) -> str:
         from store_format.display.page import PageSpace, card, fact, facts, text
-        from store_format.display.table import table
+        from store_format.display.table import table, wide_last
 
         lines = [("found by", text(self.how)), ("searched", text(self.searched.for_people(), 500))]
-        rows = table(self.table.to_batches(), self.table.schema, PageSpace(), total=self.table.num_rows)
+        found = self.table.select(wide_last(self.table.schema.names))
+        rows = table(found.to_batches(), found.schema, PageSpace(), total=found.num_rows)
         title = f"{self.table.num_rows:,} message{'s' * (self.table.num_rows != 1)}"
         return card(title, "found", [facts(starmap(fact, lines)), rows]).source

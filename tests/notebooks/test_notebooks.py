@@ -4,6 +4,7 @@ that one is fit to be shown.
 
 from __future__ import annotations
 
+import ast
 import base64
 import json
 import re
@@ -19,6 +20,9 @@ from notebooks.run import NOTEBOOKS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SIZE_MAX = 600_000  # of a file: people clone them
+
+LINES_MAX = 40  # of a cell
+INSTALLED = {"altair", "numpy", "pyarrow", "pyspark", "rmq_spark", "store_format"}  # by `.[all]`
 
 Cell = dict[str, Any]  # Any: JSON
 
@@ -102,7 +106,25 @@ def test_it_names_nothing_of_the_machine_it_ran_on(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NOTEBOOKS)
+def test_it_runs_from_anywhere(name: str) -> None:
+    """It imports what is installed with the packages, and opens nothing of the checkout."""
+    code = ["".join(cell["source"]) for cell in _committed(name) if cell["cell_type"] == "code"]
+    imported: set[str] = set()
+    for node in ast.walk(ast.parse("\n".join(code))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            imported.add(str(node.module).partition(".")[0])
+    assert imported <= sys.stdlib_module_names | INSTALLED
+    assert "demo.create(end_ms=" in code[0]
+    assert not re.findall(r"\.\./|golden|tests/", "\n".join(code))
+    assert max(text.count("\n") for text in code) < LINES_MAX
+
+
+@pytest.mark.parametrize("name", NOTEBOOKS)
 def test_its_pictures_are_pictures(name: str) -> None:
+    pictures = [output for cell in _committed(name) for output in cell.get("outputs", [])]
+    assert any("image/png" in output.get("data", {}) for output in pictures) or name.startswith("06")
     for cell in _committed(name):
         for output in cell.get("outputs", []):
             if "image/png" in output.get("data", {}):

@@ -162,7 +162,9 @@ def test_reprs_are_short_and_harmless(store: LogStore) -> None:
     assert repr(store.messages("Orders")) == (
         f"<Messages of Orders in {store.broker_name}: iterate, head(), to_table()>"
     )
-    assert "<b>" not in store.messages("Orders", columns=["keys"])._repr_html_()
+    card = store.messages("Orders", columns=["body", "keys"])._repr_html_()
+    assert "<b>" not in card
+    assert "<th>keys</th><th>body</th>" in card  # the wide column is the last
 
 
 def test_a_cluster(golden: Golden) -> None:

@@ -290,6 +290,23 @@ def test_a_view_says_how_many_rows_it_shows(golden: Golden) -> None:
     assert "Each queue: offsets, messages, bytes and times." in page.text
 
 
+def test_a_view_has_no_column_that_says_nothing(golden: Golden) -> None:
+    store = MessageStore.open(str(golden("basic-5.5.0")))
+    source = view_card(store, "lag", now_ms=NOW).source
+    assert "brokerName" not in source  # the title names the broker
+    assert "committed<wbr>Offset" in source
+    assert "oldest<wbr>Pop<wbr>Timestamp" not in source
+    assert "without a value: oldestPopTimestamp" in read_page(source).text
+    assert "`" not in read_page(view_card(store, "problems").source).text
+
+
+def test_names_and_keys_are_not_broken_at_a_hyphen() -> None:
+    rows = pa.table({"keys": [["A-100017"], ["a b"]], "topic": ["broker-a", "x" * 41]})
+    source = table_card(rows.to_batches(), rows.schema, "rows").source
+    assert '<td class="t">A-100017</td><td class="t">broker-a</td>' in source
+    assert f"<td>a b</td><td>{'x' * 41}</td>" in source
+
+
 def test_the_life_of_a_message(golden: Golden) -> None:
     store = MessageStore.open(str(golden("retry-dlq-5.5.0")))
     message_id = store.view("deadLetters")["msgId"][0].as_py()
