@@ -43,11 +43,14 @@ _MODULES = {
 
 
 def __getattr__(name: str) -> Any:  # Any: whatever the name is
-    """Numpy and pyarrow are imported only when the store is used: command line help must not wait for
-    them.
-    """
+    # Numpy and pyarrow are imported only when the store is used: command line help must not wait for them.
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
     if name in __all__:
         return import_module(f"store_format.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    # `help` and the completion of notebooks list these names, which `__getattr__` imports.
+    return sorted({*globals(), *__all__})

@@ -1,6 +1,6 @@
-"""What a RocketMQ consumer decides itself: filters, the queues of each client, where to start, offsets.
+"""Makes the decisions of a RocketMQ consumer: filters, the queues of each client, where to start, offsets.
 
-`lag` and `reset` are for people: how far a group is behind, and moving its offsets.
+Two modules are for people: `lag` computes how far a group is behind, `reset` moves its offsets.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How far a group is behind, whether and when it catches up, and how many threads and nodes it needs.
 
-The table has the columns of the view `lag` (`store_format.views.lag`). It is made from a group's offset
-store, or from the progress that Spark reports. An unknown value is null, never 0 or -1.
+The lag tables have the columns of the view `lag` (`store_format.views.lag`). The offsets come from a group's
+offset store, or from the progress that Spark reports. An unknown value is null, never 0 or -1.
 """
 
 from __future__ import annotations
@@ -33,9 +33,12 @@ def group_lag(
     *,
     now_ms: int | None = None,
 ) -> pa.Table:
-    """One row for each queue of the group in all stores; without `offsets` by the brokers' offset files.
+    """Returns one row for each queue of the group in all stores, with the columns of the view `lag`.
 
-    Ages are counted to `now_ms`, by default the current time.
+    `offsets` is the group's offset store; without it, the offsets come from the brokers' offset files. Ages
+    are computed at `now_ms` (ms since 1970, default: now).
+
+    Example: `group_lag([MessageStore.open("/data/store")], "CG_orders").select(["queueId", "lagMessages"])`.
     """
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     known = None if offsets is None else offsets.read()
@@ -56,11 +59,16 @@ def group_lag(
 
 
 def lag_from_progress(progress: str | Mapping[str, object], *, group: str | None = None) -> pa.Table:
-    """The same table from a query's progress, such as `event.progress.json` in a StreamingQueryListener.
+    """Returns the lag of a query from its progress, as a table with the columns of the view `lag`.
 
-    `committedOffset` is the end of the micro-batch, `maxOffset` the end of the queue at that time
-    (`reportLatestOffset`); a progress report has no bytes and no times. Sources of other formats are left
-    out. Raises OptionError for a value that is not a progress report.
+    `progress` is a progress report as JSON or as a dict, such as `event.progress.json` in a
+    StreamingQueryListener. `committedOffset` is the end of the micro-batch, and `maxOffset` the end of the
+    queue at that time (`reportLatestOffset`). A progress report has no bytes and no times, so these columns
+    are null. Sources of other formats are left out. `group` is the value of the column `group`.
+
+    Raises OptionError for a value that is not a progress report.
+
+    Example: `lag_from_progress(query.lastProgress).select(["topic", "queueId", "lagMessages"]).to_pylist()`.
     """
     try:
         value: Any = json.loads(progress) if isinstance(progress, str) else progress
@@ -141,7 +149,7 @@ class CatchUp:
 
 
 def catch_up(backlog: int, consumption_rate: float | None, production_rate: float | None) -> CatchUp:
-    """The time in which a group reads its backlog at these rates (messages a second).
+    """Returns the time in which a group reads its backlog (messages) at these rates (messages a second).
 
     >>> print(catch_up(6000, 300.0, 100.0))
     6,000 messages behind, 300.0 read and 100.0 written a second: it catches up in 30.0s
@@ -171,9 +179,12 @@ CATCH_UP_COLUMNS = (
 def catch_up_table(
     before: pa.Table, after: pa.Table, seconds: float, *, now_ms: int | None = None
 ) -> pa.Table:
-    """One row a group, from two lag tables made `seconds` apart; a queue in only one of them has no rate.
+    """Returns one row for each group, with `CATCH_UP_COLUMNS`, from two lag tables.
 
+    The table `after` was made `seconds` after `before`. A queue that only one table contains has no rate.
     Raises OptionError if `seconds` is not above 0.
+
+    Example: `catch_up_table(first, store.view("lag"), 60.0).select(["group", "secondsLeft"])`.
     """
     if not seconds > 0:
         raise OptionError(f"seconds: expected the time between the two lag tables, above 0, found {seconds}")
@@ -215,15 +226,15 @@ def _sum(values: Sequence[object]) -> int | None:
 
 
 def threads_per_node(cores: int, computing_ms: float, waiting_ms: float) -> int:
-    """Threads a node needs: cores × (T1 + T2) / T1, at least 1.
+    """Returns the number of threads that a node needs: cores × (T1 + T2) / T1, at least 1.
 
-    T1 is the time a message computes, T2 the time it waits, for a database for example. While one message
-    waits, the core works on another. The result is the first value for a load test, not the last.
+    T1 is the computing time of a message, and T2 its waiting time, for example for a database. While one
+    message waits, the core works on another message. Use the result as the first value of a load test.
 
     >>> threads_per_node(4, 5, 45)
     40
 
-    Raises OptionError for less than one core, or no computing time.
+    Raises OptionError for less than one core, and for no computing time.
     """
     if cores < 1 or not computing_ms > 0 or not waiting_ms >= 0 or math.isinf(computing_ms + waiting_ms):
         raise OptionError(
@@ -234,7 +245,14 @@ def threads_per_node(cores: int, computing_ms: float, waiting_ms: float) -> int:
 
 
 def nodes_needed(peak_rate: float, node_rate: float) -> int:
-    """Nodes needed at a peak, if one node processes `node_rate`; both in messages a second."""
+    """Returns the number of nodes that a peak needs, if one node processes `node_rate` (both: messages a
+    second).
+
+    Raises OptionError if `peak_rate` is negative or `node_rate` is not above 0.
+
+    >>> nodes_needed(1000, 300)
+    4
+    """
     if not peak_rate >= 0 or not node_rate > 0 or math.isinf(peak_rate):
         raise OptionError(
             f"expected rates above 0 messages a second, found {peak_rate} at the peak and {node_rate} of "

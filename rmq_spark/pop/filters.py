@@ -16,7 +16,8 @@ from store_format.pop.log import in_flight_directory
 class FilterExpression:
     """Which messages of a topic a consumer receives: a TAG expression, or an SQL92 expression.
 
-    >>> FilterExpression("price > 3", "SQL92").type 'SQL92'
+    >>> FilterExpression("price > 3", "SQL92").type
+    'SQL92'
     """
 
     expression: str = "*"

@@ -1,8 +1,8 @@
 """A RocketMQ broker's background work without a broker: delivery, retry, transactions, cleaning, recovery.
 
 The store's broker must be stopped; rmqlog refuses a store in use. `run_once` runs one turn of the services,
-`Services` runs them in a loop beside your queries, and `rmqlog services` is the same as a command.
-docs/services.md explains each service.
+`Services` runs them in a loop beside your queries, and `rmqlog services` is the same as a command. `Orderly`
+handles the messages of a Spark stream in order. docs/services.md explains each service.
 """
 
 from __future__ import annotations

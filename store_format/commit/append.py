@@ -50,11 +50,12 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What a commit did to one store. `committed` is False for a key that was committed already.
+    """What a commit did to one store. `committed` is False if the key had been committed before.
 
-    [`start`, `stop`) is the physical range of the batch. `queues` has the offsets [start, stop) that its
-    messages got, by queue. `reports` are sentences about a repeated batch, and about earlier batches that
-    were cut or overwritten since. `sync_seconds` is the time that was spent waiting for the disk.
+    `start` and `stop` are the physical offsets [start, stop) of the new messages. `queues` maps (topic, queue
+    id) to the queue offsets [start, stop) of the new messages. `reports` are sentences about a repeated
+    batch, and about earlier batches that were cut or overwritten since. `sync_seconds` is the time spent
+    waiting for the disk.
     """
 
     committed: bool

@@ -48,10 +48,10 @@ _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One fault of a store, or one fact about it.
+    """One problem of a store: severity, file, byte position, what was expected and found, and advice.
 
-    damage: messages cannot be read, or are read wrongly. warning: a broker or a reader will fail or behave
-    unexpectedly; no message is lost. info: worth knowing.
+    The severity is "damage" (messages cannot be read, or are read wrongly), "warning" (a broker or a reader
+    will fail or behave unexpectedly, but no message is lost) or "info" (worth knowing).
     """
 
     severity: Severity
@@ -70,13 +70,9 @@ class Problem:
 class Summary:
     """How many bytes of the commitlog files are messages, padding, damage or unwritten.
 
-    `unplaced_bytes` are the bytes of files that do not fit into the sequence, `missing_bytes` those of files
-    that do not exist. `total_bytes` is the exact sum of the lengths of all files.
-
-    `state` is how the store was left: `clean`, `live` or `crashed`. `readable` is the number of messages that
-    readers show. A broker that starts on the store cuts the commitlog at `cut_offset`, and so removes
-    `cut_bytes`, in which there are `cut_messages` whole messages; None and 0 where it cuts nothing.
-    `lost_entries` is the number of consume queue entries that point to lost messages.
+    `files` and `units` are the numbers of files and messages. `unplaced_bytes` are in files that do not fit
+    into the sequence, `missing_bytes` in files that do not exist. `total_bytes` is the exact sum of the
+    lengths of all files. `log_end` is the physical offset at which the log ends.
     """
 
     files: int = 0
@@ -107,17 +103,14 @@ class Summary:
 
 
 class Diagnosis(list[Problem]):
-    """All problems in the order of the checks, and the `summary` of the commitlog.
-
-    `root` is the directory of the store, `verdict` what the problems come to, in one sentence.
-    """
+    """A list of all problems in the order of the checks, with the `summary` of the commitlog."""
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
         super().__init__(problems)
         self.summary, self.root, self.verdict = summary, root, ""
 
     def of(self, *severities: Severity) -> list[Problem]:
-        """The problems of some severities."""
+        """Returns the problems of these severities, for example `of("damage", "warning")`."""
         return [problem for problem in self if problem.severity in severities]
 
     def _repr_html_(self) -> str:

@@ -14,9 +14,9 @@ from store_format.display.units import size_text
 class Searched:
     """What a search has read.
 
-    `topics` were looked up in `index_files`; `unused` has (index file, reason) pairs. `candidates` counts the
-    messages that the index named. `scanned` are physical ranges [start, stop) of the commitlog; a scan
-    skipped `damaged_bytes` of them.
+    `topics` are the topics that were looked up in `index_files`. `unused` has (index file, reason) pairs.
+    `candidates` is the number of messages that the index named. `scanned` are physical offsets [start, stop)
+    of the commitlog, `bytes_scanned` in all; a scan skipped `damaged_bytes` of them.
     """
 
     topics: tuple[str, ...]
@@ -47,10 +47,11 @@ class Searched:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Found:
-    """The messages in commitlog order, with `physicalOffset` among the columns, and what was searched.
+    """The messages that a search found, and what it read.
 
-    `how` is "index" (apart from the index files only messages at their edges were read), "scan", or "index
-    and scan"; "offset" for an offset message id; "consume queue" for a search without key and id.
+    `table` has the messages in commitlog order, with `physicalOffset` among the columns. `how` is "index"
+    (only index files and the messages at their edges were read), "scan", "index and scan", "offset" for an
+    offset message id, or "consume queue" for a search without key and id. `searched` has the numbers.
     """
 
     table: pa.Table

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import pydoc
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+import store_format
 from store_format import MessageColumns, MessageStore, encode_property_columns
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import (
@@ -232,3 +234,11 @@ def test_a_store_object_sees_commitlog_files_created_after_it(tmp_path: Path) ->
     assert store.find(key="order-1").table["body"].to_pylist() == [b"one"]
     assert [batch.num_rows for batch in store.scan()] == [1]
     assert store.trace("id-1")["what"].to_pylist() == ["born", "stored"]
+
+
+def test_help_shows_the_public_names() -> None:
+    page = pydoc.plain(pydoc.render_doc(store_format))
+    assert [name for name in store_format.__all__ if name not in dir(store_format)] == []
+    for name in ("MessageStore", "MessageColumns", "CommitOptions", "Queue"):
+        assert f"class {name}(" in page
+    assert "Appends the messages in one commit" in page
