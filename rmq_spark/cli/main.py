@@ -6,6 +6,8 @@ import importlib
 import io
 import logging
 import os
+import re
+import shlex
 import sys
 import traceback
 from collections.abc import Sequence
@@ -66,7 +68,15 @@ ELSEWHERE = {
     "brokerstatus": "info",
     "topics": "ls",
     "topiclist": "ls",
+    "count": "ls",
+    "stats": "ls",
+    "status": "info",
     "consumerprogress": "lag",
+    "consumers": "groups",
+    "check": "verify",
+    "fsck": "verify",
+    "repair": "recover",
+    "cat": "tail",
     "consume": "tail",
     "consumemessage": "tail",
     "printmsg": "tail",
@@ -129,6 +139,8 @@ class _Commands(click.Group):
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             same = ELSEWHERE.get(args[0].lower())
             advice = did_you_mean(args[0], COMMANDS, "commands") if same is None else f"use rmqlog {same}"
+            if os.path.isdir(args[0]):
+                advice = f"name a command before a store: rmqlog info {shlex.quote(args[0])}"
             raise click.UsageError(f"unknown command {args[0]!r}; {advice}", ctx)
         name, command, words = super().resolve_command(ctx, args)
         if command is not None:
@@ -252,7 +264,13 @@ def _bug(error: Exception) -> list[str]:
 def _usage(error: click.UsageError) -> str:
     if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "store":
         return f"STORE is missing: give the store directory, or set {VARIABLE}"
-    return error.format_message()
+    text = error.format_message()
+    extra = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", text)
+    if extra is None or error.ctx is None:
+        return text
+    given = {each.name for each in error.ctx.command.params}
+    options = [f"--{name} {shlex.quote(extra[1])}" for name in ("topic", "group") if name in given]
+    return f"{text}; write {' or '.join(options)}" if options else text
 
 
 def _sentence(error: StoreError | OSError) -> str:

@@ -35,6 +35,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.log_end import certain_end, ends_after_crash
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import end_after_stop
+from store_format.read.store_root import looks_like_store, refuse_root
 
 
 def diagnose(
@@ -46,11 +47,14 @@ def diagnose(
     one core. Memory does not grow with the log: it is a byte for each entry of one index file, and 131,072
     queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
 
-    Raises StoreNotFoundError when `root` cannot be listed; no damage inside the store raises. In a store that
-    is in use, retention may delete a file between listing and reading, which is a StoreError that says so.
+    Raises StoreNotFoundError when `root` cannot be listed, or has something but nothing of a store; no damage
+    inside the store raises. In a store that is in use, retention may delete a file between listing and
+    reading, which is a StoreError that says so.
     """
     findings = Findings()
-    entry_names(root)  # raises where the root cannot be listed
+    names = entry_names(root)  # raises where the root cannot be listed
+    if names and "commitlog" not in names and not commit_log_paths and not looks_like_store(names):
+        refuse_root(root, names)
     state = store_state(root)
     check_state(findings, root, state)
     check_formats(findings, root)

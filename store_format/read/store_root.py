@@ -44,7 +44,7 @@ def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ..
     """
     names = entry_names(root)
     if "commitlog" not in names and not commit_log_paths:
-        _refuse_root(root, names)
+        refuse_root(root, names)
     for directory in commit_log_paths:
         if not is_directory(directory):
             raise StoreNotFoundError(
@@ -65,7 +65,8 @@ def has_queue_files(root: str) -> bool:
     return bool(names or entry_names(f"{root}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
 
 
-def _refuse_root(root: str, names: frozenset[str]) -> None:
+def refuse_root(root: str, names: frozenset[str]) -> None:
+    """Raises the error for a directory with these names, which has no `commitlog`."""
     shown = (
         ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
         if names

@@ -53,6 +53,15 @@ def test_words_of_other_tools_lead_to_ours(rmqlog: Runner) -> None:
     assert set(ELSEWHERE.values()) <= set(COMMANDS)
 
 
+def test_a_store_or_a_name_in_the_wrong_place(rmqlog: Runner, tmp_path: Path) -> None:
+    said = rmqlog.fails(2, tmp_path)
+    assert f"; name a command before a store: rmqlog info {tmp_path}; see" in said
+    said = rmqlog.fails(2, "lag", "/data/store", "CG_a b")
+    assert "(CG_a b); see rmqlog lag --help" in said  # too unusual for an advice
+    assert "(CG_a); write --topic CG_a or --group CG_a; see" in rmqlog.fails(2, "lag", "/data/store", "CG_a")
+    assert "(c); see rmqlog get --help" in rmqlog.fails(2, "get", "/data/store", "b", "c")
+
+
 def test_rare_options_come_last(rmqlog: Runner) -> None:
     options = [line.split()[0] for line in rmqlog("head", "--help").out.splitlines() if "  -" in line]
     assert options[-3:] == ["--commitlog", "--broker-name", "-h,"]

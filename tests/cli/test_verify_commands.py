@@ -101,3 +101,12 @@ def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golde
     assert verdict.startswith("verdict: damaged in 1 place: 2,009 messages readable, 1 message lost")
     assert rmqlog(*following.split()[2:]).code == 0
     assert sorted(path.name for path in tmp_path.iterdir()) == ["store"]
+
+
+def test_a_part_of_a_store_is_not_called_sound(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = golden("basic-5.5.0")
+    assert rmqlog.fails(1, "verify", store / "commitlog") == (
+        f"{store}/commitlog is part of a store; the store root is {store}"
+    )
+    (tmp_path / "photos").mkdir()
+    assert "is not a store root" in rmqlog.fails(1, "verify", tmp_path)
