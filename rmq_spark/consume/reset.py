@@ -1,9 +1,16 @@
 """Moves a group's offsets: by time, to the earliest or latest, to given offsets, or to another group's.
 
-Each function returns an `OffsetPlan`: look at its `table`, then `apply` it. A reset raises the group's reset
-number, so that running queries continue at the new offsets, also backwards. The broker of the store must be
-stopped, because it would overwrite the offset file; to reset a group on a running broker, use mqadmin
+Each function returns an `OffsetPlan`: look at its `table()`, then `apply()` it. A reset raises the group's
+reset number, so running queries continue at the new offsets, also backwards. The broker of the store must be
+stopped, because it would overwrite the offset file. To reset a group on a running broker, use mqadmin
 (resetOffsetByTime, cloneGroupOffset).
+
+Example::
+
+    stores = [MessageStore.open("/data/store")]
+    plan = reset_to_latest(group_place("CG_orders", stores), stores, ["Orders"])
+    print(plan.table())
+    plan.apply()
 """
 
 from __future__ import annotations
@@ -52,9 +59,9 @@ RESET_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class GroupPlace:
-    """A group, its offset store, and the directory where its Spark queries meet, if they do.
+    """A group, its offset store, and the directory where its Spark queries meet (None if they do not meet).
 
-    `others` are directories where they met before.
+    `others` are the directories where they met before.
     """
 
     group: str
@@ -71,9 +78,9 @@ def group_place(
     offset_store_path: str | None = None,
     group_path: str | None = None,
 ) -> GroupPlace:
-    """The place of a CLUSTERING group, by the options of its queries.
+    """Returns the place where a CLUSTERING group stores its offsets, according to the options of its queries.
 
-    `kind` is offsetStore, `offset_store_path` offsetStorePath, `group_path` groupPath.
+    `kind` is the option offsetStore, `offset_store_path` is offsetStorePath, and `group_path` is groupPath.
     """
     roots = {store.broker_name: store.path for store in stores}
     offsets = offset_store(kind, group=group, roots=roots, offset_store_path=offset_store_path)
@@ -84,7 +91,7 @@ def group_place(
 
 @dataclass(frozen=True, slots=True)
 class OffsetPlan:
-    """A reset that is not yet applied. `limits` are the (min offset, max offset) of the queues."""
+    """A reset that is not applied yet. `limits` maps each queue to its (min offset, max offset)."""
 
     place: GroupPlace
     targets: Mapping[MessageQueue, int]
@@ -92,7 +99,7 @@ class OffsetPlan:
     limits: Mapping[MessageQueue, tuple[int, int]]
 
     def table(self) -> pa.Table:
-        """One row a queue, with `RESET_COLUMNS`, in the order of `sort_queues`."""
+        """Returns one row for each queue, with `RESET_COLUMNS`, sorted by queue."""
         return pa.Table.from_batches(
             [batch_of(RESET_COLUMNS, (self._row(queue) for queue in sort_queues(self.targets)))]
         )
@@ -113,9 +120,10 @@ class OffsetPlan:
         )
 
     def apply(self, *, clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> int:
-        """Writes the targets; returns the group's new reset number, 0 for a group without a directory.
+        """Writes the new offsets and returns the group's reset number; 0 for a group without a directory.
 
-        Raises StoreInUseError if a broker runs on the store; then nothing is changed.
+        Raises StoreInUseError, with nothing changed, if a broker runs on the store, and OptionError for a
+        plan without a queue.
         """
         if not self.targets:
             raise OptionError(f"group {self.place.group}: expected at least one queue to move, found none")
@@ -150,9 +158,10 @@ class OffsetPlan:
 def reset_by_time(
     place: GroupPlace, stores: Sequence[MessageStore], timestamp_ms: int, topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """Moves the group to the first message stored at or after a time, else to the end (resetOffsetByTime).
+    """Returns a plan that moves the group to the first message stored at or after a time (resetOffsetByTime).
 
-    `topics` are by default all topics of which the group has offsets, including its retry topic.
+    `timestamp_ms` is in ms since 1970. A queue without a later message moves to its end. `topics` are by
+    default all topics of which the group has offsets, including its retry topic.
     """
 
     def offset_of(queue: Queue | None) -> int:
@@ -164,21 +173,23 @@ def reset_by_time(
 def reset_to_earliest(
     place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """Moves the group to the first message of each queue."""
+    """Returns a plan that moves the group to the first message of each queue."""
     return _offset_plan(place, stores, topics, lambda queue: 0 if queue is None else queue.min_offset)
 
 
 def reset_to_latest(
     place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """Moves the group to the end of each queue: skips the backlog (skipAccumulatedMessage)."""
+    """Returns a plan that moves the group to the end of each queue: it skips the backlog
+    (skipAccumulatedMessage).
+    """
     return _offset_plan(place, stores, topics, lambda queue: 0 if queue is None else queue.max_offset)
 
 
 def reset_to(
     place: GroupPlace, stores: Sequence[MessageStore], targets: Mapping[MessageQueue, int]
 ) -> OffsetPlan:
-    """Moves the group to these offsets.
+    """Returns a plan that moves the group to these offsets.
 
     Raises OptionError for a queue that no store has, and for an offset outside of its queue.
     """
@@ -197,9 +208,10 @@ def reset_to(
 def copy_offsets(
     source: GroupPlace, place: GroupPlace, stores: Sequence[MessageStore], topics: Iterable[str] | None = None
 ) -> OffsetPlan:
-    """Moves the group to the offsets of another group, queue by queue (cloneGroupOffset).
+    """Returns a plan that moves the group to the offsets of the group of `source` (cloneGroupOffset).
 
-    Retry topics are not copied: each group has its own.
+    Retry topics are not copied, because each group has its own. Raises OptionError if there is nothing to
+    copy.
     """
     wanted = None if topics is None else set(topics)
     targets = {
