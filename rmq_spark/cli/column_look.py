@@ -99,6 +99,7 @@ LEFT_OUT_LAST = (
     "lagBytes",
     "delayLevel",
     "oldestPopTimestamp",
+    "readyMessages",
     "deliveryAttempt",
     "tags",
     "keys",
@@ -111,6 +112,8 @@ LEFT_OUT_LAST = (
     "stop",
     "file",
     "detail",
+    "expiresInMs",
+    "inFlightMessages",
 )
 
 RED, YELLOW, BOLD, DIM = "31", "33", "1", "2"

@@ -137,6 +137,11 @@ def test_good_news_is_said(rmqlog: Runner, golden: Golden) -> None:
     done = rmqlog("retention", golden("retry-dlq-5.5.0"), *ASKED)
     assert done.code == 0
     assert done.out.splitlines()[-1] == "verdict: no group loses unread messages to the next deletion"
+    narrowed = rmqlog("retention", golden("retry-dlq-5.5.0"), *ASKED, "-g", "CG_fail").out.splitlines()
+    assert narrowed[-1] == "verdict: no matching group loses unread messages to the next deletion"
+    unknown = rmqlog("retention", golden("rocksdb-5.5.0"), *ASKED)
+    assert (unknown.code, unknown.err.count("keeps consumer offsets in RocksDB")) == (4, 1)
+    assert unknown.out.splitlines()[-1] == "verdict: which groups lose unread messages is not known"
     assert "did you mean CG_fail?" in rmqlog.fails(1, "retention", golden("retry-dlq-5.5.0"), "-g", "CG_fal")
     cluster = rmqlog("retention", golden("cluster-5.5.0"), *ASKED).out.splitlines()
     assert [line for line in cluster if line.startswith("broker  ")] == [

@@ -28,6 +28,7 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "groups": ("basic-5.5.0", "groups", NOW, ("CG_some", "CG_all", "CG_tags2")),
     "lag": ("cleaned-5.5.0", "lag", NOW, ("CG_some", "CG_tags2", "%RETRY%CG_some", "Orders", "in 2d03h")),
     "lag-queues": ("basic-5.5.0", "lag", (*NOW, "-l", "-g", "CG_some"), ("%RETRY%CG_some", "Orders", "21h")),
+    "lag-pop": ("pop-5.5.0", "lag", NOW, ("CG_pop", "%RETRY%CG_pop_PopWork", "51", "in flight")),
     "lag-cluster": ("cluster-5.5.0", "lag", NOW, ("broker-a", "broker-b")),
     "retention": ("cleaned-5.5.0", "retention", NOW, ("CG_some", "CG_tags2", "2026-11-25 04:00", "next:")),
     "retention-queues": ("cleaned-5.5.0", "retention", (*NOW, "-l"), ("CG_some", "Orders", "196608")),

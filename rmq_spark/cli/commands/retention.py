@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options, print_json
@@ -105,7 +106,7 @@ def retention_(
     tz = click.get_current_context().params.get("tz")
     zone = zone_of("local" if tz is None else tz, to_terminal=True).place
     found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
-    keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups)
+    keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups) or KeepWhere(())
     losses = _kept([[batch_of(LOSS_COLUMNS, each.losses())] for each in found], keep)
     rows, names, wanted = losses, [column.name for column in LOSS_COLUMNS], _BY_TOPIC
     if queues:
@@ -115,12 +116,13 @@ def retention_(
         rows, names, wanted = _kept(every, keep), view_named("retention").schema.names, _BY_QUEUE
     if not any(batch.num_rows for batches in losses for batch in batches):
         refuse_unknown_group(stores, group)
-    verdicts = [
-        _verdict([row for batch in batches for row in plain_rows(batch)], output) for batches in losses
-    ]
+    code = what_is_unknown(stores)
+    nobody = f"no {'matching ' if keep.patterns else ''}group loses unread messages to the next deletion"
+    nobody = nobody if code == OK else "which groups lose unread messages is not known"
+    of_stores = [[row for batch in batches for row in plain_rows(batch)] for batches in losses]
     if output.form == "json" and not output.columns:
-        _write_json(found, rows, verdicts)
-        return what_is_unknown(stores)
+        _write_json(found, rows, [_verdict(each, nobody, output) for each in of_stores])
+        return code
     for each in found:
         for line in _facts(each, output):
             (print if is_report(output) else remark)(line)
@@ -129,9 +131,8 @@ def retention_(
     shown_rows = show_batches(output, chain.from_iterable(rows), names, wanted, limit=filters.limit)
     if shown_rows and is_report(output):
         print()
-    every_loss = [row for batches in losses for batch in batches for row in plain_rows(batch)]
-    write_verdict(output, _verdict(every_loss, output))
-    return what_is_unknown(stores)
+    write_verdict(output, _verdict(list(chain.from_iterable(of_stores)), nobody, output))
+    return code
 
 
 def _kept(rows: Iterable[Iterable[pa.RecordBatch]], keep: KeepWhere | None) -> list[list[pa.RecordBatch]]:
@@ -183,13 +184,13 @@ def _clock(output: Output, iso: str) -> str:
     return iso if moment is None else f"{moment:%Y-%m-%d %H:%M} {output.zone.label(moment)}"
 
 
-def _verdict(losses: Sequence[Row], output: Output) -> Verdict:
-    """Who loses how much, and when; and the next command."""
+def _verdict(losses: Sequence[Row], nobody: str, output: Output) -> Verdict:
+    """Who loses how much, and when, and the next command; `nobody` is the sentence if there is no loss."""
     gone = sum(row["lostMessages"] or 0 for row in losses)
     lost = f"; {count_text(gone)} are lost already" if gone else ""
     losing = [row for row in losses if row["deletionTimestamp"] is not None and row["nextLostMessages"] != 0]
     if not losing:
-        return Verdict(f"no group loses unread messages to the next deletion{lost}", is_bad=bool(gone))
+        return Verdict(f"{nobody}{lost}", is_bad=bool(gone))
     first = min(losing, key=lambda row: (row["deletionTimestamp"], -(row["nextLostMessages"] or 0)))
     groups = {row["group"] for row in losing}
     who = f"{shown(first['group'])} loses" if len(groups) == 1 else f"{len(groups)} groups lose"
