@@ -126,6 +126,8 @@ def test_the_queues_are_the_rows_of_the_view(rmqlog: Runner, aged: Path) -> None
     queues = _document(rmqlog("retention", aged, *ASKED, "-l", "-o", "json"))["losses"]
     rows = rmqlog.rows("info", aged, "--view", "retention", *ASKED)
     assert queues == rows
+    limited = rmqlog("retention", aged, *ASKED, "-l", "-n", 2, "-o", "json")
+    assert _document(limited)["losses"] == rows[:2]
     short = _document(rmqlog("retention", aged, *ASKED, "-l", "-o", "json", "--file-reserved-time", 1))
     for default, soon in zip(rows, short["losses"], strict=True):
         if default["expiresInMs"] is not None:

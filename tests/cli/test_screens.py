@@ -125,6 +125,7 @@ def test_loss_is_red_and_lag_is_yellow_on_a_terminal(golden: Golden) -> None:
     assert re.search(r"\x1b\[31m123\x1b\[0m", seen)
     assert "\x1b[33m" in seen
     assert "\x1b" not in screen(120, *arguments, NO_COLOR="1")[1]
+    assert "\x1b[31mverdict: CG_some loses" in screen(120, "retention", *arguments[1:])[1]
 
 
 @pytest.mark.process

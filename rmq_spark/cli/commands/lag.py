@@ -127,29 +127,25 @@ def lag_(
     rmqlog lag /data/store --sort loss
     rmqlog lag /data/store -l -g CG_orders
     """
-    from store_format.views.registry import view_named
-
     if retention:
         raise click.UsageError("--retention is a command now: rmqlog retention STORE")
     keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups)
     filters = filters.without_topic()
     if in_flight:
-        rows = show_view(output, stores, "inFlight", _IN_FLIGHT, filters, now_ms=now_ms, keep=keep)
-        if not rows:
-            refuse_unknown_group(stores, group)
-            return what_is_unknown(stores) or nothing("no message is in flight with pop")
-        return what_is_unknown(stores)
+        if show_view(output, stores, "inFlight", _IN_FLIGHT, filters, now_ms=now_ms, keep=keep):
+            return what_is_unknown(stores)
+        refuse_unknown_group(stores, group)
+        return what_is_unknown(stores) or nothing("no message is in flight with pop")
     queues = queues or bool(filters.queue_ids) or _names_queues(output)
     if queues and sort == "loss":
         raise click.UsageError("--sort loss needs the rows of topics; leave out --queues and --queue")
-    view, names = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
-    order = tuple(dict((*_ORDERS[sort], *_THEN, *((("queueId", "ascending"),) if queues else ()))).items())
+    view, shown_columns = ("lag", _BY_QUEUE) if queues else ("lagByTopic", _BY_TOPIC)
     found = view_rows(stores, view, filters, now_ms=now_ms, broker_conf=broker_conf, keep=keep)
-    batches = in_order(found, order)
+    batches = in_order(found, _order(sort, queues=queues))
     if has_values(batches, "oldestPopTimestamp"):
-        at = names.index("lagMessages")
-        names = (*names[:at], *_LAG_OF_POP, *names[at + 1 :])
-    if not show_batches(output, batches, view_named(view).schema.names, names, limit=filters.limit):
+        at = shown_columns.index("lagMessages")
+        shown_columns = (*shown_columns[:at], *_LAG_OF_POP, *shown_columns[at + 1 :])
+    if not show_batches(output, batches, _names(view), shown_columns, limit=filters.limit):
         return no_rows_of_groups(stores, group)
     _warn_of_lost_end(batches)
     if not queues and output.form == "table":
@@ -157,13 +153,22 @@ def lag_(
     return what_is_unknown(stores)
 
 
-def _names_queues(output: Output) -> bool:
-    """Whether `--columns` has a name that only the rows of queues have."""
+def _order(sort: str, *, queues: bool) -> list[tuple[str, str]]:
+    """The columns to sort by: those of `--sort`, then the others."""
+    keys = [*_ORDERS[sort], *_THEN, *([("queueId", "ascending")] if queues else [])]
+    return list(dict(keys).items())
+
+
+def _names(view: str) -> list[str]:
     from store_format.views.registry import view_named
 
-    by_queue, by_topic = (
-        {name.lower() for name in view_named(view).schema.names} for view in ("lag", "lagByTopic")
-    )
+    names: list[str] = view_named(view).schema.names
+    return names
+
+
+def _names_queues(output: Output) -> bool:
+    """Whether `--columns` has a name that only the rows of queues have."""
+    by_queue, by_topic = ({name.lower() for name in _names(view)} for view in ("lag", "lagByTopic"))
     return any(name.lower() in by_queue - by_topic for name in output.columns)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -16,9 +16,9 @@ from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, n
 from rmq_spark.cli.output import Output, output_options, print_json
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.verdict import Verdict, is_report, write_verdict
-from rmq_spark.cli.view_rows import KeepWhere, keep_where, show_batches
+from rmq_spark.cli.view_rows import KeepWhere, first_rows, keep_where, show_batches
 from rmq_spark.cli.zones import zone_of
-from store_format.display.rows import Row, iso_utc, plain_rows
+from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text
 from store_format.errors import OptionError
@@ -99,44 +99,51 @@ def retention_(
     rmqlog retention /data/store --file-reserved-time 48 --delete-when 04 --tz Asia/Shanghai
     rmqlog retention /data/store --broker-conf /etc/rocketmq/broker.conf -l
     """
-    from rmq_spark.services.forecast import LOSS_COLUMNS, forecast
-    from store_format.display.columns import batch_of
-    from store_format.views.registry import view_batches, view_named
+    from rmq_spark.services.forecast import forecast
 
     tz = click.get_current_context().params.get("tz")
     zone = zone_of("local" if tz is None else tz, to_terminal=True).place
     found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
     keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups) or KeepWhere(())
-    losses = _kept([[batch_of(LOSS_COLUMNS, each.losses())] for each in found], keep)
-    rows, names, wanted = losses, [column.name for column in LOSS_COLUMNS], _BY_TOPIC
-    if queues:
-        every = (
-            view_batches(each.store, "retention", now_ms=now_ms, broker_conf=each.conf) for each in found
-        )
-        rows, names, wanted = _kept(every, keep), view_named("retention").schema.names, _BY_QUEUE
-    if not any(batch.num_rows for batches in losses for batch in batches):
+    losses = [_losses(each, keep) for each in found]
+    if not any(batch.num_rows for batch in losses):
         refuse_unknown_group(stores, group)
     code = what_is_unknown(stores)
     nobody = f"no {'matching ' if keep.patterns else ''}group loses unread messages to the next deletion"
     nobody = nobody if code == OK else "which groups lose unread messages is not known"
-    of_stores = [[row for batch in batches for row in plain_rows(batch)] for batches in losses]
+    rows = [_queues(each, keep) for each in found] if queues else [[batch] for batch in losses]
     if output.form == "json" and not output.columns:
-        _write_json(found, rows, [_verdict(each, nobody, output) for each in of_stores])
+        verdicts = [_verdict([batch], nobody, output) for batch in losses]
+        _write_json(found, rows, verdicts, filters.limit)
         return code
     for each in found:
         for line in _facts(each, output):
             (print if is_report(output) else remark)(line)
         if is_report(output):
             print()
-    shown_rows = show_batches(output, chain.from_iterable(rows), names, wanted, limit=filters.limit)
-    if shown_rows and is_report(output):
+    shown_columns = _BY_QUEUE if queues else _BY_TOPIC
+    every = list(chain.from_iterable(rows))
+    count = show_batches(output, every, every[0].schema.names, shown_columns, limit=filters.limit)
+    if count and is_report(output):
         print()
-    write_verdict(output, _verdict(list(chain.from_iterable(of_stores)), nobody, output))
+    write_verdict(output, _verdict(losses, nobody, output))
     return code
 
 
-def _kept(rows: Iterable[Iterable[pa.RecordBatch]], keep: KeepWhere | None) -> list[list[pa.RecordBatch]]:
-    return [[batch if keep is None else batch.filter(keep(batch)) for batch in batches] for batches in rows]
+def _losses(forecast: Forecast, keep: KeepWhere) -> pa.RecordBatch:
+    from rmq_spark.services.forecast import LOSS_COLUMNS
+    from store_format.display.columns import batch_of
+
+    batch = batch_of(LOSS_COLUMNS, forecast.losses())
+    return batch.filter(keep(batch))
+
+
+def _queues(forecast: Forecast, keep: KeepWhere) -> list[pa.RecordBatch]:
+    """The rows of the view `retention`, with the settings of the forecast; at least one batch."""
+    from store_format.views.registry import view_batches
+
+    batches = view_batches(forecast.store, "retention", now_ms=forecast.now_ms, broker_conf=forecast.conf)
+    return [batch.filter(keep(batch)) for batch in batches]
 
 
 def _facts(forecast: Forecast, output: Output) -> list[str]:
@@ -184,8 +191,9 @@ def _clock(output: Output, iso: str) -> str:
     return iso if moment is None else f"{moment:%Y-%m-%d %H:%M} {output.zone.label(moment)}"
 
 
-def _verdict(losses: Sequence[Row], nobody: str, output: Output) -> Verdict:
+def _verdict(batches: Sequence[pa.RecordBatch], nobody: str, output: Output) -> Verdict:
     """Who loses how much, and when, and the next command; `nobody` is the sentence if there is no loss."""
+    losses = [row for batch in batches for row in plain_rows(batch)]
     gone = sum(row["lostMessages"] or 0 for row in losses)
     lost = f"; {count_text(gone)} are lost already" if gone else ""
     losing = [row for row in losses if row["deletionTimestamp"] is not None and row["nextLostMessages"] != 0]
@@ -205,8 +213,12 @@ def _verdict(losses: Sequence[Row], nobody: str, output: Output) -> Verdict:
 
 
 def _write_json(
-    found: Sequence[Forecast], rows: Sequence[Sequence[pa.RecordBatch]], verdicts: Sequence[Verdict]
+    found: Sequence[Forecast],
+    rows: Sequence[Sequence[pa.RecordBatch]],
+    verdicts: Sequence[Verdict],
+    limit: int | None,
 ) -> None:
+    """Writes a document: for each store the facts, at most `limit` losses, and the verdict."""
     document = [
         {
             "store": each.store.path,
@@ -225,7 +237,7 @@ def _write_json(
             "nextDeletionTimestamp": each.deletion_ms and iso_utc(each.deletion_ms),
             "nextDeletionFiles": len(each.files),
             "nextDeletionBytes": sum(file.size_bytes for file in each.files),
-            "losses": [row for batch in batches for row in plain_rows(batch)],
+            "losses": list(chain.from_iterable(map(plain_rows, first_rows(batches, limit)))),
             "verdict": verdict.text,
             "next": verdict.command,
         }
