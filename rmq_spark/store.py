@@ -50,6 +50,7 @@ class Choice:
     key: str | None = None
 
     def chooses(self, topic: str) -> bool:
+        """Returns whether the topic is read."""
         return selects_topic(self.topic, topic)
 
 

@@ -142,20 +142,22 @@ class CleanPlan:
 
     @property
     def due(self) -> int:
+        """The number of files to delete."""
         return len(self.log_files) + len(self.followers)
 
     @property
     def changes(self) -> bool:
+        """Whether `apply` deletes any file."""
         return self.due > 0
 
     @property
     def next_due(self) -> int | None:
-        """The broker looks every cleanResourceInterval."""
+        """When a broker looks again, in ms since 1970 (every cleanResourceInterval)."""
         return self.now.ms + self.now.conf.clean_resource_interval_ms
 
     @property
     def late_ms(self) -> int | None:
-        """How long ago the oldest file expired; None if nothing is deleted for its age."""
+        """How long ago the oldest file expired, in ms; None if no file is deleted for its age."""
         if not self.log_files or self.gate.is_forced:
             return None
         return self.now.ms - self.log_files[0].modified_ms - self.reserved_ms

@@ -122,10 +122,12 @@ class TimerPlan:
 
     @property
     def due(self) -> int:
+        """The number of messages that the turn delivers or stores again."""
         return sum(len(each.units) for each in self.slots)
 
     @property
     def changes(self) -> bool:
+        """Whether `apply` writes anything."""
         state = self.state
         return state is not None and bool(
             self.slots
@@ -138,6 +140,7 @@ class TimerPlan:
 
     @property
     def next_due(self) -> int | None:
+        """When the next message is due, in ms since 1970; None if no message waits."""
         if self.state is None:
             return None
         if self.has_more_new or self.has_more_due or any(each.rolls.any() for each in self.slots):
@@ -147,6 +150,7 @@ class TimerPlan:
 
     @property
     def late_ms(self) -> int | None:
+        """How late the oldest due message is, in ms; None if no message is due."""
         times = [each.time_ms for each in self.slots if len(each.units)]
         return self.now.ms - times[0] - self.now.conf.timer_precision_ms if times else None
 

@@ -271,14 +271,17 @@ class Queue:
 
     @property
     def topic(self) -> str:
+        """The topic of the queue."""
         return self.range.topic
 
     @property
     def queue_id(self) -> int:
+        """The queue id, from 0."""
         return self.range.queue_id
 
     @property
     def key(self) -> QueueKey:
+        """The pair (topic, queue id)."""
         return self.range.topic, self.range.queue_id
 
     @property

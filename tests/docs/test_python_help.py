@@ -1,0 +1,90 @@
+"""`help(...)` explains every public class, function, method and attribute of the Python API."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from importlib import import_module
+
+import pytest
+
+PUBLIC = (
+    "store_format",
+    "rmq_spark",
+    "rmq_spark.store",
+    "rmq_spark.charts",
+    "rmq_spark.demo",
+    "rmq_spark.pop",
+    "rmq_spark.services",
+    "rmq_spark.show",
+    "rmq_spark.consume.lag",
+    "rmq_spark.consume.reset",
+)
+NEED_AN_EXAMPLE = [
+    "rmq_spark.open",
+    "rmq_spark.register",
+    "rmq_spark.drop_duplicates",
+    "rmq_spark.demo.create",
+    "rmq_spark.services.run_once",
+    "rmq_spark.services.recover",
+    "rmq_spark.services.Orderly",
+    "rmq_spark.services.Services",
+    "rmq_spark.services.clean.plan",
+    "rmq_spark.services.retry.send_back",
+    "rmq_spark.services.retry.resend",
+    "rmq_spark.services.timer.recall",
+    "rmq_spark.services.transaction.decide",
+    "rmq_spark.services.transaction.check",
+    "rmq_spark.pop.SimpleConsumer",
+    "rmq_spark.charts.rate",
+    "rmq_spark.charts.lag",
+    "rmq_spark.charts.overview",
+    "rmq_spark.charts.file_map",
+    "store_format.MessageStore",
+    "store_format.CommitOptions",
+    "store_format.MessageColumns",
+    "store_format.encode_property_columns",
+]
+
+
+def _names(module: object) -> list[str]:
+    """The names of `__all__`, or what an internal module defines."""
+    own = [name for name, value in vars(module).items() if getattr(value, "__module__", "") == _name(module)]
+    return list(getattr(module, "__all__", [name for name in own if not name.startswith("_")]))
+
+
+def _name(module: object) -> str:
+    return str(getattr(module, "__name__", ""))
+
+
+def _documented(path: str, value: object) -> Iterator[tuple[str, str]]:
+    """(name, docstring) of the value and of its public parts."""
+    if inspect.ismodule(value):
+        for name in _names(value):
+            yield from _documented(f"{path}.{name}", getattr(value, name))
+    elif inspect.isclass(value):
+        signature = f"{value.__name__}("  # how a dataclass without a docstring explains itself
+        text = value.__doc__ or ""
+        yield path, "" if text.startswith(signature) else text
+        for base in value.__mro__:
+            if base.__module__.startswith(("rmq_spark", "store_format")):
+                for name, member in vars(base).items():
+                    if not name.startswith("_") and isinstance(member, property):
+                        yield f"{path}.{name}", member.__doc__ or ""
+                    elif not name.startswith("_") and inspect.isroutine(member):
+                        yield f"{path}.{name}", inspect.getdoc(getattr(value, name)) or ""
+    elif inspect.isroutine(value):
+        yield path, value.__doc__ or ""
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_has_a_docstring(module: str) -> None:
+    found = dict(_documented(module, import_module(module)))
+    assert found != {}
+    assert [name for name, text in found.items() if not text.strip()] == []
+
+
+@pytest.mark.parametrize("path", NEED_AN_EXAMPLE)
+def test_the_functions_to_start_with_have_an_example(path: str) -> None:
+    module, _, name = path.rpartition(".")
+    assert "Example" in (inspect.getdoc(getattr(import_module(module), name)) or "")
