@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from os import PathLike
 
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.datasource import DataSource
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
 __all__ = ["drop_duplicates", "open", "register"]
 
 
-def open(path: str, *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
+def open(path: str | PathLike[str], *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
     """Opens a store, or a directory that contains the stores of several brokers (a cluster). Needs no Spark.
 
     Returns a `LogStore` or a `LogCluster`. Both have `topics()`, `queues()`, `view(name)`, `find(...)` and
     `messages(topic, since=, until=, where=)`, and the charts of `rmq_spark.charts` accept both. Reading
     changes no file and takes no lock. `commit_log_paths` are the directories of the commitlog files of one
-    store, if they are not in the store (`storePathCommitLog`).
+    store, if they are not in the store (`storePathCommitLog`). `~` in `path` is the home directory.
 
     Raises StoreNotFoundError for a directory without a store, and OptionError if the directory contains two
     stores of one broker.
@@ -39,9 +40,12 @@ def open(path: str, *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCl
         store.queue("Orders", 0).to_table()
         store.view("lag")
     """
+    from os import fspath
+    from os.path import expanduser
+
     from rmq_spark.store import open_path
 
-    return open_path(path, commit_log_paths)
+    return open_path(expanduser(fspath(path)), commit_log_paths)
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:

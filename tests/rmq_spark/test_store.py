@@ -30,6 +30,15 @@ def store(golden: Golden) -> LogStore:
     return opened
 
 
+def test_a_path_may_begin_at_home_or_be_an_object(golden: Golden, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = golden("basic-5.5.0")
+    monkeypatch.setenv("HOME", str(root.parent))
+    for path in (f"~/{root.name}", root):
+        opened = rmq_spark.open(path)
+        assert isinstance(opened, LogStore)
+        assert opened.path == str(root)
+
+
 def _rows(messages: pa.Table) -> list[tuple[object, ...]]:
     return sorted(tuple(row.values()) for row in messages.to_pylist())
 
