@@ -260,12 +260,12 @@ class MessageStore(Store):
         return view_table(self, name, now_ms=now_ms, broker_conf=broker_conf)
 
     def diagnose(self) -> Diagnosis:
-        """Checks the whole store and returns a list of `Problem`s: severity, file, byte, expected, found,
-        advice.
+        """Checks the whole store and returns a list of its problems; the list is empty for a sound store.
 
-        Severities are `damage`, `warning` and `info`. The list's `summary` says how many bytes of the
-        commitlog are messages, padding, damage or unwritten. `store_format.diagnose.diagnose(path)` also
-        checks stores that `open` refuses.
+        A `Problem` has a severity (damage, warning or info), file, byte position, what was expected and
+        found, and advice. The list's `verdict` sums the problems up in one sentence. Its `summary` says how
+        many bytes of the commitlog are messages, padding, damage or unwritten.
+        `store_format.diagnose.diagnose(path)` also checks stores that `open` refuses.
 
         Example: `[str(problem) for problem in store.diagnose().of("damage")]`.
         """

@@ -103,7 +103,11 @@ class Summary:
 
 
 class Diagnosis(list[Problem]):
-    """A list of all problems in the order of the checks, with the `summary` of the commitlog."""
+    """A list of all problems in the order of the checks.
+
+    `summary` has the numbers of the commitlog, `verdict` is one sentence about all problems, and `root` is
+    the path of the store.
+    """
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
         super().__init__(problems)
