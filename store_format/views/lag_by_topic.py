@@ -30,8 +30,8 @@ LAG_BY_TOPIC_COLUMNS = (
     ViewColumn(
         "unknownQueues",
         INT,
-        "Queues with messages whose lag is unknown, such as those without a committed offset; the sums leave "
-        "them out.",
+        "Queues that have had messages and whose lag is unknown, such as those without a committed offset; "
+        "the sums leave them out.",
     ),
     ViewColumn(
         "lagMessages", LONG, "Sum of `lagMessages` of the view `lag`; null if it is unknown for every queue."
@@ -95,10 +95,9 @@ def rows_with_losses(
 
 def _sums(queues: list[dict[str, Any]]) -> tuple[object, ...]:
     known = [row for row in queues if row["lagMessages"] is not None]
-    is_empty = [row["minOffset"] is not None and row["minOffset"] == row["maxOffset"] for row in queues]
-    unknown = sum(
-        row["lagMessages"] is None and not empty for row, empty in zip(queues, is_empty, strict=True)
-    )
+    unknown = sum(row["lagMessages"] is None and row["maxOffset"] != 0 for row in queues)
+    if not known and not unknown:  # no queue has ever had a message
+        return len(queues), 0, 0, None, None, None, 0, 0, 0
     ages = [row["lagMs"] for row in known if row["lagMs"] is not None]
     return (
         len(queues),

@@ -36,10 +36,17 @@ def test_the_sums_over_the_queues(golden: Golden, name: str) -> None:
         assert (row["brokerName"], row["queues"]) == (every[0]["brokerName"], len(every))
         for column in ("lagMessages", "readyMessages", "inFlightMessages", "lagBytes", "lostMessages"):
             values = [queue[column] for queue in known]
+            if (
+                all(queue["maxOffset"] == 0 for queue in every)
+                and not known
+                and column[:5] not in ("ready", "inFli")
+            ):
+                values = [0]  # no queue has ever had a message
             assert row[column] == (sum(values) if values and None not in values else None), (row, column)
         for column, best in (("oldestPopTimestamp", min), ("nextTimestamp", min), ("lagMs", max)):
             values = [queue[column] for queue in every if queue[column] is not None]
-            assert row[column] == best(values, default=None)
+            nothing = 0 if column == "lagMs" and row["lagMessages"] == 0 else None
+            assert row[column] == best(values, default=nothing)
 
 
 def test_pop_counts(golden: Golden) -> None:
@@ -73,3 +80,13 @@ def test_the_next_loss_follows_the_settings(golden: Golden) -> None:
     assert (row["expiresInMs"], row["nextLostMessages"]) == (72 * 3_600_000, 645)
     (at_end,) = [row for row in rows if (row["group"], row["topic"]) == ("CG_all", "Audit")]
     assert (at_end["lagMessages"], at_end["nextLostMessages"], at_end["expiresTimestamp"]) == (0, None, None)
+
+
+def test_nothing_is_unknown_about_a_queue_that_never_had_a_message(golden: Golden) -> None:
+    rows, queues = _views(golden("basic-5.5.0"))
+    retries = {row["group"]: row for row in rows if row["topic"].startswith("%RETRY%")}
+    for group, has_message in (("CG_all", False), ("CG_tags2", False), ("CG_some", True), ("CG_tags", True)):
+        (queue,) = queues[group, f"%RETRY%{group}"]
+        assert (queue["lagMessages"], queue["maxOffset"] > 0) == (None, has_message)
+        assert retries[group]["unknownQueues"] == has_message
+        assert retries[group]["lagMessages"] == (None if has_message else 0)
