@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from store_format.bookkeeping.state import StoreState
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.display.message import message, title_of
 from store_format.display.page import Html, PageSpace, card, fact, facts, note, text, warning
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 _TOPICS_SHOWN = 30
 _FINDINGS_SHOWN = 5
 _MESSAGES_MAX = 10
+_NEXT = {StoreState.CRASHED: ": the last writer was killed; store.diagnose() says what is left"}
 _MESSAGE_FRAME_SIZE = 500  # bytes of HTML around the values of one message
 
 _TOPIC_COLUMNS = (
@@ -100,7 +102,7 @@ def store_card(store: Store) -> Html:
     lines = [("path", text(store.path, 500)), ("broker", text(store.broker_name)), ("commitlog", files)]
     parts: list[str] = []
     try:
-        lines.append(("state", str(store.state)))
+        lines.append(("state", f"{store.state}{_NEXT.get(store.state, '')}"))
         if store.has_consume_queues:
             queues = store.queues()
             messages = sum(queue.max_offset - queue.min_offset for queue in queues)

@@ -355,6 +355,15 @@ def test_a_diagnosis(golden: Golden, tmp_path: Path) -> None:
     assert "the first 1 problems; more follow" in _page(view_card(store, "problems", limit=1)).text
 
 
+def test_the_card_of_a_crashed_store_says_what_to_do_next(golden: Golden) -> None:
+    crashed, clean = (
+        _page(store_card(MessageStore.open(str(golden(name)))))
+        for name in ("crash-torn-5.5.0", "basic-5.5.0")
+    )
+    assert "statecrashed: the last writer was killed; store.diagnose() says what is left" in crashed.text
+    assert "statecleanmessages" in clean.text
+
+
 def test_a_page_is_short_where_no_notebook_shows_it(golden: Golden) -> None:
     page = store_card(MessageStore.open(str(golden("basic-5.5.0"))))
     assert repr(page) == f"<HTML of {len(page.source.encode()):,} bytes; a notebook shows it>"
