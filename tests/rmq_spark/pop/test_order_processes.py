@@ -68,14 +68,19 @@ def test_killed_processes_keep_the_order(tmp_path: Path, whole: bool) -> None:
         process.start()
         return process
 
-    running = [start() for _ in range(PROCESSES)]
-    killed, end = 0, time.monotonic() + (600 if whole else 60)
+    def notes() -> list[str]:
+        return Path(record).read_text().splitlines() if os.path.exists(record) else []
+
+    # Each message gives two notes or more: kills that wait for notes are spread over the run on any machine.
+    running, kills, killed = [start() for _ in range(PROCESSES)], 200 if whole else 10, 0
+    end = time.monotonic() + (600 if whole else 60)
     while any(each.is_alive() for each in running):
         assert time.monotonic() < end, "the queues are not consumed"
-        time.sleep(0.15)
+        time.sleep(chance.uniform(0, 0.03))
         victim = chance.randrange(PROCESSES)
         process_id = running[victim].pid
-        if running[victim].is_alive() and killed < (200 if whole else 10) and process_id:
+        due = killed < kills and len(notes()) > killed * 2 * messages // (kills + 1)
+        if due and running[victim].is_alive() and process_id:
             os.kill(process_id, signal.SIGKILL)
             running[victim].join()
             running[victim] = start()
@@ -83,8 +88,8 @@ def test_killed_processes_keep_the_order(tmp_path: Path, whole: bool) -> None:
     for process in running:
         process.join()
     assert _acknowledged_to(root) == dict.fromkeys(range(QUEUES), messages // QUEUES)
-    _check(Path(record).read_text().splitlines(), messages // QUEUES)
-    assert killed > 3
+    _check(notes(), messages // QUEUES)
+    assert killed > kills // 2
     print(killed, "killed")
 
 
