@@ -35,8 +35,12 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 os.environ.pop("RMQLOG_STORE", None)
 
 # A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the
-# time of these tests.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+# time of these tests. Verifying the bytecode of the jars takes a sixth of the time until Spark has started.
+os.environ.setdefault(
+    "SPARK_SUBMIT_OPTS",
+    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData "
+    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
+)
 
 # Without bytecode files each of the tests' many processes compiles the packages again: 0.3 s of a core each,
 # and pytest rewrites every assertion again: 8 s for each of its processes.

@@ -29,6 +29,9 @@ _HEAP = [
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
     "-XX:-UsePerfData",
+    "-XX:+IgnoreUnrecognizedVMOptions",
+    "-XX:+UnlockDiagnosticVMOptions",
+    "-XX:-BytecodeVerificationRemote",  # a JVM starts sooner
 ]
 # RocketMQ unmaps its files through these; its own start scripts open them too.
 _OPENS = [

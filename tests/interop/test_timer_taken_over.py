@@ -39,10 +39,10 @@ def test_a_broker_goes_on_with_our_timer(rocketmq: Callable[[str], RocketMQ], tm
     root, begin = tmp_path / "store", _now() // 1000 * 1000
     create_store(str(root), _SETTINGS, timestamp=begin)
     ours = timed("Timed", begin, 0, 15)
-    soon = timed("Timed", begin + 8_000, 15, 10) + timed("Timed", begin + 9_000, 25, 5)
+    soon = timed("Timed", begin + 20_000, 15, 10) + timed("Timed", begin + 21_000, 25, 5)
     append(root, [*ours, *soon], begin)
     assert run_once(str(root), ["timer"], begin + 1_500, broker_conf=_CONF)["done"].to_pylist() == [15]
-    unread = timed("Timed", begin + 8_000, 30, 3)  # the broker puts these into the wheel
+    unread = timed("Timed", begin + 20_000, 30, 3)  # the broker puts these into the wheel
     append(root, unread, begin + 1_500)
     assert timer.recall(str(root), topic="Timed", uniq_key="U0000020", now_ms=begin + 1_600).apply() == 1
     with rocketmq("5.5.0").broker(root, _CONFIG):

@@ -203,6 +203,7 @@ def test_a_store_that_grows_and_loses_its_oldest_files(spark: SparkSession, tmp_
             frame.writeStream.format("memory")
             .queryName("growing")
             .option("checkpointLocation", str(tmp_path / "c"))
+            .trigger(processingTime="500 milliseconds")
             .start()
         )
         try:
@@ -211,7 +212,7 @@ def test_a_store_that_grows_and_loses_its_oldest_files(spark: SparkSession, tmp_
                 assert query.exception() is None
                 seen = spark.table("growing").count()
                 deleted += _delete_read_files(root, seen // len(QUEUES) - 50)
-                time.sleep(0.2)
+                time.sleep(0.5)
             assert done()
             progress = query.lastProgress
         finally:
