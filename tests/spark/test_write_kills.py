@@ -48,7 +48,7 @@ _DEATHS = [
     ("new kill unlink /journal.json", True, False),
 ]
 _DEATHS_ANYWHERE = 3
-_DEATHS_QUICK, _DEATHS_ANYWHERE_QUICK = (_DEATHS[0], *_DEATHS[4:6]), 1  # without --whole
+_DEATHS_QUICK, _DEATHS_ANYWHERE_QUICK = (_DEATHS[0], *_DEATHS[4:7]), 1  # without --whole
 
 
 class _Query:
