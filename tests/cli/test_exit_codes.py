@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,6 +12,7 @@ from rmq_spark.cli.commands import overview
 from rmq_spark.cli.exit_codes import EXIT_CODES
 from rmq_spark.cli.main import COMMANDS
 from tests.support.cli_runs import ROOT, Runner
+from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
@@ -68,17 +66,8 @@ def test_the_codes(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
         5: ("export", store, tmp_path / "nowhere" / "a.csv"),
         6: ("offsets", in_use, "CG_some", "--to-latest", "--apply"),
     }
-    broker = (
-        f"import fcntl; f = open({str(in_use / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); "
-        "print(flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", broker], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with held(in_use):
         found = {code: rmqlog(*words) for code, words in runs.items()}
-        process.communicate(b"\n")
     assert {code: done.code for code, done in found.items()} == {code: code for code in runs}
     assert set(runs) | {70, 130} == {code for code, *_ in EXIT_CODES}
     assert {code: bool(done.err) for code, done in found.items()} == {

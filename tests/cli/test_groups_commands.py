@@ -4,11 +4,8 @@ where no broker is.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -19,6 +16,7 @@ from store_format import MessageStore
 from store_format.metadata.group_offsets import read_committed
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 Unchanged = Callable[[Path], AbstractContextManager[None]]
@@ -104,19 +102,10 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
 
 
 def test_offsets_are_refused_beside_a_broker(rmqlog: Runner, store: Path) -> None:
-    code = (
-        f"import fcntl; f = open({str(store / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); "
-        f"print(flush=True); input()"
-    )
     before = (store / "config" / "consumerOffset.json").read_bytes()
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(store):
         assert rmqlog("offsets", store, "CG_some", "--to-latest").code == 0
         said = rmqlog.fails(6, "offsets", store, "CG_some", "--to-latest", "--apply")
-        broker.communicate(b"\n")
     assert "a broker overwrites consumerOffset.json while it runs" in said
     assert (store / "config" / "consumerOffset.json").read_bytes() == before
 

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -16,6 +13,7 @@ from store_format import MessageStore
 from store_format.views.registry import VIEWS
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
@@ -145,15 +143,7 @@ def test_info_of_a_store_in_use_and_of_a_cluster(rmqlog: Runner, golden: Golden,
     verdicts = [line.split(": ")[1:3] for line in lines if line.startswith("verdict: ")]
     assert verdicts == [["broker-a", "stopped in order"], ["broker-b", "stopped in order"]]
     store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
-    code = (
-        f"import fcntl; f = open({str(store / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); "
-        "print(flush=True); input()"
-    )
-    command = [sys.executable, "-c", code]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(store) as broker:
         *_, verdict, following = rmqlog("info", store).out.splitlines()
-        broker.communicate(b"\n")
-    assert verdict == f"verdict: in use by process {broker.pid}: 2,010 messages readable"
+    assert verdict == f"verdict: in use by process {broker}: 2,010 messages readable"
     assert following == f"next:    rmqlog lag {store}"

@@ -4,10 +4,8 @@ the offset stores afterwards.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +26,7 @@ from store_format.commit.prepare_store import CommitOptions
 from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
 from tests.support.staged import append, make_store, numbered
+from tests.support.writes import held
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -266,25 +265,8 @@ def test_each_client_reads_everything_when_broadcasting(
     assert sorted(path.name for path in (tmp_path / "offsets").iterdir()) == ["a", "b"]
 
 
-# As a Java broker holds a store.
-_HOLD = (
-    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
-    "print(flush=True); sys.stdin.read()"
-)
-
-
-@contextmanager
-def _broker(root: Path) -> Iterator[None]:
-    command = [sys.executable, "-c", _HOLD, str(root / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        yield
-        process.communicate()
-
-
 def test_beside_a_broker_offsets_are_kept_elsewhere(group: Group, root: Path, tmp_path: Path) -> None:
-    with _broker(root):
+    with held(root):
         with pytest.raises(PySparkException, match="stop it, or set offsetStore to local or none"):
             group.run("store")
         assert len(group.run("local", offsetStore="local", offsetStorePath=str(tmp_path / "o")).rows) == 20

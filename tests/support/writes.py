@@ -86,8 +86,10 @@ def bodies(*roots: Path) -> Counter[int]:
 
 
 @contextmanager
-def held(root: Path, *, kind: str = "broker") -> Iterator[None]:
-    """Another process has the lock of the store, as a broker takes it, or as a `writer` of ours does."""
+def held(root: Path, *, kind: str = "broker") -> Iterator[int]:
+    """Another process, of which the number is given, holds the lock of the store as a broker does, or as a
+    `writer` of rmqlog does.
+    """
     command = [sys.executable, "-c", _HOLDER, str(root), kind]
     with subprocess.Popen(
         command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -96,7 +98,7 @@ def held(root: Path, *, kind: str = "broker") -> Iterator[None]:
         assert process.stdout is not None
         try:
             assert process.stdout.readline() == "held\n"
-            yield
+            yield process.pid
         finally:
             process.stdin.close()
             process.wait(30)

@@ -8,8 +8,6 @@ import fcntl
 import json
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -37,6 +35,7 @@ from store_format.errors import OptionError, StoreInUseError
 from store_format.metadata.group_offsets import read_group_offsets
 from tests.support import goldens
 from tests.support.ownership import read_events
+from tests.support.writes import held
 
 GROUP = "CG_some"
 
@@ -156,26 +155,16 @@ def test_topics_of_a_group_without_offsets(store: MessageStore) -> None:
     _applied(plan)
 
 
-_HOLD = (
-    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
-    "print(flush=True); sys.stdin.read()"
-)
-
-
 def test_refused_beside_a_broker(
     store: MessageStore, place: GroupPlace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("rmq_spark.consume.offset_store._WAIT_SECONDS", 0.1)
     before = {path: path.read_bytes() for path in Path(store.path, "config").iterdir() if path.is_file()}
     plan = reset_to_latest(place, [store])
-    command = [sys.executable, "-c", _HOLD, f"{store.path}/lock"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(Path(store.path)) as broker:
         with pytest.raises(StoreInUseError) as caught:
             plan.apply()
-        assert f"process {broker.pid}" in str(caught.value)
-        broker.communicate()
+        assert f"process {broker}" in str(caught.value)
     assert {path: path.read_bytes() for path in before} == before
     assert not os.path.exists(place.directory or "")
     plan.apply()

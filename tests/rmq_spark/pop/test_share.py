@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -33,6 +31,7 @@ from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
+from tests.support.writes import held
 
 NOW_MS = 1_700_000_200_000
 RETRY = "%RETRY%g_T"
@@ -314,27 +313,17 @@ def test_pop_in_rocksdb_is_refused(root: Path) -> None:
     assert not (root / ".rmqlog" / "pop").exists()
 
 
-_HOLD = (
-    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
-    "print(flush=True); sys.stdin.read()"
-)
-
-
 @pytest.mark.process
 def test_a_broker_is_noticed_at_the_start_and_while_consumers_run(share: Share, root: Path) -> None:
     share.begin(QUEUES)
-    command = [sys.executable, "-c", _HOLD, f"{root}/lock"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(root) as broker:
         with pytest.raises(StoreInUseError, match="a broker"):
             open_share(root)
         pop(share, (0, 0), 1)
-        with pytest.raises(StoreInUseError, match=f"process {broker.pid}"):
+        with pytest.raises(StoreInUseError, match=f"process {broker}"):
             share.keep()
         with pytest.raises(StoreInUseError, match="stop the broker"):
             pop(share, (0, 0), 1)
-        broker.communicate()
     with pytest.raises(StoreInUseError):
         pop(share, (0, 0), 1)  # the broker may have moved the group: open the share again
     share.close()

@@ -7,8 +7,6 @@ from __future__ import annotations
 import json
 import logging
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -37,6 +35,7 @@ from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseEr
 from store_format.files.write import FileWrites
 from tests.support.ownership import double_ownership, read_events
 from tests.support.staged import append, make_store, numbered
+from tests.support.writes import held
 
 Place = tuple[str, int, int]
 BROKER = "broker-a"
@@ -297,29 +296,15 @@ def test_a_member_with_another_subscription_is_refused(world: World) -> None:
     assert "Use the same options in all queries of the group, or another group" in str(caught.value)
 
 
-# As a Java broker holds a store.
-_HOLD = (
-    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
-    "print(flush=True); sys.stdin.read()"
-)
-
-
 def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    command = [sys.executable, "-c", _HOLD, str(world.root / "lock")]
-    with (
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker,
-        caplog.at_level(logging.WARNING),
-    ):
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(world.root), caplog.at_level(logging.WARNING):
         query = world.query("a")
         assert query.step() == expected("T", *[(0, 5)] * 4)
         assert query.step() is None
         with pytest.raises(StoreInUseError, match="stop it, or set offsetStore to local or none"):
             world.query("b", offsetStore="store").step()
-        broker.communicate()
     assert [record.message for record in caplog.records if "broker runs" in record.message] == [
         (
             "group g: a broker runs on the store. Its consumers and this query do not share queues: both "

@@ -8,8 +8,6 @@ import functools
 import os
 import shutil
 import struct
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from store_format.errors import StoreNotFoundError
 from store_format.index.file import IndexFile
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 
@@ -532,11 +531,6 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
 
 # ---- while a broker runs -----------------------------------------------------------------------------------
 
-_HOLD_LOCK = (
-    "import fcntl, sys; f = open(sys.argv[1], 'r+b'); fcntl.lockf(f, fcntl.LOCK_EX, 1, 0); "
-    "print('held', flush=True); sys.stdin.read()"
-)
-
 
 def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
     """A unit begun behind the end, a message whose entry and keys are still to come: all of it means "not
@@ -547,16 +541,11 @@ def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
     _write(file, position, file.read_bytes()[position - last["storeSize"] : position - 50])
     _write(*(_cq_place(copy, last)), bytes(20))
     assert len(_serious(_diagnose(copy))) == 2
-    with subprocess.Popen(
-        [sys.executable, "-c", _HOLD_LOCK, str(copy / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as broker:
-        assert broker.stdout is not None
-        assert broker.stdout.readline() == b"held\n"
+    with held(copy) as broker:
         diagnosis = _diagnose(copy)
-        broker.communicate(b"")
     assert _serious(diagnosis) == []
     assert (diagnosis[0].file, diagnosis[0].position) == (f"{copy}/lock", 0)
-    assert f"process {broker.pid} " in diagnosis[0].found
+    assert f"process {broker} " in diagnosis[0].found
 
 
 # ---- whatever the bytes ------------------------------------------------------------------------------------

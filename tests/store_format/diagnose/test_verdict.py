@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,6 +13,7 @@ from store_format import MessageStore
 from store_format.diagnose import diagnose
 from store_format.diagnose.verdict import NextStep, verdict
 from tests.support import goldens
+from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 TORN, CRASH, CLEAN = "crash-torn-5.5.0", "crash-5.5.0", "basic-5.5.0"
@@ -147,17 +145,8 @@ def test_warnings_are_counted(copy: Callable[[str], Path]) -> None:
 
 def test_a_store_in_use_is_checked_again(copy: Callable[[str], Path]) -> None:
     root = copy(CLEAN)
-    code = (
-        f"import fcntl; f = open({str(root / 'lock')!r}, 'r+'); fcntl.lockf(f, {fcntl.LOCK_EX}, 1, 0); "
-        "print(flush=True); input()"
-    )
-    with subprocess.Popen(
-        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as held:
-        assert held.stdout is not None
-        held.stdout.readline()
+    with held(root):
         found = verdict(diagnose(str(root)))
-        held.communicate(b"\n")
     assert found == ("in use, and sound so far: 2,010 messages readable, none lost", NextStep.AGAIN)
 
 

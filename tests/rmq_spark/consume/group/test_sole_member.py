@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets
 from tests.support.ownership import begins, queues_by_client
+from tests.support.writes import held
 
 QUEUES = [MessageQueue("T", "b", queue_id) for queue_id in range(4)]
 
@@ -81,24 +80,13 @@ def test_it_records_every_interval_when_forced_and_when_it_leaves(offsets: Local
     assert offsets.read() == {QUEUES[0]: 4}
 
 
-# As a Java broker holds a store.
-_HOLD = (
-    "import fcntl, os, sys; fcntl.lockf(os.open(sys.argv[1], os.O_RDWR), fcntl.LOCK_EX, 1, 0); "
-    "print(flush=True); sys.stdin.read()"
-)
-
-
 def test_what_could_not_be_saved_is_tried_again_but_not_at_each_look(tmp_path: Path) -> None:
     (tmp_path / "config").mkdir()
     (tmp_path / "lock").write_bytes(b"lock")
     offsets, positions = StoreOffsets("g", {"b": str(tmp_path)}, lock_timeout=0.1), {QUEUES[0]: 1}
     alone = _alone(offsets, persist_seconds=0.0)
-    command = [sys.executable, "-c", _HOLD, str(tmp_path / "lock")]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as broker:
-        assert broker.stdout is not None
-        broker.stdout.readline()
+    with held(tmp_path):
         alone.settle(QUEUES, positions, begin=_begin)
-        broker.communicate()
     alone.settle(QUEUES, positions, begin=_begin)
     assert offsets.read() == {}
     Time.now += 1
