@@ -104,6 +104,14 @@ def broker_conf_option(command: Command) -> Command:
     )
 
 
+def file_reserved_time_option(command: Command) -> Command:
+    """The option `--file-reserved-time`, as `hours`: a number, or None."""
+    about = "Keep files for HOURS after their last write (fileReservedTime)."
+    return click.option("--file-reserved-time", "hours", type=click.IntRange(0), metavar="HOURS", help=about)(
+        command
+    )
+
+
 def open_roots(
     path: str, commit_log: tuple[str, ...] = (), left_out: list[StoreError] | None = None
 ) -> list[str]:

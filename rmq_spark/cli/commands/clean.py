@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
-from rmq_spark.cli.options import broker_conf_option, now_option, store_argument
+from rmq_spark.cli.options import broker_conf_option, file_reserved_time_option, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import show_batches
@@ -25,13 +25,7 @@ _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
 @click.command("clean")
 @store_argument(opened=False)
 @broker_conf_option
-@click.option(
-    "--file-reserved-time",
-    "hours",
-    type=click.IntRange(0),
-    metavar="HOURS",
-    help="Keep files for HOURS after their last write (fileReservedTime).",
-)
+@file_reserved_time_option
 @click.option("--unread", is_flag=True, help="Show instead the unread messages that would be deleted.")
 @now_option
 @click.option("--apply", "apply_", is_flag=True, help="Delete the files.")

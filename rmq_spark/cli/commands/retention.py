@@ -12,7 +12,14 @@ import click
 
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
-from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
+from rmq_spark.cli.options import (
+    Filters,
+    broker_conf_option,
+    file_reserved_time_option,
+    filter_options,
+    now_option,
+    store_argument,
+)
 from rmq_spark.cli.output import Output, output_options, print_json
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.verdict import Verdict, is_report, write_verdict
@@ -59,13 +66,7 @@ _LEVELS = {
 @click.command("retention")
 @store_argument()
 @broker_conf_option
-@click.option(
-    "--file-reserved-time",
-    "hours",
-    type=click.IntRange(0),
-    metavar="HOURS",
-    help="A broker keeps files for HOURS after their last write (fileReservedTime).",
-)
+@file_reserved_time_option
 @click.option(
     "--delete-when",
     metavar="HH",
