@@ -10,10 +10,10 @@ no text: an English text that changed has both faults.
 
 from __future__ import annotations
 
+import argparse
 import inspect
 import os
 import re
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from pathlib import Path
@@ -231,4 +231,6 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    parser = argparse.ArgumentParser("python -m rmq_spark.reference", description=main.__doc__)
+    parser.add_argument("page", nargs="*", help=f"by default {' '.join(PAGES)}")
+    main(parser.parse_args().page)
