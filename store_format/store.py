@@ -104,7 +104,8 @@ class MessageStore(Store):
 
         Raises StoreInUseError if another process has the store open, IllegalMessageError for a message that
         breaks a limit, UnsupportedFormatError for a store or topic that rmqlog cannot write to, and
-        StoreWriteError for a file that cannot be written.
+        StoreWriteError for a file that cannot be written, and for a disk that is more than 90 % full
+        (`CommitOptions.disk_limit`).
 
         Example::
 

@@ -2,6 +2,9 @@
 
 The next writer completes a commit that was broken off by its journal. While the journal exists and `abort`
 has its id, readers see nothing of the batch: every queue ends at the base.
+
+The store may have been copied or renamed since, so a journal has no path to write to: `log_places` and
+`members` say what the commit belongs to, and the next writer compares them with what it has opened.
 """
 
 from __future__ import annotations
@@ -9,7 +12,9 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from store_format.bookkeeping.identity import LogPlace, Member, members_from
 from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.errors import CorruptStoreError
@@ -20,6 +25,7 @@ from store_format.names import QueueKey
 
 _MARK = "rmqlog "
 _ABORT_SIZE_MAX = 4096
+_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,8 @@ class Journal:
     index_base: tuple[str, str] | None  # name and header in hex
     written_at: int  # ms; in the names of new index files and the version of topics.json
     zone_seconds: int  # of the local time in those names
-    log_directories: tuple[str, ...]
-    members: tuple[str, ...] = field(default=())  # the store roots of a cluster commit
+    log_places: tuple[LogPlace, ...]
+    members: tuple[Member, ...] = field(default=())  # the stores that get messages of a commit over a cluster
     # False until every member has its journal: nothing was published, so the journal may be dropped
     complete: bool = True
     # messages of the batch in all stores, and the sum of StagedFile.bodies; -1: of an older release
@@ -59,22 +65,25 @@ class Journal:
     bodies: int = -1
     keeps_key: bool = False  # the ledger keeps the key of a stream or a service forever
     began: int | None = None  # the progress at which the turn of a service began
+    # of a commitlog outside of the store: physical offset, length and CRC32 of bytes right before the base
+    before: tuple[int, int, int] | None = None
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"version": 1, **asdict(self)}).encode()
+        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
 
     @staticmethod
     def from_bytes(data: bytes, path: str) -> Journal:
         """Raises CorruptStoreError for bytes that are not a journal."""
         try:
-            value = json.loads(data)
-            if value.pop("version") != 1:
-                raise ValueError("another version")
+            value = _of_this_version(json.loads(data))
             value["staged"] = tuple(StagedFile.from_json(each) for each in value["staged"])
             value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
-            for name in ("queue_bases", "log_directories", "members"):
-                value[name] = tuple(value[name])
-            for name in ("key", "index_base"):
+            value["queue_bases"] = tuple(value["queue_bases"])
+            value["log_places"] = tuple(LogPlace(str(path), str(id_)) for path, id_ in value["log_places"])
+            if not value["log_places"]:
+                raise ValueError("no commitlog directory")
+            value["members"] = members_from(value["members"])
+            for name in ("key", "index_base", "before"):
                 value[name] = None if value[name] is None else tuple(value[name])
             return Journal(**value)
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
@@ -85,6 +94,17 @@ class Journal:
     @property
     def units(self) -> int:
         return sum(each.units for each in self.staged)
+
+
+def _of_this_version(value: dict[str, Any]) -> dict[str, Any]:  # Any: JSON
+    """The journal's values. Version 1 named directories by absolute paths only, which stay as they are."""
+    version = value.pop("version")
+    if version == 1:
+        value["log_places"] = [(path, "") for path in value.pop("log_directories")]
+        value["before"] = None
+    elif version != _VERSION:
+        raise ValueError("another version")
+    return value
 
 
 def journal_path(root: str) -> str:

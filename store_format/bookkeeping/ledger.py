@@ -15,6 +15,7 @@ from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
+from store_format.bookkeeping.identity import Member, members_from
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
@@ -36,7 +37,8 @@ class LedgerEntry:
     during the commit, so that all messages are checked later, not only the last one. `messages` and `bodies`
     (the sum of StagedFile.bodies) are those of the whole batch, in all stores of a cluster; -1 in a ledger of
     an older release. `kept`: the key is never forgotten. `began` is the progress from which a service's turn
-    went on to `number`; None for other batches.
+    went on to `number`; None for other batches. `members` are the stores that got messages of a batch over a
+    cluster.
     """
 
     number: int
@@ -52,6 +54,7 @@ class LedgerEntry:
     bodies: int = _UNKNOWN
     kept: bool = False
     began: int | None = None
+    members: tuple[Member, ...] = ()
 
     def damage(self, log: CommitLog) -> str | None:
         """What happened to the batch since the commit; None if it is intact or was deleted by retention."""
@@ -120,7 +123,22 @@ class Ledger:
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
     last: LedgerEntry | None = None
-    begun: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    begun: Mapping[str, tuple[Member, ...]] = field(default_factory=dict)
+
+    @property
+    def members(self) -> set[Member]:
+        """The stores that any batch of the ledger has messages in."""
+        batches = [*self.keys.values(), *(() if self.last is None else (self.last,))]
+        return {member for batch in batches for member in batch.members}
+
+    def without_members(self, ids: Collection[str]) -> Ledger:
+        """The ledger that does not name these stores."""
+
+        def forget(entry: LedgerEntry) -> LedgerEntry:
+            return replace(entry, members=tuple(each for each in entry.members if each.id not in ids))
+
+        keys = {key: forget(entry) for key, entry in self.keys.items()}
+        return replace(self, keys=keys, last=None if self.last is None else forget(self.last))
 
     def has(self, key: tuple[str, int]) -> bool:
         """Whether the key's number, or a higher one, is committed."""
@@ -220,9 +238,7 @@ def read_ledger(root: str) -> Ledger:
         # of a release that did not keep keys in the order of their commits
         if any("kept" not in entry for entry in value["keys"].values()):
             keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
-        begun = {
-            str(journal): tuple(map(str, members)) for journal, members in value.get("begun", {}).items()
-        }
+        begun = {str(journal): members_from(members) for journal, members in value.get("begun", {}).items()}
         return Ledger(keys, None if value["last"] is None else _ledger_entry(value["last"]), begun)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
@@ -245,6 +261,7 @@ def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  #
         int(value.get("bodies", _UNKNOWN)),
         bool(value["kept"]) if "kept" in value else _may_be_query(key_id),
         None if value.get("began") is None else int(value["began"]),
+        members_from(value.get("members", [])),
     )
 
 
@@ -256,13 +273,13 @@ def _may_be_query(key_id: str) -> bool:
 def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
     value: dict[str, Any] = {  # Any: JSON
         "version": 1,
-        "last": None if ledger.last is None else _members(ledger.last),
-        "keys": {key: _members(entry) for key, entry in ledger.keys.items()},
+        "last": None if ledger.last is None else _as_json(ledger.last),
+        "keys": {key: _as_json(entry) for key, entry in ledger.keys.items()},
     }
     if ledger.begun:
         value["begun"] = dict(ledger.begun)
     files.replace(ledger_path(root), json.dumps(value).encode())
 
 
-def _members(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON
+def _as_json(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON
     return dict(zip(_NAMES, _values_of(entry), strict=True))

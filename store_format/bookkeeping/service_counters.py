@@ -1,7 +1,4 @@
-"""What the services have done on a store so far, in `.rmqlog/services.json`.
-
-The file also shows that somebody has let the services write to the store: the first turn makes it.
-"""
+"""What the services have done on a store so far, in `.rmqlog/services.json`."""
 
 from __future__ import annotations
 
@@ -39,7 +36,10 @@ class ServiceCounters:
 
 
 def read_counters(root: str) -> dict[str, ServiceCounters] | None:
-    """The counters by service; None before the first turn. A file that cannot be read counts as empty."""
+    """The counters by service; None before the first turn that did something.
+
+    A file that cannot be read counts as empty.
+    """
     path = _counters_path(root)
     data = read_bytes(path)
     if data is None:

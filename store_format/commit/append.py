@@ -18,6 +18,7 @@ A failure before step 7 leaves the store as it was. A crash in step 7 is complet
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -25,11 +26,13 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.identity import Member, named_member
 from store_format.bookkeeping.journal import abort_mark, journal_path
 from store_format.bookkeeping.ledger import LedgerEntry, ServiceTurn, read_ledger, write_ledger
+from store_format.bookkeeping.left_out import LeftOut, note_left_out, settle_notes
 from store_format.bookkeeping.settings import settings_of
 from store_format.bookkeeping.staged_file import StagedFile
-from store_format.commit.cluster import committed_batch, write_journals
+from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
 from store_format.commit.plan import check, plan, writer_end
 from store_format.commit.prepare_store import CommitOptions, Opened, open_store
 from store_format.commit.publication import Publication
@@ -120,9 +123,12 @@ def commit_cluster(
     """`commit` for several stores at once, by root (absolute path): everything is published, or nothing.
 
     A key that any store has is committed: a commit that was broken off is finished in all stores first.
-    `watched` are stores of the cluster without a part in this commit: their keys count too, and they are only
-    read. New topics are created in every store of `members`. `options.log_directories` is ignored: each store
-    has its own `commitlog`.
+    `watched` are stores of the cluster without a part in this commit: their keys count too, and they get a
+    note (`left_out`). New topics are created in every store of `members`. `options.log_directories` is
+    ignored: each store has its own `commitlog`.
+
+    Raises StoreNotFoundError for a key while a store is missing that has batches of this cluster
+    (`refuse_missing_stores`).
     """
     options = replace(options or CommitOptions(), log_directories=())
     return _commit_all(members, key, store_timestamp, watched, options, is_cluster=True)
@@ -189,11 +195,16 @@ def _commit_all(
         members = _open_members(parts, stack, options, files, held)
         repeated = None
         if key is not None and turn is None:
-            repeated = _repeated(members, watched, key, keeps_key=options.keeps_key)
+            repeated = _repeated(members, watched, key, options)
         if repeated is not None:
             for member in members:
                 remove_staging(member.root, member.staged, files)
             return {member.root: CommitResult(False, reports=(repeated,)) for member in members}
+        if is_cluster and key is not None:
+            ignores = options.ignore_missing_stores
+            refuse_missing_stores(
+                [member.root for member in members], watched, key, files, ignore_missing=ignores
+            )
         for member in members:
             # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
             member.reports = check(member.root, member.opened, member.staged, records_sum=is_cluster)
@@ -202,12 +213,15 @@ def _commit_all(
         published = [
             (member.publication, member.opened.conf) for member in members if member.publication is not None
         ]
+        if key is not None and published:
+            _note_left_out(watched, key, published[0][0].journal.members, options, files)
         write_journals({each.root: each.journal for each, _ in published}, files)
         for publication, conf in published:
             carry_out(publication, files, conf)
         batch = totals(each for member in members for each in member.staged)
+        named = published[0][0].journal.members if published else ()
         for member in members:
-            _finish(member, key, batch, files, keeps_key=options.keeps_key)
+            _finish(member, key, batch, named, files, keeps_key=options.keeps_key)
         return {member.root: member.result(files) for member in members}
 
 
@@ -235,14 +249,14 @@ def _open_members(
 
 
 def _repeated(
-    members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], *, keeps_key: bool
+    members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], options: CommitOptions
 ) -> str | None:
     """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
     for root in (*(member.root for member in members), *watched):
-        committed = committed_batch(root, key)
+        committed = committed_batch(root, key, ignore_missing=options.ignore_missing_stores)
         if committed is not None:
             staged = [each for member in members for each in member.staged]
-            return note_repeat(root, key, committed, staged, is_stream=keeps_key)
+            return note_repeat(root, key, committed, staged, is_stream=options.keeps_key)
     return None
 
 
@@ -267,10 +281,11 @@ def _plan_members(
         for member in filled
     ]  # fmt: skip
     if is_cluster:
-        roots = tuple(member.root for member in filled)
+        assert len({os.path.dirname(member.root) for member in filled}) <= 1  # names are relative to it
+        named = tuple(named_member(member.root, files) for member in filled)
         messages, bodies = totals(each for member in filled for each in member.staged)
         journals = [
-            replace(each, id=journals[0].id, members=roots, messages=messages, bodies=bodies)
+            replace(each, id=journals[0].id, members=named, messages=messages, bodies=bodies)
             for each in journals
         ]
     for member, journal in zip(filled, journals, strict=True):
@@ -280,12 +295,29 @@ def _plan_members(
             write_topics(member.root, options.new_topics, options.clock(), files)
 
 
+def _note_left_out(
+    left_out: Collection[str],
+    key: tuple[str, int],
+    named: tuple[Member, ...],
+    options: CommitOptions,
+    files: FileWrites,
+) -> None:
+    """Before step 6: the stores of the cluster that get nothing now learn where the batch may be."""
+    for root in left_out:
+        try:
+            note_left_out(root, LeftOut(key, named), files, is_kept=options.keeps_key)
+        except StoreWriteError as error:
+            if not options.ignore_missing_stores:
+                raise
+            _log.warning("%s; the store does not know batch %d of %s", error, key[1], key[0])
+
+
 def carry_out(publication: Publication, files: FileWrites, conf: BrokerConf) -> None:
     """Step 7 for one store. A failure is undone while no queue was touched, else rolled forward.
 
     The part of a cluster is always rolled forward: other stores may have published theirs.
     """
-    root, journal = publication.root, publication.journal
+    root, journal, directories = publication.root, publication.journal, publication.log_directories
     previous_mark = abort_mark(root)
     try:
         publish(publication, files)
@@ -300,11 +332,12 @@ def carry_out(publication: Publication, files: FileWrites, conf: BrokerConf) -> 
             disturbance = publication.disturbance()
             if disturbance is not None:
                 _log.warning("%s: %s; the commit is carried out again", root, disturbance)
-                settings = settings_of(root, open_log(journal.log_directories), "")
+                settings = settings_of(root, open_log(directories), "")
                 # A new FileWrites: it holds no file that was removed.
-                roll_forward(root, journal, settings, FileWrites(sync=files.is_sync), conf=conf)
+                again = FileWrites(sync=files.is_sync)
+                roll_forward(root, journal, directories, settings, again, conf=conf)
                 return
-            repeat(root, journal, files)
+            repeat(root, journal, directories, files)
             conclude(root, journal, files)
         except Exception as second:
             if second is error:
@@ -320,16 +353,20 @@ def _finish(
     member: _Member,
     key: tuple[str, int] | None,
     batch: tuple[int, int],
+    named: tuple[Member, ...],
     files: FileWrites,
     *,
     keeps_key: bool,
 ) -> None:
-    """Step 8. A store that got no message notes the key, with the totals of the whole batch."""
+    """Step 8. A store that got no message notes the key, with the totals and stores of the whole batch."""
     root = member.root
     if member.publication is None and key is not None:
         messages, bodies = batch
-        entry = LedgerEntry(key[1], "", 0, 0, -1, 0, 0, messages=messages, bodies=bodies, kept=keeps_key)
+        entry = LedgerEntry(
+            key[1], "", 0, 0, -1, 0, 0, messages=messages, bodies=bodies, kept=keeps_key, members=named
+        )
         write_ledger(root, read_ledger(root).with_key(key[0], entry), files)
+    settle_notes(root, files)
     remove_staging(root, member.staged, files)
     if member.publication is not None:
         member.reports += _late_reports(member.lock, root, member.publication.journal.id, files)

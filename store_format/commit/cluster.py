@@ -4,20 +4,32 @@ Every store gets the journal, which names all members. Then the journal of every
 Then the stores publish one after the other. A crash before the first mark leaves nothing; after that every
 member completes its part. Members look at each other's journals and ledgers without a lock: an incomplete
 journal is rolled forward only if another store of the cluster has a complete one, or has published its part.
-A store that went on since remembers which members may not know (`note_begun`).
+A store that went on since remembers which members may not know (`note_begun`). A member that cannot be asked,
+because another store or none is at its place, may have published: the others wait for it.
+
+A key is committed once in all stores, also if some are in use or missing at times. Each ledger names the
+stores of its batches. A store that is left out gets a note (`left_out`). And no batch with a key is written
+while a store that a ledger or a note names is missing, because that store could not be told.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+from store_format.bookkeeping.identity import Member, member_path, read_store_id
 from store_format.bookkeeping.journal import Journal, journal_path, read_journal, write_journal
 from store_format.bookkeeping.ledger import read_ledger, write_ledger
+from store_format.bookkeeping.left_out import forget_members, members_in_notes
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.repeats import CommittedBatch
 from store_format.errors import StoreNotFoundError, StoreWriteError
+from store_format.files.status import is_directory
 from store_format.files.write import FileWrites
+
+_log = logging.getLogger(__name__)
 
 
 def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
@@ -52,15 +64,46 @@ def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
         raise
 
 
-def is_begun(journal: Journal) -> bool:
-    """Whether the commit must be completed: a member has a complete journal, or has published its part."""
-    return journal.complete or any(_has_begun(member, journal.id) for member in journal.members)
+def is_begun(root: str, journal: Journal, *, ignore_missing: bool = False) -> bool:
+    """Whether the commit must be completed: a member has a complete journal, or has published its part.
+
+    Raises StoreNotFoundError if no member says so and some cannot be asked. With `ignore_missing` these are
+    taken to be lost, and the commit has not begun.
+    """
+    if journal.complete:
+        return True
+    silent = []
+    for member in journal.members:
+        answer = _answer(root, member, journal)
+        if answer:
+            return True
+        if answer is None:
+            silent.append(f"{member_path(root, member)}" + (f" with the id {member.id}" if member.id else ""))
+    if silent and not ignore_missing:
+        raise StoreNotFoundError(
+            f"{root}: a commit over several stores was interrupted, and this store completes its part of "
+            f"{journal.units} messages only if the commit has begun elsewhere: expected the store "
+            f"{', the store '.join(silent)}, found no such store. Nothing was changed. Mount or move it to "
+            "this place, and write again. If it does not come back, write once with ignoreMissingStores=true "
+            "(CommitOptions.ignore_missing_stores): this store then drops its part, and the job writes the "
+            "whole batch when it runs again"
+        )
+    if silent:
+        _log.warning(
+            "%s: its part of an interrupted commit, %d messages, is dropped, because %s does not come back",
+            root,
+            journal.units,
+            ", ".join(silent),
+        )
+    return False
 
 
-def committed_batch(root: str, key: tuple[str, int]) -> CommittedBatch | None:
+def committed_batch(
+    root: str, key: tuple[str, int], *, ignore_missing: bool = False
+) -> CommittedBatch | None:
     """The committed batch with the key's number or a later one; None without it.
 
-    A batch that the store's next writer will complete counts as committed.
+    A batch that the store's next writer will complete counts as committed. Raises what `is_begun` raises.
     """
     ledger = read_ledger(root)
     if ledger.has(key):
@@ -72,7 +115,7 @@ def committed_batch(root: str, key: tuple[str, int]) -> CommittedBatch | None:
         or journal.key is None
         or journal.key[0] != key[0]
         or journal.key[1] < key[1]
-        or not is_begun(journal)
+        or not is_begun(root, journal, ignore_missing=ignore_missing)
     ):
         return None
     return CommittedBatch(journal.key[1], journal.messages, journal.bodies)
@@ -81,30 +124,101 @@ def committed_batch(root: str, key: tuple[str, int]) -> CommittedBatch | None:
 def note_begun(root: str, journal: Journal, files: FileWrites) -> None:
     """Notes which members may not know that the commit has begun, before this store completes its part."""
     ledger = read_ledger(root)
-    begun = {**ledger.begun, journal.id: tuple(member for member in journal.members if member != root)}
+    others = tuple(member for member in journal.members if not _is_self(root, member))
+    begun = {**ledger.begun, journal.id: others}
     waiting = {
         journal_id: members
         for journal_id, members in begun.items()
-        if any(_may_wait(member, journal_id) for member in members)
+        if any(_may_wait(root, member, journal_id) for member in members)
     }
     if waiting != ledger.begun:
         write_ledger(root, replace(ledger, begun=waiting), files)
 
 
-def _has_begun(member: str, journal_id: str) -> bool:
-    try:
-        journal = read_journal(member)
-        ledger = read_ledger(member)
-    except StoreNotFoundError:
+def refuse_missing_stores(
+    members: Collection[str],
+    left_out: Collection[str],
+    key: tuple[str, int],
+    files: FileWrites,
+    *,
+    ignore_missing: bool,
+) -> None:
+    """Raises StoreNotFoundError if a ledger or a note of these stores names a store that is not among them.
+
+    `members` are the stores that are written to, `left_out` those that are only read. With `ignore_missing`
+    the members forget the missing stores instead.
+    """
+    present = {read_store_id(root) for root in (*members, *left_out)}
+    missing: dict[str, str] = {}  # by id
+    for root in (*members, *left_out):
+        for member in sorted(read_ledger(root).members | members_in_notes(root)):
+            if member.id not in present:
+                missing.setdefault(member.id, f"{member_path(root, member)} with the id {member.id}")
+    if not missing:
+        return
+    names = ", the store ".join(missing.values())
+    if not ignore_missing:
+        raise StoreNotFoundError(
+            f"batch {key[1]} of {key[0]}: expected the store {names}, found no such store. The batch may be "
+            "committed there, and would then be written twice. Nothing was written. Mount or move the store "
+            "to this place, and write again. If it does not come back, write once with "
+            "ignoreMissingStores=true (CommitOptions.ignore_missing_stores)"
+        )
+    _log.warning("batch %d of %s: written without the store %s, which does not come back", *key[::-1], names)
+    for root in members:
+        ledger = read_ledger(root)
+        if not missing.keys().isdisjoint(member.id for member in ledger.members):
+            write_ledger(root, ledger.without_members(missing), files)
+        forget_members(root, missing, files)
+
+
+def _is_self(root: str, member: Member) -> bool:
+    """Whether the member is the store at `root`, which may have another name by now."""
+    if _is_same(root, member_path(root, member)):
+        return True
+    return _is_own_id(root, member) and not _can_be_asked(root, member)
+
+
+def _is_same(root: str, place: str) -> bool:
+    return os.path.realpath(root) == os.path.realpath(place)
+
+
+def _is_own_id(root: str, member: Member) -> bool:
+    return bool(member.id) and read_store_id(root) == member.id
+
+
+def _can_be_asked(root: str, member: Member) -> bool:
+    """Whether the member is at its place. An older release noted no ids, but staged files in every member."""
+    place = member_path(root, member)
+    return read_store_id(place) == member.id if member.id else is_directory(f"{place}/{OWN_DIRECTORY}")
+
+
+def _answer(root: str, member: Member, journal: Journal) -> bool | None:
+    """Whether the member says that the commit has begun; None if it cannot be asked."""
+    place = member_path(root, member)
+    if not member.id and not any(_is_same(root, member_path(root, each)) for each in journal.members):
+        return None  # The journal of an older release names the stores of another place.
+    if _is_self(root, member):
         return False
+    if not _can_be_asked(root, member):
+        return None
+    if _has_begun(place, journal.id):
+        return True
+    # A copy of this store: what it has forgotten, or never knew, says nothing.
+    return None if _is_own_id(root, member) else False
+
+
+def _has_begun(member: str, journal_id: str) -> bool:
+    journal = read_journal(member)
+    ledger = read_ledger(member)
     if journal is not None and journal.id == journal_id and journal.complete:
         return True
     return journal_id in ledger.begun or (ledger.last is not None and ledger.last.journal == journal_id)
 
 
-def _may_wait(member: str, journal_id: str) -> bool:
-    """Whether the member has an incomplete journal. True for a missing store: it may come back."""
-    if not os.path.isdir(member):
+def _may_wait(root: str, member: Member, journal_id: str) -> bool:
+    """Whether the member has an incomplete journal. True if it cannot be asked: it may come back."""
+    if not _can_be_asked(root, member):
         return True
-    journal = read_journal(member)
+    journal = read_journal(member_path(root, member))
     return journal is not None and journal.id == journal_id and not journal.complete

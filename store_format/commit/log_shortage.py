@@ -19,7 +19,7 @@ from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
-from store_format.errors import CorruptStoreError, StoreInUseError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreNotFoundError
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.write import cut_index
@@ -39,6 +39,19 @@ def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
     found = []
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
         bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+        if bounds is not None and bounds.last_physical_offset >= 0:
+            found.append(bounds)
+    return found
+
+
+def whole_queues(root: str, log: CommitLog) -> list[QueueBounds]:
+    """Like `queue_ends`, without the queues whose files do not fit together."""
+    found = []
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, lambda _: None):
+        try:
+            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+        except StoreError:
+            continue
         if bounds is not None and bounds.last_physical_offset >= 0:
             found.append(bounds)
     return found

@@ -14,11 +14,13 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.identity import log_place
 from store_format.bookkeeping.journal import Journal, abort_mark
 from store_format.bookkeeping.staged_file import StagedFile, staging_path
 from store_format.commit.append_position import WriterEnd, find_writer_end, queue_bases
 from store_format.commit.appended_crc import has_crc_property_before
 from store_format.commit.checkpoint import note_flushed
+from store_format.commit.journal_place import bytes_before
 from store_format.commit.prepare_store import CommitOptions, Opened
 from store_format.commit.repeats import totals
 from store_format.commit.staged_units import check_staged
@@ -90,6 +92,7 @@ def plan(
     geometry = opened.settings.geometry
     messages, bodies = totals(staged)
     bases = tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files))
+    places = tuple(log_place(root, directory, files) for directory in opened.log_directories)
     if not options.sync and abort_mark(root) is None:
         note_flushed(root, end.last_offset, end.last_timestamp)
     return Journal(
@@ -112,7 +115,10 @@ def plan(
         index_base=last_index_file(f"{root}/index"),
         written_at=now,
         zone_seconds=time.localtime(now // 1000).tm_gmtoff,
-        log_directories=opened.log_directories,
+        log_places=places,
+        before=bytes_before(opened.log, end.offset, end.last_offset)
+        if any(each.id for each in places)
+        else None,
         messages=messages,
         bodies=bodies,
         keeps_key=options.keeps_key,

@@ -14,11 +14,13 @@ from store_format.bookkeeping.settings import (
     broker_conf_of,
     is_queue_file_size_known,
     settings_of,
+    size_of_cut_file,
 )
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import is_begun, note_begun
 from store_format.commit.index_repair import Indexing, index_log
+from store_format.commit.journal_place import refuse_other_log
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
@@ -27,6 +29,7 @@ from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
+from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
@@ -50,10 +53,14 @@ class CommitOptions:
       store, and refuses the commit if the store does not show which is right.
     - `cut_after_damage`: removes the valid messages behind damaged bytes, as a starting broker does. Without
       this option, a store with such messages is refused.
+    - `ignore_missing_stores`: says that stores of the cluster that are missing now do not come back. Without
+      it, a commit that needs to ask one of them is refused.
     - `keeps_key`: the ledger never forgets the key. Streams and services use this option.
     - `settings`: file sizes, for a broker's store whose files do not show them. `is_queue_size_given` is
       False if the user gave no mappedFileSizeConsumeQueue, so that `settings` has the default.
     - `conf`: the settings of the store's broker; None reads the store's `.rmqlog/broker.conf`.
+    - `disk_limit`: messages are refused if a higher percentage of a disk is used; 100 refuses none. None is
+      diskSpaceWarningLevelRatio of the broker's settings, from 35 to 90, else 90.
     - `clock`: a function that returns the time in ms since 1970. It dates messages and names index files.
 
     Example: `store.append(messages, options=CommitOptions(new_topics={"Orders": 4}, lock_timeout=10))`.
@@ -69,8 +76,10 @@ class CommitOptions:
     settings: StoreSettings | None = None
     cut_after_damage: bool = False
     rebuild_lost_queues: bool | None = None
+    ignore_missing_stores: bool = False
     is_queue_size_given: bool = True
     conf: BrokerConf | None = None
+    disk_limit: int | None = None
     clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
 
@@ -99,21 +108,40 @@ def is_sync(root: str, conf: BrokerConf) -> bool:
     return journal.sync if journal is not None else not abort_mark(root)
 
 
+def _refuse_cut_file(root: str, log: CommitLog) -> None:
+    """Raises CorruptStoreError if the only commitlog file was cut off: the next would begin at its end."""
+    size = size_of_cut_file(root, log)
+    if size:
+        file = log.files[0]
+        raise CorruptStoreError(
+            file.path,
+            file.size,
+            f"a file of {size} bytes, as in .rmqlog/store.json",
+            f"{file.size} bytes: its end was cut off. Nothing was written. Restore the file, or give up what "
+            "was cut off: rmqlog recover STORE --apply",
+        )
+
+
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     """Completes what a crash left, of a broker or of a commit.
 
-    Raises StoreNotFoundError for a lost commitlog, and what `roll_forward` and `repair` raise.
+    Raises StoreNotFoundError for a lost commitlog, and what `refuse_other_log`, `is_begun`, `roll_forward`
+    and `repair` raise.
     """
     directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
     refuse_lost_log(root, log, directories)
+    journal = read_journal(root)
+    if journal is not None:
+        refuse_other_log(root, journal, log)
+    begun = journal is not None and is_begun(root, journal, ignore_missing=options.ignore_missing_stores)
     if not options.log_directories:
         files.make_directories(root, "commitlog")
     files.make_directories(root, OWN_DIRECTORY)
+    _refuse_cut_file(root, log)
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
     conf = broker_conf_of(root, options.conf)
-    journal = read_journal(root)
-    if journal is not None and not is_begun(journal):
+    if journal is not None and not begun:
         # A cluster commit ended before every store had its journal: no store has published anything.
         files.remove(journal_path(root))
         files.sync_directory(journal_path(root).rpartition("/")[0])
@@ -123,6 +151,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
         roll_forward(
             root,
             journal,
+            directories,
             settings,
             FileWrites(sync=journal.sync or options.sync),
             conf=conf,

@@ -97,7 +97,8 @@ class Publication:
         self.root = root
         self.journal = journal
         self._files = files
-        self.log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+        self.log_files = LogFiles(log, log.directories, journal.file_size, files)
+        self.log_directories = log.directories
         self.touched_queues = False
         self.index_msg_timestamp: int | None = None  # the end of the index; None until it is written
         self._index_end: tuple[str, str] | None = journal.index_base
@@ -207,6 +208,7 @@ class Publication:
             bodies=journal.bodies,
             kept=journal.keeps_key,
             began=journal.began,
+            members=journal.members,
         )
 
     def _with_bytes(self) -> Iterator[tuple[Chunk, NDArray[np.uint8], NDArray[np.int64]]]:

@@ -16,6 +16,7 @@ import pyarrow as pa
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commit.recovery_run import (
     carry_out_into,
     carry_out_recovery,
@@ -23,12 +24,12 @@ from store_format.commit.recovery_run import (
     survey_of_copy,
     with_noted_sizes,
 )
-from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, look
+from store_format.commit.recovery_survey import Survey, find_end, look
 from store_format.commit.store_copy import NOT_COPIED, refuse_target
-from store_format.commit.unsupported import refuse_store
-from store_format.consumequeue.listing import FOLDERS, has_rocksdb_queues, list_queues
+from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
+from store_format.consumequeue.listing import FOLDERS, list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
-from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
+from store_format.errors import OptionError, StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.files.read import list_store_files
 from store_format.files.scratch import scratch_directory
@@ -125,6 +126,10 @@ class RecoverPlan:
         survey = survey_of_copy(self.root, target, self.options)
         if survey.refused is not None:
             raise survey.refused
+        if known_queue_file_size(self.root, survey.log, self.options) is None:
+            with scratch_directory("rmqlog-recover-") as aside:
+                look(survey, self.options, aside)  # raises before anything is copied
+            survey = survey_of_copy(self.root, target, self.options)
         FileWrites(sync=True).make_directories(os.path.dirname(target), os.path.basename(target))
         with StoreLock(target, timeout=self.options.lock_timeout):
             survey = carry_out_into(survey, self.options)
@@ -194,7 +199,7 @@ def recover(
         refuse_target(root, into)
         if topics is not None or not (rebuild_queues and rebuild_index):
             raise OptionError("into: expected all queues and the index, found a part: a copy has none yet")
-    _refuse_rocksdb(root)
+    refuse_rocksdb_queues(root)
     refuse_store(root)
     conf = broker_conf_of(root, broker_conf)
     options = RecoverOptions(
@@ -220,17 +225,6 @@ def _settings_of_conf(root: str, conf: BrokerConf) -> StoreSettings:
         conf.max_hash_slot_num,
         conf.max_index_num,
     )
-
-
-def _refuse_rocksdb(root: str) -> None:
-    if has_rocksdb_queues(root):
-        raise UnsupportedFormatError(
-            f"{root}: expected consume queues in files, found a RocksDB database (storeType=defaultRocksDB). "
-            "Its broker completes the database from the commitlog when it starts. If the database is lost, "
-            "remove the directory with the file CURRENT and start the broker with "
-            "commitLogRecoverMaxNum at least the number of commitlog files. To read the messages without a "
-            "broker, read the store as it is: the commitlog alone is enough"
-        )
 
 
 def _identity_of_files(root: str, options: RecoverOptions) -> object:
@@ -285,11 +279,15 @@ def _log_rows(survey: Survey) -> Iterator[_Row]:
         size = sum(hole.stop - hole.start for hole in survey.holes)
         reason = f"{size} bytes that are no message become fillers: the messages behind them stay"
         yield "commitlog", None, None, "salvage", survey.holes[0].start, len(survey.holes), None, reason
-    elif survey.damage:
+    if survey.damage:
         path, byte, _, expected, found = survey.damage[0]
         size = sum(each[2] for each in survey.damage)
         reason = f"{size} damaged bytes, the first at {path} byte {byte}: expected {expected}, found {found}"
         yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
+    for short in survey.short:
+        size = survey.log.file_size
+        reason = f"{short.path} has {short.size} bytes: a broker starts with files of {size} bytes only"
+        yield "commitlog", None, None, "extend", short.stop, None, None, reason
     for queue, unit in survey.ahead:
         cut = queue.unit_stop - unit
         reason = f"entries point to {end.offset} or behind, where the log has no message"

@@ -16,11 +16,18 @@ from dataclasses import asdict, replace
 
 from store_format.bookkeeping.journal import abort_mark, read_journal, rebuild_path, write_abort_mark
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.settings import StoreSettings
+from store_format.bookkeeping.settings import StoreSettings, size_of_cut_file
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.log_scan import LogPart
-from store_format.commit.log_shortage import cleared_from, cut_queues, lower_checkpoint
+from store_format.commit.log_shortage import (
+    cleared_from,
+    cut_queues,
+    lower_checkpoint,
+    refuse_lost_end,
+    refuse_missing_files,
+    whole_queues,
+)
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.queue_compare import QueueChange, batch_file_size, compare
@@ -28,9 +35,15 @@ from store_format.commit.queue_moves import clear_directory, end_rebuild, move_i
 from store_format.commit.queue_rebuild import has_queue_files
 from store_format.commit.queue_repair import queue_state, truncate
 from store_format.commit.rebuilt_index import IndexBuilder, IndexCheck, move_index
-from store_format.commit.recovery_survey import RecoverOptions, Survey, find_end, index_parts, look
+from store_format.commit.recover_options import RecoverOptions
+from store_format.commit.recovery_survey import (
+    Survey,
+    find_end,
+    index_parts,
+    look,
+)
 from store_format.commit.roll_forward import open_log
-from store_format.commit.salvage import check_holes, fill_holes, find_holes
+from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
 from store_format.commit.store_copy import copy_parts, copy_store, end_copy
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
@@ -48,7 +61,7 @@ def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
     refuse_lost_log(root, log, directories)
-    return log
+    return replace(log, whole_size=size_of_cut_file(root, log))
 
 
 def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
@@ -70,16 +83,13 @@ def carry_out_into(survey: Survey, options: RecoverOptions) -> Survey:
     """Makes the copy that `survey_of_copy` describes, whose lock the caller holds, and recovers it."""
     files = FileWrites(sync=True)
     source, target = survey.source, survey.root
-    copied, holes = survey.copied, survey.holes
     copy_store(source, survey.log, target, files)
     mine = replace(options, log_directories=(), into=None)
-    if holes:
-        fill_holes(open_store_log(target, mine), f"{target}/commitlog", read_ledger(source), holes, files)
+    # The end stays that of the survey: bytes behind it may look like a message in a file of full length.
+    survey.log = open_store_log(target, mine)
+    if survey.holes:
+        fill_holes(survey.log, f"{target}/commitlog", read_ledger(source), survey.holes, files)
         mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
-    survey = find_end(target, open_store_log(target, mine), mine, source)
-    if survey.refused is not None:
-        raise survey.refused
-    survey.copied, survey.holes = copied, holes
     _carry_out(survey, mine, files)
     open_store(target, _commit_options(mine), files)
     end_copy(target, files)
@@ -99,10 +109,27 @@ def survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
         survey.holes = find_holes(log, survey.end.offset, readable)
-        check_holes(log, read_ledger(source), survey.holes)
-        survey.end = replace(survey.end, offset=max(readable.offset, survey.end.offset))
-        survey.refused = None
+        survey.end = end_of_salvaged(log, survey.end, readable)
+        survey.refused = None if options.cut_after_damage else _lost_files(survey)
+    else:
+        survey.holes = short_tails(log, survey.end.offset)
+    check_holes(log, read_ledger(source), survey.holes)
     return survey
+
+
+def _lost_files(survey: Survey) -> StoreError | None:
+    """Why a copy without its last commitlog files is not made; None if the last file is only too short."""
+    root, log = survey.source, survey.log
+    queues = whole_queues(root, log)
+    farthest = max((queue.last_physical_offset for queue in queues), default=-1)
+    if not log.files or farthest < log.files[-1].start + log.file_size:
+        return None
+    refuse = refuse_lost_end if survey.is_crashed else refuse_missing_files
+    try:
+        refuse(root, log, survey.end, queues)
+    except StoreError as error:
+        return error
+    return None
 
 
 def _commit_options(options: RecoverOptions) -> CommitOptions:
@@ -140,6 +167,8 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
     _change_queues(survey, aside, files)
     _change_index(survey, options, aside, files, built[0] if built else None)
     if survey.is_crashed:
+        if survey.end.offset == survey.log.min_offset:
+            lower_checkpoint(root, survey.log, survey.end)  # else the empty log looks like one that was lost
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
         write_abort_mark(root, "recovered", files)
         end_rebuild(root)
@@ -192,6 +221,10 @@ def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
         cut_queues(root, log, end, [queue for queue, _ in survey.ahead], settings.geometry, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles).
     log_files.clear_behind(cleared_from(log, end), keep=end.offset + 1 if survey.is_crashed else -1)
+    # Only now: in a file of full length a message that was cut off could look whole.
+    for short in survey.short:
+        with files.open_full(short.path, log.file_size, extend=True)[0] as file:
+            files.sync(file)
 
 
 def _change_queues(survey: Survey, aside: str, files: FileWrites) -> None:

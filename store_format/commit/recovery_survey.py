@@ -6,7 +6,6 @@ directory for a preview) and compares them with the store's. `recover.py` carrie
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
@@ -15,17 +14,22 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import (
     StoreSettings,
     read_settings,
-    settings_of,
 )
 from store_format.commit.append_position import end_of_clean_log
 from store_format.commit.built_queues import BuiltQueue, QueueBuilder
 from store_format.commit.delay_repair import LoweredLevel, lowered_levels
 from store_format.commit.log_scan import LogPart, LogScan, scan_log
-from store_format.commit.log_shortage import refuse_cut, refuse_lost_end, refuse_missing_files
-from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare, usual_file_size
+from store_format.commit.log_shortage import (
+    refuse_cut,
+    refuse_lost_end,
+    refuse_missing_files,
+    whole_queues,
+)
+from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare
 from store_format.commit.queue_rebuild import doubtful_queues
 from store_format.commit.queue_repair import QueueState, queue_state
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
+from store_format.commit.recover_options import RecoverOptions, known_queue_file_size, settings_of_files
 from store_format.commit.salvage import Hole
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
@@ -33,53 +37,12 @@ from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.errors import OptionError, StoreError
-from store_format.files.read import list_store_files
+from store_format.files.read import StoreFile, list_store_files
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexFile, list_index_files
-from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.read.recovery import LogEnd, end_after_crash
-
-_BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecoverOptions:
-    """How to recover a store.
-
-    - `topics`: only the queues of these topics; they are rebuilt even where the store does not show whether
-      the topic was deleted. None: all queues.
-    - `queues`, `index`: whether consume queues and index files are compared with the log and rebuilt.
-    - `cut_after_damage`: gives up the messages behind damage in the log, as a broker that starts does.
-    - `into`: the directory of a copy that is recovered in place of the store. `salvage`: the copy keeps the
-      messages behind damage (`salvage.py`).
-    - `settings`: for a store whose files do not show its sizes; `is_queue_size_given` is False if nobody gave
-      mappedFileSizeConsumeQueue. `batch_queue_file_size` is mapperFileSizeBatchConsumeQueue.
-    - `delay_levels_ms`: messageDelayLevel. `tag_keys`: whether the broker indexes tags (5.4 and later); None
-      asks the store.
-    - `threads` scan the log; None: one for each core. `clock` (ms) names index files.
-    """
-
-    topics: frozenset[str] | None = None
-    queues: bool = True
-    index: bool = True
-    cut_after_damage: bool = False
-    into: str | None = None
-    salvage: bool = False
-    settings: StoreSettings | None = None
-    is_queue_size_given: bool = True
-    batch_queue_file_size: int = _BATCH_FILE_SIZE
-    delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
-    tag_keys: bool | None = None
-    log_directories: tuple[str, ...] = ()
-    lock_timeout: float = 0.0
-    threads: int | None = None
-    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-
-    def chooses(self, topic: str) -> bool:
-        return self.topics is None or topic in self.topics
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +86,19 @@ class Survey:
     copied: list[CopiedPart] = field(default_factory=list)
 
     @property
+    def short(self) -> list[StoreFile]:
+        """The short files of a store that is recovered in place: only zeros follow the log in them.
+
+        The recovery after a crash removes files that begin behind the log's end.
+        """
+        size, end = self.log.file_size, self.end.offset
+        return [
+            file
+            for file in (self.log.files if self.root == self.source else ())
+            if file.size < size and end < file.start + size and (file.start <= end or not self.is_crashed)
+        ]
+
+    @property
     def range(self) -> LogRange:
         return LogRange(self.log.min_offset, self.end.offset, self.broker_start)
 
@@ -133,11 +109,11 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
     `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
     """
     target, root = root, source or root
-    settings = _settings_of_files(root, log, options)
-    size = _known_queue_file_size(root, log, options)
+    settings = settings_of_files(root, log, options)
+    size = known_queue_file_size(root, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = abort_mark(root) == ""
-    queues = _whole_queues(root, log)
+    queues = whole_queues(root, log)
     known = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
         default=-1,
@@ -174,43 +150,6 @@ def _ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[Qu
         for queue in queues
         if queue.last_physical_offset >= end
     ]
-
-
-def _settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
-    """The sizes of the store's files; of a damaged index file those of the other index files."""
-    name = root.rstrip("/").rpartition("/")[2]
-    try:
-        return settings_of(root, log, name, options.settings)
-    except OptionError:
-        for listed in list_index_files(f"{root}/index"):
-            with IndexFile.open(listed.path) as file:
-                if file.geometry is not None:
-                    return settings_of(root, log, name, options.settings, geometry=file.geometry)
-        if options.settings is None:
-            raise
-        return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
-
-
-def _known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
-    """The bytes of a consume queue file; None if the store does not show them."""
-    known = options.settings if options.is_queue_size_given else None
-    known = known or read_settings(root)
-    if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
-        known = StoreSettings("")  # a broker with the default size for the log
-    return usual_file_size(root, "simple", None if known is None else known.queue_file_size)
-
-
-def _whole_queues(root: str, log: CommitLog) -> list[QueueBounds]:
-    """The bounds of the queues whose files fit together and that point to the log."""
-    found = []
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, _ignore):
-        try:
-            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
-        except StoreError:
-            continue
-        if bounds is not None and bounds.last_physical_offset >= 0:
-            found.append(bounds)
-    return found
 
 
 def _ignore(error: StoreError) -> None:
@@ -257,15 +196,25 @@ def look(
 
 
 def _parts(scan: LogScan, survey: Survey, options: RecoverOptions) -> Iterator[LogPart]:
-    log = survey.log
-    if log.min_offset < survey.end.offset:
-        yield from scan_log(scan, log, log.min_offset, survey.end.offset, threads=options.threads)
+    for start, stop in _between_holes(survey, survey.log.min_offset):
+        yield from scan_log(scan, survey.log, start, stop, threads=options.threads)
 
 
 def index_parts(survey: Survey, options: RecoverOptions, start: int) -> Iterator[LogPart]:
     """The messages of the log from `start`, where a message begins, for the index alone."""
     scan = _scan_log(survey, options)
-    return scan_log(scan, survey.log, start, survey.end.offset, threads=options.threads)
+    for low, high in _between_holes(survey, start):
+        yield from scan_log(scan, survey.log, low, high, threads=options.threads)
+
+
+def _between_holes(survey: Survey, start: int) -> Iterator[tuple[int, int]]:
+    """[start, the log's end) without its holes: damage in the store, fillers in the copy."""
+    for hole in survey.holes:
+        if start < hole.start:
+            yield start, hole.start
+        start = max(start, hole.stop)
+    if start < survey.end.offset:
+        yield start, survey.end.offset
 
 
 def _scan_log(survey: Survey, options: RecoverOptions) -> LogScan:
@@ -285,7 +234,7 @@ def _scan_log(survey: Survey, options: RecoverOptions) -> LogScan:
 
 def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
     batch = batch_file_size(survey.source, options.batch_queue_file_size)
-    simple = _known_queue_file_size(survey.source, survey.log, options)
+    simple = known_queue_file_size(survey.source, survey.log, options)
 
     def size(queue: QueueKey, is_batch: bool) -> int:
         if is_batch:
@@ -293,9 +242,10 @@ def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, 
         if simple is None:
             raise OptionError(
                 f"{survey.source}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store "
-                "does not show the size of the files. Nothing was changed. Give mappedFileSizeConsumeQueue "
-                "from the configuration of this store's broker (--broker-conf; the default is 6000000): the "
-                "broker loads files of that size only"
+                "does not show the size of the files. Nothing was changed. Give the configuration of this "
+                "store's broker (--broker-conf FILE): the broker loads files of its "
+                "mappedFileSizeConsumeQueue only. For a broker with the default size, FILE has one line: "
+                "mappedFileSizeConsumeQueue=6000000"
             )
         return simple
 

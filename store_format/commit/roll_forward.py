@@ -18,6 +18,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import WriterEnd, queue_bases
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.index_repair import Indexing, rebuild_index_from
+from store_format.commit.journal_place import bytes_before
 from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
@@ -45,6 +46,7 @@ _log = logging.getLogger(__name__)
 def roll_forward(
     root: str,
     journal: Journal,
+    directories: tuple[str, ...],
     settings: StoreSettings,
     files: FileWrites,
     *,
@@ -52,6 +54,9 @@ def roll_forward(
     cut_after_damage: bool = False,
 ) -> None:
     """Completes the journal's commit under the caller's lock, and removes its staged files.
+
+    `directories` are those of the commitlog, which the caller has compared with the journal
+    (`refuse_other_log`).
 
     Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
     unknown then.
@@ -64,7 +69,7 @@ def roll_forward(
     _log.warning("%s: a commit of %d messages was interrupted; completing it now", root, journal.units)
     for staged in journal.staged:
         check_staged(root, staged)
-    log = open_log(journal.log_directories)
+    log = open_log(directories)
     if log.files and journal.base < log.min_offset:
         raise OffsetOutOfRangeError(
             f"{root}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "
@@ -75,7 +80,7 @@ def roll_forward(
     publication = Publication(root, journal, log, files)
     present = publication.count_present(log)
     if mark == journal.id and _is_ours_alone(root, log, present, journal):
-        repeat(root, journal, files)
+        repeat(root, journal, directories, files)
     else:
         crashed = mark in ("", journal.id)
         _complete_behind_broker(
@@ -98,7 +103,7 @@ def open_log(directories: tuple[str, ...]) -> CommitLog:
     return CommitLog.open(directories, FileCache())
 
 
-def repeat(root: str, journal: Journal, files: FileWrites) -> None:
+def repeat(root: str, journal: Journal, directories: tuple[str, ...], files: FileWrites) -> None:
     """Restores the end of the index and does all steps again: they write the same bytes as before."""
     if journal.index:
         rewind_index(
@@ -107,7 +112,7 @@ def repeat(root: str, journal: Journal, files: FileWrites) -> None:
             IndexGeometry(journal.hash_slot_num, journal.index_num),
             files,
         )
-    publish(Publication(root, journal, open_log(journal.log_directories), files), files)
+    publish(Publication(root, journal, open_log(directories), files), files)
 
 
 def _is_in_ledger(root: str, journal: Journal) -> bool:
@@ -146,7 +151,7 @@ def _mend_log(log: CommitLog, end: int, journal: Journal, present: Present, file
     torn = present.torn
     if torn is None or not _has_our_head(present) or end < present.position + len(torn.data):
         return None
-    log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    log_files = LogFiles(log, log.directories, journal.file_size, files)
     log_files.write(present.position, torn.data)
     log_files.close()
     return torn
@@ -187,7 +192,7 @@ def _complete_behind_broker(
     The broker has indexed and queued the messages it kept, or `repair` does so in its place. Only the rest of
     the batch is written, at the log's end.
     """
-    log_files = LogFiles(log, journal.log_directories, journal.file_size, files)
+    log_files = LogFiles(log, log.directories, journal.file_size, files)
     zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
     indexing = Indexing(settings.geometry, files, journal.written_at, zone) if journal.index else None
     staged = (journal.base, newest_timestamp(root, journal))
@@ -207,13 +212,13 @@ def _complete_behind_broker(
             staged=staged,
             mended=None if torn is None else present.position,
         )
-        log = open_log(journal.log_directories)
+        log = open_log(log.directories)
     else:
         end = scan_to_end(log, journal.base, journal.base)
         if not cut_after_damage:
             refuse_cut(root, log, end, staged=staged)
         log_files.clear_behind(end.offset)
-        log = open_log(journal.log_directories)
+        log = open_log(log.directories)
         torn = _mend_log(log, end.offset, journal, present, files)
         if torn is not None and indexing is not None:
             rebuild_index_from(root, log, present.position, end.offset, indexing)
@@ -239,6 +244,7 @@ def _write_rest(
         queue_bases=tuple(queue_bases(root, log, last, journal.queues, rebuilding, files)),
         store_timestamp=max(journal.store_timestamp, last.last_timestamp),
         index_base=last_index_file(f"{root}/index"),
+        before=None if journal.before is None else bytes_before(log, end.offset, end.last_unit_offset),
     )
     write_journal(root, rest, files)
     publish(Publication(root, rest, log, files), files)

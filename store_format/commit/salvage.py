@@ -5,12 +5,16 @@ by messages of their exact length, of the transaction type rollback: recovery ac
 queue nor the index gets an entry of them (DefaultMessageStore's dispatchers). Damage up to a file's end, and
 a missing file, become a BLANK. All other messages keep their physical and queue offsets, so that offsets of
 groups, half messages and timers stay right.
+
+A file of a copy gets its full length, because a broker needs it. Zeros behind the bytes of a short file could
+complete its last message, whose properties no checksum covers. So what follows the last whole message of a
+short file becomes a BLANK, also without `salvage`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
@@ -21,11 +25,12 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import BLANK_SIZE_MIN
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
-from store_format.errors import UnsupportedFormatError
+from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
 from store_format.read.readable_end import ReadableEnd
+from store_format.read.recovery import LogEnd
 
 FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
@@ -35,7 +40,7 @@ _PLACES_MAX = 10_000
 @dataclass(frozen=True, slots=True)
 class Hole:
     """Bytes [start, stop) of the log, in one file, that are no message of the log. `timestamp` (ms) is the
-    store time of the message before.
+    store time of the message before; a BLANK has none.
     """
 
     start: int
@@ -67,6 +72,39 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd) -> list[Hole]:
         for start, stop in merged
         for low, high in _by_file(log, start, stop)
     ]
+
+
+def end_of_salvaged(log: CommitLog, end: LogEnd, readable: ReadableEnd) -> LogEnd:
+    """Where the log ends with its holes filled. `end` is where a broker ends it now."""
+    if readable.offset <= end.offset:
+        return end
+    file = log.file_at(readable.offset - 1)
+    last = end.last_unit_offset
+    for step in log.walk(file.start, readable.offset, resync=True) if file is not None else ():
+        if not isinstance(step, Damage):
+            last = step.file.start + int(step.positions[-1])
+    walk = log.walk(readable.offset, verify_crc=True)
+    if next(walk, None) is not None:
+        raise StoreInUseError(f"the commitlog grew behind {readable.offset} while it was read; repeat")
+    assert walk.end is not None  # the walk is exhausted
+    return replace(end, offset=walk.end.offset, last_unit_offset=last, end=walk.end)
+
+
+def short_tails(log: CommitLog, stop: int) -> list[Hole]:
+    """What follows the last whole message of each file that is too short, up to the file's full length.
+
+    Not of the file in which the log ends, at `stop`: everything behind the log's end is cleared.
+    """
+    found = []
+    for file in log.files:
+        full = file.start + log.file_size
+        if file.size < log.file_size and full <= stop:
+            start = file.stop
+            for step in log.walk(file.start, file.stop, resync=True):
+                if isinstance(step, Damage) and step.stop == file.size:
+                    start = file.start + step.start
+            found.append(Hole(start, full, 0))
+    return found
 
 
 def _merged_places(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -19,6 +19,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.commit.disk_limit import refuse_full_disk
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.plan import writer_end
 from store_format.commit.prepare_store import CommitOptions, open_store
@@ -42,8 +43,10 @@ def stage_messages(
 ) -> StagedFile:
     """Writes the messages into the staging directory, as one write of its own.
 
-    Raises IllegalMessageError as `stage_columns` does, and StoreNotFoundError for a lost commitlog.
+    Raises IllegalMessageError as `stage_columns` does, StoreNotFoundError for a lost commitlog, and
+    StoreWriteError for a disk that is too full (`CommitOptions.disk_limit`).
     """
+    refuse_full_disk(root, options.disk_limit, options.conf, options.log_directories)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
     refuse_lost_log(root, log, options.log_directories or (f"{root}/commitlog",))
     writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)

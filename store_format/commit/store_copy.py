@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from store_format.bookkeeping.left_out import LEFT_OUT
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
@@ -26,7 +27,7 @@ from store_format.files.write import FileWrites
 _PIECE = 1 << 16
 _FILES = ("checkpoint", "abort")
 _DIRECTORIES = ("config", "timerlog", "compaction", "rocksdbstore")
-_OWN_FILES = ("store.json", "ledger.json", "broker.conf", "services.json", "resent.json")
+_OWN_FILES = ("id", "store.json", "ledger.json", "broker.conf", "services.json", "resent.json")
 _PREFIX = "timerwheel"  # and its snapshots
 NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"
 
@@ -120,6 +121,8 @@ def _others(root: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for name in _OWN_FILES:
         if name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True):
             yield OWN_DIRECTORY, f"{root}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)
+    for path, names in _below(f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}", (OWN_DIRECTORY, LEFT_OUT)):
+        yield OWN_DIRECTORY, path, names
 
 
 def _below(directory: str, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from store_format.consumequeue.listing import can_be_queue
+from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files.read import FileView, entry_names
 from store_format.metadata.broker_conf import BrokerConf
@@ -51,6 +51,18 @@ def refuse_store(root: str) -> None:
                 f"{root}: cannot write to {meaning}, found {name}. It can be read; send messages through its "
                 "broker, or write to another store"
             )
+
+
+def refuse_rocksdb_queues(root: str) -> None:
+    """Raises UnsupportedFormatError for a store whose consume queues its broker completes itself."""
+    if has_rocksdb_queues(root):
+        raise UnsupportedFormatError(
+            f"{root}: expected consume queues in files, found a RocksDB database (storeType=defaultRocksDB). "
+            "Its broker completes the database from the commitlog when it starts. If the database is lost, "
+            "remove the directory with the file CURRENT and start the broker with "
+            "commitLogRecoverMaxNum at least the number of commitlog files. To read the messages without a "
+            "broker, read the store as it is: the commitlog alone is enough"
+        )
 
 
 def refuse_topics(root: str, queues: Iterable[QueueKey], topics: Mapping[str, TopicConfig]) -> None:

@@ -25,6 +25,7 @@ from store_format.errors import (
 )
 from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.message.check import UnitKind, check_unit
 from store_format.message.one import read_head
 from store_format.message.parts import HEAD_SIZE_MAX, stored_sizes
 from store_format.message.unit_refs import Identity, UnitRefs
@@ -44,6 +45,7 @@ class CommitLog:
     _starts: NDArray[np.int64]
     _stops: NDArray[np.int64]
     _directories: tuple[str, ...]
+    whole_size: int = 0  # the length of a whole file, if no file of the log has it
 
     @staticmethod
     def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
@@ -80,7 +82,7 @@ class CommitLog:
 
     def relisted(self) -> CommitLog:
         """The same log, with its directories listed again."""
-        return CommitLog.open(self._directories, self._cache)
+        return replace(CommitLog.open(self._directories, self._cache), whole_size=self.whole_size)
 
     def apart(self) -> CommitLog:
         """The same log with open files of its own, for another thread."""
@@ -92,9 +94,14 @@ class CommitLog:
         return self._cache
 
     @property
+    def directories(self) -> tuple[str, ...]:
+        """The directories of the files."""
+        return self._directories
+
+    @property
     def file_size(self) -> int:
         """Bytes of each whole file; 0 without files."""
-        return max((file.size for file in self.files), default=0)
+        return max(self.whole_size, *(file.size for file in self.files)) if self.files else 0
 
     @property
     def stop(self) -> int:
@@ -170,6 +177,16 @@ class CommitLog:
         if head is None or head.magic not in (MAGIC_V1, MAGIC_V2):
             return -1
         return head.store_timestamp if head.physical_offset == physical_offset else -1
+
+    def has_message_at(self, physical_offset: int) -> bool:
+        """Whether a message begins at the physical offset; its CRC is not checked."""
+        file = self.file_at(physical_offset)
+        if file is None:
+            return False
+        buffer, position = self.view(file).map(), physical_offset - file.start
+        size = file.size - position
+        check = check_unit(buffer, position, size, physical_offset=physical_offset, verify_crc=False)
+        return check.kind is UnitKind.OK
 
     def walk(
         self, start: int, stop: int | None = None, *, verify_crc: bool = False, resync: bool = False

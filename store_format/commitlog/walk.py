@@ -270,7 +270,7 @@ class Walk:
         follow = kernels.walk.follow if kernels.worth(0) else _follow
         physical = file.start + position
         count, wrong = follow(buffer, stop - position, position, physical, self._verify_crc, *numbers)
-        kernels.worth(count)
+        kernels.worth(count, only_checked=True)
         if not count:
             return None, False
         return UnitRun(file, numbers[0, :count], numbers[1, :count], buffer, position), not wrong

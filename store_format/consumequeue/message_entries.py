@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import distinct_values
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
@@ -69,9 +70,8 @@ def find_entries(
     kind = units.sys_flag & sysflag.TRANSACTION_MASK
     queued = np.flatnonzero((kind == sysflag.TRANSACTION_NONE) | (kind == sysflag.TRANSACTION_COMMIT))
     chosen = units if len(queued) == len(units) else units.select(queued)
-    topics = chosen.stored_topics().dictionary_encode()
-    names = [decode_utf8(value) for value in topics.dictionary.to_pylist()]
-    topic_index = topics.indices.to_numpy()
+    topics, topic_index = distinct_values(chosen.stored_topics())
+    names = [decode_utf8(topic) for topic in topics]
     keys, key, offset, count = _own_entries(chosen, names, topic_index, batch_topics)
     is_selected = np.array([select(topic) for topic, _ in keys], bool)
     unit = np.flatnonzero(is_selected[key] & has_queue_offset(offset)) if keys else np.empty(0, np.int64)

@@ -15,9 +15,10 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.listing import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
+from store_format.diagnose.elsewhere import check_elsewhere, is_dledger_only
 from store_format.diagnose.files import usable_log
 from store_format.diagnose.index import check_index_files
-from store_format.diagnose.problems import Diagnosis, Findings
+from store_format.diagnose.problems import Diagnosis, Findings, Summary
 from store_format.diagnose.queues import QueueCheck
 from store_format.diagnose.state import (
     check_checkpoint,
@@ -35,6 +36,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.log_end import certain_end, ends_after_crash
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import end_after_stop
+from store_format.read.served_elsewhere import dledger_logs
 from store_format.read.store_root import looks_like_store, refuse_root
 
 
@@ -43,7 +45,8 @@ def diagnose(
 ) -> Diagnosis:
     """Returns every problem of the store at `root`, and the sums of its commitlog's bytes.
 
-    It also works on stores that `MessageStore.open` refuses. A million messages take less than a second of
+    It also works on stores that `MessageStore.open` refuses; of a store with a DLedger commitlog, only the
+    configuration is checked. A million messages take less than a second of
     one core. Memory does not grow with the log: it is a byte for each entry of one index file, and 131,072
     queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
 
@@ -59,14 +62,22 @@ def diagnose(
     check_state(findings, root, state)
     check_formats(findings, root)
     check_config(findings, root)
+    has_more = check_elsewhere(findings, root)
+    if is_dledger_only(root, commit_log_paths):
+        found = Diagnosis(findings.problems(), Summary(state=state.value), root)
+        found.is_checked = False
+        found.verdict = verdict(found)[0]
+        return found
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
-    log, file_size, unplaced_bytes = usable_log(findings, directories)
+    log, file_size, unplaced_bytes = usable_log(findings, root, directories)
     check_commits(findings, root, log)
     base = _hidden_commit(root) if state is not StoreState.CRASHED else None
     readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
     lost = Lost()
-    states = _judged_as(state, readable, is_committing=base is not None)
+    # Entries behind the end of an old commitlog may lead to that of DLedger.
+    may_go_on = base is not None or bool(dledger_logs(root))
+    states = _judged_as(state, readable, may_go_on=may_go_on)
     queues = QueueCheck(findings, root, log, states, log_end, has_queues=not has_rocksdb_queues(root))
 
     def visit(run: UnitRun) -> None:
@@ -97,19 +108,20 @@ def diagnose(
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     found = Diagnosis(findings.problems(), summary, root)
+    found.has_more = has_more
     found.verdict = verdict(found)[0]
     return found
 
 
 def _judged_as(
-    state: StoreState, readable: ReadableEnd | None, *, is_committing: bool
+    state: StoreState, readable: ReadableEnd | None, *, may_go_on: bool
 ) -> tuple[StoreState, StoreState]:
     """The states by which missing entries, and entries behind the log's end, are judged.
 
     A clean store whose entries point to messages that an earlier recovery has cut is judged like a crashed
-    one. Entries of an incomplete commit are judged like entries that are being written.
+    one. Entries of an incomplete commit are judged like entries that are being written: the log `may_go_on`.
     """
-    if is_committing:
+    if may_go_on:
         return state, StoreState.LIVE
     has_cut = readable is not None and state is not StoreState.LIVE
     return (StoreState.CRASHED, StoreState.CRASHED) if has_cut else (state, state)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import pairwise
 
 import numpy as np
 
+from store_format.bookkeeping.settings import size_of_cut_file
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FileRun, file_run
 from store_format.consumequeue.listing import FOLDERS, is_queue_id
@@ -69,7 +71,7 @@ def checked_files(
 # ---- commitlog ---------------------------------------------------------------------------------------------
 
 
-def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
+def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
     """(the commitlog of the files that fit, the length that files should have, bytes of the others)"""
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
     files = sorted(
@@ -80,13 +82,16 @@ def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLo
         advice = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
         findings.add("info", empty.path, 0, "a file with content", "an empty last file", advice)
     size = _likely_size(files)
+    with suppress(CorruptStoreError):  # a bad store.json: a write reports the file
+        size = size_of_cut_file(root, _log_of(files, directories)) or size
     kept: list[StoreFile] = []
     unplaced = 0
     for file in files:
         reason = _misfit(file, kept[-1] if kept else None)
         if file.size != size:
             advice = "Restore the file: a broker refuses to start on this store (MappedFileQueue.doLoad)"
-            expected, found = f"a file of {size} bytes, like the others", f"{file.size} bytes"
+            whose = "like the others" if len(files) > 1 else "as in .rmqlog/store.json"
+            expected, found = f"a file of {size} bytes, {whose}", f"{file.size} bytes"
             findings.add("damage", file.path, min(file.size, size), expected, found, advice)
         elif reason is not None:
             advice = "Move away the file that does not belong to this log"
@@ -95,9 +100,13 @@ def usable_log(findings: Findings, directories: Sequence[str]) -> tuple[CommitLo
             kept.append(file)
         else:
             unplaced += file.size
-    starts = np.array([file.start for file in kept], np.int64)
-    stops = np.array([file.stop for file in kept], np.int64)
-    return CommitLog(tuple(kept), (), FileCache(), starts, stops, tuple(directories)), size, unplaced
+    return _log_of(kept, directories), size, unplaced
+
+
+def _log_of(files: Sequence[StoreFile], directories: Sequence[str]) -> CommitLog:
+    starts = np.array([file.start for file in files], np.int64)
+    stops = np.array([file.stop for file in files], np.int64)
+    return CommitLog(tuple(files), (), FileCache(), starts, stops, tuple(directories))
 
 
 def _likely_size(files: Sequence[StoreFile]) -> int:

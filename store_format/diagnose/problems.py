@@ -106,12 +106,14 @@ class Diagnosis(list[Problem]):
     """A list of all problems in the order of the checks.
 
     `summary` has the numbers of the commitlog, `verdict` is one sentence about all problems, and `root` is
-    the path of the store.
+    the path of the store. `is_checked` is False if the messages are in a DLedger commitlog, which is not
+    checked; `has_more` is True if a broker serves messages from other files, too.
     """
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
         super().__init__(problems)
         self.summary, self.root, self.verdict = summary, root, ""
+        self.is_checked, self.has_more = True, False
 
     def of(self, *severities: Severity) -> list[Problem]:
         """Returns the problems of these severities, for example `of("damage", "warning")`."""

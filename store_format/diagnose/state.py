@@ -140,11 +140,6 @@ def check_formats(findings: Findings, root: str) -> None:
             findings.add(
                 "info", f"{root}/{place}", 0, "consume queue files and JSON", what, advice, kind=place
             )
-    for entry in entries_of(findings, root):
-        if entry.name.startswith("dledger-"):
-            found = "a DLedger commitlog (enableDLegerCommitLog=true)"
-            advice = "It is not read"
-            findings.add("info", entry.path, 0, "a commitlog in commitlog/", found, advice, kind="dledger")
 
 
 def check_checkpoint(findings: Findings, root: str, summary: Summary, log_stop: int) -> None:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from enum import StrEnum
 
 from store_format.diagnose.problems import Diagnosis
+from store_format.read.served_elsewhere import DLEDGER
 
 _REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+_NOT_ALL = "; a broker may serve others, from files that are not read"
+_NOT_CHECKED = (
+    "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
+    "read"
+)
 
 
 class NextStep(StrEnum):
@@ -19,7 +25,15 @@ class NextStep(StrEnum):
 
 
 def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
-    """The sentence and the next step."""
+    """The sentence and the next step. A recovery refuses every DLedger store."""
+    if not diagnosis.is_checked:
+        return _NOT_CHECKED, NextStep.NOTHING
+    sentence, step = _sentence(diagnosis)
+    can_recover = not any(problem.found == DLEDGER for problem in diagnosis)
+    return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
+
+
+def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     summary = diagnosis.summary
     damages, warnings = diagnosis.of("damage"), diagnosis.of("warning")
     if not summary.files and not damages:
@@ -38,15 +52,16 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"damaged in {places}: {whole}, {lost}{_start(diagnosis)}", step
     if summary.cut_messages:
         return f"damaged before its end: {whole}{_start(diagnosis)}", NextStep.SALVAGE
+    whole += _NOT_ALL if diagnosis.has_more else ", none lost"
     if summary.state == "live":
-        return f"in use, and sound so far: {whole}, none lost", NextStep.AGAIN
+        return f"in use, and sound so far: {whole}", NextStep.AGAIN
     if summary.state == "crashed":
         start = _start(diagnosis) or "; a broker start will cut nothing"
-        return f"sound after a crash: {whole}, none lost{start}", NextStep.RECOVER
+        return f"sound after a crash: {whole}{start}", NextStep.RECOVER
     if warnings:
         count = f"{len(warnings):,} warning{'s' * (len(warnings) != 1)}"
-        return f"sound, with {count}: {whole}, none lost{_start(diagnosis)}", NextStep.RECOVER
-    return f"sound: {whole}, none lost; nothing has to be done", NextStep.NOTHING
+        return f"sound, with {count}: {whole}{_start(diagnosis)}", NextStep.RECOVER
+    return f"sound: {whole}; nothing has to be done", NextStep.NOTHING
 
 
 def _messages(count: int) -> str:

@@ -98,37 +98,32 @@ def is_named(path: str, descriptor: int) -> bool:
 class SharedLog:
     """The bytes that processes append in turn. The callers hold a FileLock around every method.
 
-    `end` is where this process has read to; `append` and `cut` work there.
+    The file is opened, and made if it is missing, by the first method.
     """
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.end = 0
         self._descriptor = -1
 
-    def is_replaced(self) -> bool:
-        """Whether the path names another file than at the last read, none, or a file that was cut in place by
-        another program, such as a copy of a backup; `read_new` then begins at 0."""
+    def is_named(self, size: int) -> bool:
+        """Whether the path still names the file that is open, and the file still has this size or more."""
         return (
-            self._descriptor < 0
-            or not is_named(self.path, self._descriptor)
-            or os.fstat(self._descriptor).st_size < self.end
+            self._descriptor >= 0
+            and is_named(self.path, self._descriptor)
+            and os.fstat(self._descriptor).st_size >= size
         )
 
-    def read_new(self, size_max: int) -> bytes:
-        """The bytes behind `end`; from the start of the file if the file was replaced.
+    def read(self, start: int, size_max: int) -> bytes:
+        """The bytes from `start` on.
 
         Raises CorruptStoreError for more than `size_max` bytes, and for anything but a regular file.
         """
-        if self.is_replaced():
-            self.close()
-            self._descriptor = open_or_create(self.path)
-        status = os.fstat(self._descriptor)
+        status = os.fstat(self._opened())
         if not stat.S_ISREG(status.st_mode):
             raise CorruptStoreError(self.path, 0, "a regular file", "something else")
-        if status.st_size - self.end > size_max:
+        if status.st_size - start > size_max:
             raise CorruptStoreError(self.path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
-        parts, position = [], self.end
+        parts, position = [], start
         with naming(self.path, "read"):
             while position < status.st_size and (
                 part := os.pread(self._descriptor, status.st_size - position, position)
@@ -137,31 +132,30 @@ class SharedLog:
                 position += len(part)
         return b"".join(parts)
 
-    def append(self, data: bytes) -> None:
-        """Writes the bytes at `end`, all or none. Raises StoreWriteError, for example on a full disk."""
+    def append(self, data: bytes, end: int) -> None:
+        """Writes the bytes behind the first `end`, all or none. Raises StoreWriteError on a full disk."""
         with naming(self.path, "write"):
-            done = os.pwrite(self._descriptor, data, self.end)
+            done = os.pwrite(self._opened(), data, end)
             if done < len(data):
-                os.ftruncate(self._descriptor, self.end)
+                os.ftruncate(self._descriptor, end)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        self.end += len(data)
 
-    def skip_to(self, end: int) -> None:
-        """Opens the file, whose first `end` bytes this process knows."""
-        self.close()
-        self._descriptor, self.end = open_or_create(self.path), end
-
-    def cut(self) -> None:
-        """Removes what is behind `end`."""
+    def cut(self, end: int) -> None:
+        """Removes what is behind the first `end` bytes."""
         with naming(self.path, "cut"):
-            os.ftruncate(self._descriptor, self.end)
+            os.ftruncate(self._opened(), end)
 
     def sync(self) -> None:
         """Waits until the appended bytes are on the disk."""
         with naming(self.path, "sync"):
-            os.fdatasync(self._descriptor)
+            os.fdatasync(self._opened())
+
+    def _opened(self) -> int:
+        if self._descriptor < 0:
+            self._descriptor = open_or_create(self.path)
+        return self._descriptor
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._descriptor, self.end = -1, 0
+        self._descriptor = -1

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from threading import Lock
-from types import TracebackType
 from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreWriteError
@@ -169,9 +168,7 @@ class WritableFile:
     def __enter__(self) -> WritableFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         self.close()
 
 
@@ -206,10 +203,10 @@ class FileWrites:
         self._opened[path] = status.st_dev, status.st_ino
         return WritableFile(path, descriptor, status.st_size)
 
-    def open_full(self, path: str, size: int) -> tuple[WritableFile, bool]:
-        """Opens a file of `size` bytes. Returns the file and whether it was created, with `size` zero bytes.
+    def open_full(self, path: str, size: int, *, extend: bool = False) -> tuple[WritableFile, bool]:
+        """Opens a file of `size` bytes. Returns it and whether it was created. New bytes are zeros.
 
-        An empty file, which a crash can leave, is extended. Raises CorruptStoreError for any other size.
+        Extends an empty file, which a crash can leave; with `extend` a short one. Raises CorruptStoreError.
         """
         try:
             file = self.open(path)
@@ -217,7 +214,7 @@ class FileWrites:
             if not isinstance(error.__cause__, FileNotFoundError):
                 raise
             return self.create(path, size), True
-        if file.size == 0 and size:
+        if file.size < size and (extend or not file.size):
             with naming(path, "extend"):
                 os.ftruncate(file.fileno(), size)
             file.size = size
@@ -296,7 +293,7 @@ class FileWrites:
             replaced = _status(path)
             if is_good and replaced is not None:
                 os.rename(path, f"{path}.bak")
-                self._opened.pop(path, None)
+                self._opened = {k: v for k, v in self._opened.items() if k not in (path, f"{path}.bak")}
                 self.sync_directory(os.path.dirname(path))
         self.write_whole(path, data, like=replaced or _status(f"{path}.bak"))
         self.sync_directory(os.path.dirname(path))

@@ -19,7 +19,6 @@ from store_format.follow.fingerprint import Signs
 from store_format.follow.log_tail import near_end, read_head
 from store_format.read.snapshot import take_queue
 from store_format.read.store import Store
-from store_format.search.by_key import stands_at
 
 WORD_SIZE = 8  # total size and magic code of a message; all zeros where none was written
 _MARGIN_SIZE = 16 << 20  # bytes of the log for which a broker may not have written queue entries yet
@@ -75,7 +74,7 @@ def _place_of_queue(store: Store, log: CommitLog, state: StoreState) -> int:
         )
         _, units = read_slice(newest.piece(max(behind.start - 1, newest.min_offset), behind.start))
         place = int(units[0]["physical_offset"]) if len(units) else -1
-        return place if stands_at(log, place) else -1
+        return place if log.has_message_at(place) else -1
     except StoreError:  # retention took a file meanwhile
         return -1
 

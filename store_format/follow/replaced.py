@@ -93,6 +93,35 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     )
 
 
+def physical_offset_before(queue: Queue, offset: int) -> int | None:
+    """The physical offset of the message before a queue offset; None without a message or a consume queue."""
+    if queue.scanned is not None or not queue.min_offset < offset <= queue.max_offset:
+        return None
+    last = last_physical_offset(queue.range) if offset == queue.max_offset else -1
+    found = last if last >= 0 else _physical_offset(queue.range, offset - 1)
+    return None if found is None or found < 0 else found
+
+
+def replaced_since(queue: Queue, offset: int, physical_offset: int) -> Replaced | None:
+    """How the queue was replaced since the message before `offset` was at `physical_offset`.
+
+    None if the message is still there, or if nothing can tell: retention deleted it, or its entry cannot be
+    read.
+    """
+    bounds = queue.range.bounds
+    if queue.scanned is not None or bounds is None or offset <= queue.min_offset:
+        return None
+    is_there = offset <= queue.max_offset
+    if is_there and physical_offset_before(queue, offset) in (physical_offset, None):
+        return None
+    first = bounds.first_physical_offset
+    if first < 0:  # the entry does not say where its message is
+        first = _physical_offset(queue.range, queue.min_offset) or -1
+    if first > physical_offset:
+        return Replaced(offset, queue.min_offset)
+    return Replaced(offset, None) if is_there else None
+
+
 def last_physical_offset(queue: QueueRange) -> int:
     """The physical offset of the last message; -1 without one, or if only the queue's files could tell."""
     if queue.extra:

@@ -214,8 +214,9 @@ def _put(
 
 
 def _time_diff(timestamp: int, begin: int) -> int:
-    """Whole seconds after `begin`, in [0, 2^31); 0 without a begin."""
-    return min(max((timestamp - begin) // 1000, 0), _INT_MAX) if begin > 0 else 0
+    """Whole seconds after `begin`, in [0, 2^31); 0 without a begin. The difference wraps as a Java long."""
+    wrapped = (timestamp - begin + (1 << 63)) % (1 << 64) - (1 << 63)
+    return min(max(wrapped // 1000, 0), _INT_MAX) if begin > 0 else 0
 
 
 def _insert(

@@ -3,6 +3,10 @@
 
 With this order a half-written file can be rewound to an earlier header: every unit that a slot points to has
 its predecessor on disk, so the chains can be followed back to the earlier units.
+
+A new file gets its header before its slots. A broker that recovers the store deletes an index file whose end
+time is behind the checkpoint's (IndexService.load). It would keep a file without a header, and link its own
+entries to the units that the slots point to.
 """
 
 from __future__ import annotations
@@ -45,6 +49,7 @@ class IndexFiles:
         self._files = files
         self._state = after or _last_state(directory, geometry)
         self._file: WritableFile | None = None
+        self._is_new = False  # whether the open file was created here
         self._written: IndexState | None = None  # the state of the open file with all units written so far
 
     @property
@@ -79,6 +84,7 @@ class IndexFiles:
                 f"{self._directory}/{update.name}", self._geometry.file_size
             )
             self._files.sync_directory(self._directory)
+            self._is_new = True
         elif self._file is None:
             self._file = self._files.open(f"{self._directory}/{update.name}")
         if len(update.units):
@@ -92,9 +98,15 @@ class IndexFiles:
             with file:
                 self._files.sync(file)
                 assert self._written is not None
+                header = self._written.header.to_bytes()
+                if self._is_new:
+                    file.write(0, header)
+                    self._files.sync(file)
                 self._written.slots.write(file)
-                file.write(0, self._written.header.to_bytes())
+                if not self._is_new:
+                    file.write(0, header)
                 self._files.sync(file)
+            self._is_new = False
 
     def close(self) -> None:
         """Completes the last file."""

@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import flat_bytes, without_nulls
+from store_format.arrays.ranges import flat_bytes, is_valid, without_nulls
 from store_format.java.text import decode_utf8
 
 _BASE = 31
@@ -43,10 +43,12 @@ def tags_code_many(tags: pa.Array) -> NDArray[np.int64]:
 
 def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
     """Returns `java_hash` of each element of a (large) string array or binary array of UTF-8; 0 for null."""
-    data, ends = flat_bytes(without_nulls(strings))
     if not kernels.worth(len(strings)):
+        data, ends = flat_bytes(strings)
         texts = (decode_utf8(data[start:stop].tobytes()) for start, stop in pairwise(ends.tolist()))
-        return np.fromiter(map(java_hash, texts), np.int32, len(strings))
+        found = np.fromiter(map(java_hash, texts), np.int32, len(strings))
+        return np.where(is_valid(strings), found, np.int32(0))  # a null may cover bytes
+    data, ends = flat_bytes(without_nulls(strings))
     hashes = np.empty(len(strings), np.int64)
     if kernels.hashes.java_hashes(data, ends, hashes):
         for i in np.flatnonzero(hashes == kernels.hashes.MALFORMED).tolist():

@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 
 from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.java.text import decode_utf8
+from store_format.message.columns import TIMESTAMP_TYPE
 from store_format.message.hosts import format_hosts, offset_msg_ids
 from store_format.message.locate import Units
 from store_format.message.property_table import PropertyTable
@@ -28,8 +29,6 @@ from store_format.names import (
     is_retry_topic,
     normal_topic,
 )
-
-TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 
 _STRING = pa.string()
 _CONSTANT_ROWS = 1 << 16

@@ -132,7 +132,7 @@ def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
 def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
     found = PartArrays.of(len(refs))
     outputs = [getattr(found, name) for name in PartArrays.__slots__]
-    if kernels.worth(len(refs)):
+    if kernels.worth(len(refs), only_checked=not verify_crc):
         kernels.units.locate(
             refs.buffer,
             refs.base,

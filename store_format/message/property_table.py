@@ -12,7 +12,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.arrays.ranges import PADDING, from_parts, gather_ranges, mapped_array, new_array
+from store_format.arrays.ranges import PADDING, array_of, from_parts, gather_ranges, mapped_array, new_array
 from store_format.java.text import decode_utf8
 from store_format.message.properties import decode_properties
 from store_format.names import KEYS, UNIQ_KEY
@@ -123,7 +123,8 @@ class PropertyTable:
     def values(self, name: str) -> pa.StringArray:
         """Returns the value of a property for each message; null if absent."""
         if self._rows is not None:
-            return pa.array([row.get(name) for row in self._rows], pa.string())
+            texts = (row.get(name) for row in self._rows)
+            return array_of([None if text is None else text.encode() for text in texts], pa.string())
         at, size = self._found(name)  # which may replace the buffer
         return gather_ranges(self._buffer, at, size, pa.string())
 

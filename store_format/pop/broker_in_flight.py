@@ -48,7 +48,7 @@ _log = logging.getLogger(__name__)
 
 _Ints = NDArray[np.int64]
 
-_COLUMNS = ("queueId", "queueOffset", "body", TAGS, REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
+_COLUMNS = ("queueId", "queueOffset", "physicalOffset", "body", TAGS, REAL_TOPIC, REAL_QID, TIMER_OUT_MS)
 _MESSAGES_PER_READ = 1 << 13
 _TIME_MAX = 1 << 62
 _REVIVE_QUEUES = range(1 << 10)  # a record elsewhere is not a broker's
@@ -60,8 +60,8 @@ class BrokerInFlight:
 
     `topic` is the topic that was popped; `flag` tells whether the queue is one of `topic` (0) or of the
     group's pop retry topic for it (1, or 2 for version 2). `revive_topic` and `revive_queue_id` are where the
-    record is delivered, and where the acks of its messages must go. `is_waiting`: the timer has not delivered
-    the record yet.
+    record is delivered, and where the acks of its messages must go. `physical_offset` is the place of the
+    record in the commitlog. `is_waiting`: the timer has not delivered the record yet.
     """
 
     record: BrokerCheckPoint
@@ -69,6 +69,7 @@ class BrokerInFlight:
     flag: int
     revive_topic: str
     revive_queue_id: int
+    physical_offset: int
     is_waiting: bool = False
 
     @property
@@ -138,6 +139,7 @@ class _Place:
     revive_topic: str
     revive_queue_id: int
     text: str
+    physical_offset: int
     is_waiting: bool = False
 
 
@@ -176,7 +178,13 @@ class _Merge:
                 topic, flag = normal_topic(record.topic, record.group)
                 found.append(
                     BrokerInFlight(
-                        merged, topic, flag, place.revive_topic, place.revive_queue_id, place.is_waiting
+                        merged,
+                        topic,
+                        flag,
+                        place.revive_topic,
+                        place.revive_queue_id,
+                        place.physical_offset,
+                        place.is_waiting,
                     )
                 )
         return sorted(found, key=lambda each: (each.revive_topic, each.revive_queue_id))
@@ -192,7 +200,7 @@ def _delivered(store: Store, queues: Sequence[Queue]) -> Iterator[_Batch]:
     for queue, piece in pieces:
         for rows in _rows(queue, piece.start):
             yield [
-                (_place(queue.topic, queue.queue_id, queue, row["queueOffset"]), row[TAGS], row["body"])
+                (_place(queue.topic, queue.queue_id, queue, row), row[TAGS], row["body"])
                 for row in rows.to_pylist()
             ]
 
@@ -238,15 +246,16 @@ def _record_of(
     if real_id is None:
         return
     if topic is not None and topic.startswith(REVIVE_PREFIX) and real_id in _REVIVE_QUEUES:
-        tag, body, offset = row[TAGS], row["body"], row["queueOffset"]
+        tag, body = row[TAGS], row["body"]
         assert isinstance(body, bytes)
-        assert isinstance(offset, int)
-        yield _place(topic, real_id, queue, offset), None if tag is None else str(tag), body
+        yield _place(topic, real_id, queue, row), None if tag is None else str(tag), body
 
 
-def _place(topic: str, queue_id: int, queue: Queue, offset: int) -> _Place:
-    path = f"{queue.store.path}: {queue.topic}-{queue.queue_id}, message {offset}"
-    return _Place(topic, queue_id, path, is_waiting=queue.topic == TIMER_TOPIC)
+def _place(topic: str, queue_id: int, queue: Queue, row: dict[str, object]) -> _Place:
+    path = f"{queue.store.path}: {queue.topic}-{queue.queue_id}, message {row['queueOffset']}"
+    physical = row["physicalOffset"]
+    assert isinstance(physical, int)
+    return _Place(topic, queue_id, path, physical, is_waiting=queue.topic == TIMER_TOPIC)
 
 
 # ---- the timer wheel ---------------------------------------------------------------------------------------
@@ -299,12 +308,10 @@ def _messages_of(store: Store, queue: Queue, units: NDArray[np.void]) -> Iterato
         for each in damaged:
             _log.warning("%s: a timer message is skipped: %s", store.path, each.error)
         tags, topics, queue_ids = messages.properties(TAGS, REAL_TOPIC, REAL_QID)
-        rows = zip(
+        names = TAGS, "body", "queueOffset", "physicalOffset", REAL_TOPIC, REAL_QID
+        columns = (
             tags.to_pylist(), messages.messages.body.to_pylist(), messages.queue_offsets.tolist(),
-            topics.to_pylist(), queue_ids.to_pylist(), strict=True,
+            messages.physical_offsets.tolist(), topics.to_pylist(), queue_ids.to_pylist(),
         )  # fmt: skip
-        yield [
-            each
-            for tag, body, offset, topic, queue_id in rows
-            for each in _record_of(queue, topic, queue_id, {TAGS: tag, "body": body, "queueOffset": offset})
-        ]
+        rows = (dict(zip(names, values, strict=True)) for values in zip(*columns, strict=True))
+        yield [each for row in rows for each in _record_of(queue, row[REAL_TOPIC], row[REAL_QID], row)]

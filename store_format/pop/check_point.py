@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from store_format.pop.records import PointKey
+
+
+class Entry(NamedTuple):
+    """An entry of a consume queue: its queue offset, and the physical offset of the message it leads to."""
+
+    offset: int
+    physical_offset: int
 
 
 @dataclass(slots=True)
@@ -15,7 +22,8 @@ class CheckPoint:
 
     The messages are invisible until `visible_at`. `owner` is the consumer that got them. `origin` is (broker
     name, revive queue id) if a broker handed them out; `taken` are then the bits that it had acknowledged,
-    and `suspend` says that the messages come again with the same reconsumeTimes.
+    and `suspend` says that the messages come again with the same reconsumeTimes. `again` is for one message
+    that cannot be stored again: how often it was delivered from its own place; 0 for all others.
     """
 
     flag: int
@@ -29,6 +37,7 @@ class CheckPoint:
     acked: int = 0
     taken: int = 0
     suspend: bool = False
+    again: int = 0
 
     @property
     def key(self) -> PointKey:
@@ -54,6 +63,10 @@ class CheckPoint:
         free = ~self.acked
         return self.offsets[(free & -free).bit_length() - 1]
 
+    def has(self, position: int, held: int = 0) -> bool:
+        """Whether the message at the position is not acknowledged, and is not one of the bits `held`."""
+        return 0 <= position < len(self.offsets) and not (self.acked | held) >> position & 1
+
     def unacked(self) -> Iterator[int]:
         """The offsets that are not acknowledged, ascending."""
         return (offset for bit, offset in enumerate(self.offsets) if not self.acked >> bit & 1)
@@ -61,15 +74,26 @@ class CheckPoint:
 
 @dataclass(slots=True)
 class QueueState:
-    """One queue: the next offset to hand out, and what is in flight by (first offset, pop time)."""
+    """One queue: the next offset to hand out, and what is in flight by (first offset, pop time).
+
+    `witness` is the entry of a message that the queue had: by it the queue of a topic that was created again
+    is known (`store_format.pop.witness`).
+    """
 
     next_offset: int
+    witness: Entry | None = None
     check_points: dict[tuple[int, int], CheckPoint] = field(default_factory=dict)
 
     @property
     def lowest(self) -> int:
         """The lowest offset that is not acknowledged: what consumerOffset.json has while pop is ours."""
         return min((each.lowest for each in self.check_points.values()), default=self.next_offset)
+
+    def free_pop_time(self, start: int, pop_time: int) -> int:
+        """The pop time for a new check point: the next ms that no check point with this offset has."""
+        while (start, pop_time) in self.check_points:
+            pop_time += 1
+        return pop_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +117,7 @@ def as_json(point: CheckPoint) -> dict[str, Any]:  # Any: JSON
         "acked": hex(point.acked),
         "taken": hex(point.taken),
         **({"suspend": True} if point.suspend else {}),
+        **({"again": point.again} if point.again else {}),
     }
 
 
@@ -112,4 +137,15 @@ def from_json(each: Mapping[str, Any]) -> CheckPoint:
         int(each["acked"], 16),
         int(each["taken"], 16),
         each.get("suspend", False),
+        each.get("again", 0),
     )
+
+
+def bits_of(positions: Sequence[int]) -> int | None:
+    """The bits of these positions; None for (), which stands for all."""
+    if not positions:
+        return None
+    found = 0
+    for each in positions:
+        found |= 1 << each
+    return found

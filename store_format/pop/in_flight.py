@@ -7,21 +7,24 @@ popped, the broker's check points and acks count, and consumerOrderInfo.json for
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import config_path
 from store_format.metadata.read_state import read_order_infos, read_request_modes, read_timer_metrics
 from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
-from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, normal_topic, pop_retry_topic
+from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic, pop_retry_topic
 from store_format.pop.broker_in_flight import read_broker_in_flight
 from store_format.pop.log import in_flight_directory, in_flight_logs, read_in_flight
 from store_format.pop.order_info import consumed_count, is_acknowledged
-from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopState
+from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
+from store_format.pop.witness import is_of_new_topic, is_set_since
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -38,7 +41,8 @@ class InFlight:
 
     `topic` is the topic of the queue: the popped topic, or a retry topic of pop. `owner` is the consumer, if
     known. `source` is `rmqlog` or `broker`. `earlier` are the deliveries of each message before this one that
-    its `reconsumeTimes` does not count; only a group that pops in order has them.
+    its `reconsumeTimes` does not count; only a group that pops in order has them, and messages that cannot be
+    stored again.
     """
 
     group: str
@@ -85,8 +89,11 @@ def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgre
     progress = PopProgress()
     for topic, modes in (read_request_modes(store.path) or {}).items():
         progress.pairs |= {(group, topic) for group, mode in modes.items() if mode.mode == "POP"}
-    for pair in in_flight_logs(store.path):
-        _add_log(progress, store.path, pair)
+    opened = ((pair, _open_state(progress, store, pair)) for pair in in_flight_logs(store.path))
+    states = {pair: state for pair, state in opened if state is not None}
+    queues = _queues_of(store, states)
+    for pair, state in states.items():
+        _add_state(progress, pair, state, _new_queues(store, pair, state, queues))
     for pair, infos in _by_pair(read_order_infos(store.path) or {}):
         if pair not in progress.ours:
             progress.pairs.add(pair)
@@ -99,37 +106,69 @@ def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgre
     return progress
 
 
-def _add_log(progress: PopProgress, root: str, pair: Pair) -> None:
+def _open_state(progress: PopProgress, store: Store, pair: Pair) -> PopState | None:
+    """The state of an in-flight log that counts; None if it is closed or cannot be read."""
     group, topic = pair
     try:
-        state = read_in_flight(in_flight_directory(root, group, topic))
+        state = read_in_flight(in_flight_directory(store.path, group, topic))
     except StoreError as error:
         _log.warning("group %s, topic %s: what is in flight is unknown: %s", group, topic, shown(str(error)))
         progress.unknown.add(pair)
         progress.pairs.add(pair)
-        return
+        return None
     if state is None:
-        return
+        return None
     progress.pairs.add(pair)
     if state.is_closed:
-        return
+        return None
     progress.ours.add(pair)
-    _add_state(progress, pair, state)
+    return state
 
 
-def _add_state(progress: PopProgress, pair: Pair, state: PopState) -> None:
+def _queues_of(store: Store, states: Mapping[Pair, PopState]) -> Mapping[QueueKey, QueueRange]:
+    """The queues of these states that can be read; {} without consume queues."""
+    topics = {queue_topic(*pair, flag) for pair, state in states.items() for flag, _ in state.queues}
+    return store.snapshot(topics.__contains__).queues if topics and store.has_consume_queues else {}
+
+
+def _new_queues(
+    store: Store, pair: Pair, state: PopState, queues: Mapping[QueueKey, QueueRange]
+) -> dict[PopQueue, int]:
+    """The queues whose topic was created again since, and the offset at which the group begins there.
+
+    The next consumer that opens the topic forgets what the log has of them.
+    """
+    new: dict[PopQueue, int] = {}
+    offsets: Mapping[QueueKey, int] | None = None
+    for queue, known in state.queues.items():
+        key = queue_topic(*pair, queue[0]), queue[1]
+        there = queues.get(key)
+        if there is not None and known.witness is not None and is_of_new_topic(there, known.witness):
+            offsets = read_group_offsets(store.path, pair[0]) if offsets is None else offsets
+            in_file = offsets.get(key, -1)
+            new[queue] = in_file if is_set_since(in_file, state.mirrored.get(queue)) else there.min_offset
+    return new
+
+
+def _add_state(progress: PopProgress, pair: Pair, state: PopState, new: Mapping[PopQueue, int]) -> None:
+    """`new` are the queues of a new topic, see `_new_queues`."""
     group, popped = pair
     for (flag, queue_id), queue in state.queues.items():
-        progress.next_offsets[group, queue_topic(group, popped, flag), queue_id] = queue.next_offset
+        offset = new.get((flag, queue_id), queue.next_offset)
+        progress.next_offsets[group, queue_topic(group, popped, flag), queue_id] = offset
     for point in state.check_points():
+        if (point.flag, point.queue_id) in new:
+            continue
         topic = queue_topic(group, popped, point.flag)
         offsets = tuple(point.unacked())
         progress.add(
             InFlight(
-                group, topic, point.queue_id, offsets, point.pop_time, point.visible_at, OURS, point.owner
+                group, topic, point.queue_id, offsets, point.pop_time, point.visible_at, OURS, point.owner,
+                earlier=max(point.again - 1, 0),
             )
-        )
-    _add_batches(progress, pair, state.order.batches, OURS)
+        )  # fmt: skip
+    batches = {each: info for each, info in state.order.batches.items() if (TOPIC, each) not in new}
+    _add_batches(progress, pair, batches, OURS)
 
 
 def _add_batches(progress: PopProgress, pair: Pair, batches: dict[int, OrderInfo], source: str) -> None:

@@ -15,13 +15,15 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.errors import CorruptStoreError, OptionError, StoreWriteError
+from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import entry_names, read_bytes
 from store_format.files.shared_log import FileLock, SharedLog
 from store_format.files.status import is_directory
 from store_format.files.write import FileWrites
 from store_format.message.encode_parts import TOPIC_V1_LENGTH_MAX
-from store_format.pop.records import MAGIC, frame, frames
+from store_format.pop.records import MAGIC, frame
+from store_format.pop.replay import LogReplay
+from store_format.pop.snapshot import snapshot
 from store_format.pop.state import PopState
 
 _log = logging.getLogger(__name__)
@@ -62,14 +64,9 @@ def in_flight_logs(root: str) -> list[tuple[str, str]]:
 
 def read_in_flight(directory: str) -> PopState | None:
     """The state as of now, without a lock and without a change of any file; None without a log."""
-    path = f"{directory}/{LOG_NAME}"
-    data = read_bytes(path, _SIZE_MAX)
-    if not data or not has_magic(data, path):
-        return None
-    state = PopState()
-    for position, records in frames(data[len(MAGIC) :]):
-        state.replay(records, path, len(MAGIC) + position)
-    return state
+    replay = LogReplay(f"{directory}/{LOG_NAME}")
+    replay.take(read_bytes(replay.path, _SIZE_MAX) or b"")
+    return replay.state if replay.end else None
 
 
 class _Job(Generic[_T]):
@@ -98,8 +95,7 @@ class InFlightLog:
         self._sync, self._lock_timeout = sync, lock_timeout
         self._lock = FileLock(f"{directory}/lock")
         self._file = SharedLog(f"{directory}/{LOG_NAME}")
-        self._state: PopState | None = None
-        self._snapshot_size = 0
+        self._replay: LogReplay | None = None
         self._turn = threading.Lock()
         self._jobs_lock = threading.Lock()
         self._jobs: list[_Job[Any]] = []  # Any: each has its own result
@@ -127,7 +123,7 @@ class InFlightLog:
     def close(self) -> None:
         """Closes the files; the next `run` opens them again."""
         with self._turn:
-            self._state = None
+            self._replay = None
             self._file.close()
             self._lock.close()
 
@@ -135,19 +131,16 @@ class InFlightLog:
         is_new = False
         try:
             with self._lock_made().exclusive(self._lock_timeout):
-                state = self._caught_up()
+                replay = self._caught_up()
                 for job in jobs:
-                    state = self._run_one(job, state)
-                if state.journal:
-                    records = bytes(state.journal)
-                    state.journal.clear()
-                    self._file.append(frame(records))
-                    self._compact(state)
+                    replay = self._run_one(job, replay)
+                if replay.state.journal:
+                    self._append(replay)
                     is_new = True
             if self._sync and is_new:
                 self._file.sync()
         except BaseException as error:
-            self._state = None  # it may have changes that the file lacks
+            self._replay = None  # its state may have changes that the file lacks
             for job in jobs:
                 job.error = job.error or error
             raise
@@ -155,22 +148,23 @@ class InFlightLog:
             for job in jobs:
                 job.is_done = True
 
-    def _run_one(self, job: _Job[Any], state: PopState) -> PopState:
+    def _run_one(self, job: _Job[Any], replay: LogReplay) -> LogReplay:
         """Runs one change. If it raises, the state is made again, without what it changed."""
+        state = replay.state
         mark = len(state.journal)
         try:
             job.result = job.change(state)
         except Exception as error:
             job.error = error
             if len(state.journal) == mark:
-                return state
+                return replay
             records = bytes(state.journal[:mark])
-            self._state = None
-            state = self._caught_up()
+            self._replay = None
+            replay = self._caught_up()
             if records:
-                state.replay(records, self._file.path, self._file.end)
-                state.journal += records
-        return state
+                replay.state.replay(records, self._file.path, replay.end)
+                replay.state.journal += records
+        return replay
 
     def _lock_made(self) -> FileLock:
         if not is_directory(self.directory):
@@ -178,61 +172,65 @@ class InFlightLog:
             FileWrites(sync=self._sync).make_directories(root, OWN_DIRECTORY, *rest.split("/"))
         return self._lock
 
-    def _caught_up(self) -> PopState:
-        """The state with what other processes appended. Cuts what a killed process left torn."""
-        if self._state is None:
+    def _caught_up(self) -> LogReplay:
+        """The state with what other processes appended.
+
+        A file that was changed below what this process knew is read again from the start: another process
+        has cut damage there and gone on, or another program has written an older copy into it. So all
+        processes have the state that the file has. What is no whole frame is cut.
+        """
+        replay, start, data = self._replay, 0, b""
+        if replay is not None and self._file.is_named(replay.end):
+            start = replay.start
+            data = self._file.read(start, _SIZE_MAX)
+            if not replay.take(data):
+                _log.warning(
+                    "%s was changed by another program, or another process has removed damaged records; it "
+                    "is read again, and messages may be delivered again",
+                    self._file.path,
+                )
+                replay = None
+        else:
             self._file.close()
-        elif self._file.is_replaced():
-            self._state = None
-            self._file.close()
-        data = self._file.read_new(_SIZE_MAX)
-        state = self._state
-        if state is None:
-            state, self._snapshot_size = PopState(), 0
-            if has_magic(data, self._file.path):
-                data, self._file.end = data[len(MAGIC) :], len(MAGIC)
-            else:
-                data = b""
-                self._file.append(MAGIC)
-        start = self._file.end
-        for position, records in frames(data):
-            self._file.end = start + position
-            state.replay(records, self._file.path, self._file.end)
-            self._snapshot_size = self._snapshot_size or self._file.end
-        left = start + len(data) - self._file.end if data else 0
-        if left:
+            replay = None
+        if replay is None:
+            replay, start = LogReplay(self._file.path), 0
+            data = self._file.read(start, _SIZE_MAX)
+            replay.take(data)
+        self._repair(replay, start + len(data))
+        self._replay = replay
+        return replay
+
+    def _repair(self, replay: LogReplay, size: int) -> None:
+        """Makes the file end where the replay ends, so that a frame can be appended."""
+        if size > replay.end > 0:
             _log.warning(
                 "%s: the last %d bytes, from byte %d on, are no whole record and are removed; messages that "
                 "they name may be delivered again",
-                self._file.path, left, self._file.end,
+                self._file.path, size - replay.end, replay.end,
             )  # fmt: skip
-            self._file.cut()
-        self._state = state
-        return state
+            self._file.cut(replay.end)
+        if not replay.end:
+            self._file.append(MAGIC, 0)
+            replay.wrote(MAGIC)
+        if replay.is_old:
+            self._rewrite(replay)
 
-    def _compact(self, state: PopState) -> None:
-        """Replaces a long file by one with a snapshot of the state, under the lock."""
-        if self._file.end < max(_COMPACT_SIZE, _COMPACT_FACTOR * self._snapshot_size):
-            return
-        data = MAGIC + frame(state.snapshot())
-        try:
-            FileWrites(sync=self._sync).replace(self._file.path, data)
-        except StoreWriteError as error:
-            _log.warning("%s: cannot be made shorter for now: %s", self._file.path, error)
-            self._snapshot_size = self._file.end
-            return
-        self._snapshot_size = len(data)
-        self._file.skip_to(len(data))
+    def _append(self, replay: LogReplay) -> None:
+        data = replay.framed(bytes(replay.state.journal))
+        replay.state.journal.clear()
+        self._file.append(data, replay.end)
+        replay.wrote(data)
+        if replay.end >= max(_COMPACT_SIZE, _COMPACT_FACTOR * replay.snapshot_size):
+            try:
+                self._rewrite(replay)
+            except StoreWriteError as error:
+                _log.warning("%s: cannot be made shorter for now: %s", self._file.path, error)
+                replay.snapshot_size = replay.end
 
-
-def has_magic(data: bytes, path: str) -> bool:
-    """Whether the data begins as an in-flight log; False for the torn beginning that a kill leaves.
-
-    Raises CorruptStoreError for other data.
-    """
-    if not MAGIC.startswith(data[: len(MAGIC)]):
-        raise CorruptStoreError(
-            path, 0, f"the bytes {MAGIC.hex()}",
-            f"{data[: len(MAGIC)].hex()}; remove the file: messages in flight are then delivered again",
-        )  # fmt: skip
-    return len(data) >= len(MAGIC)
+    def _rewrite(self, replay: LogReplay) -> None:
+        """Replaces the file by one with a snapshot of the state, under the lock."""
+        data = MAGIC + frame(snapshot(replay.state))
+        FileWrites(sync=self._sync).replace(self._file.path, data)
+        replay.rewrote(data)
+        self._file.close()

@@ -13,7 +13,7 @@ from typing import Any
 
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
-from store_format.pop.check_point import CheckPoint, QueueState
+from store_format.pop.check_point import CheckPoint, Entry, QueueState
 from store_format.pop.records import PointKey
 
 Digest = int  # of a batch; 0 without one
@@ -107,8 +107,11 @@ class OrderState:
         pop_time: int,
         invisible_ms: int,
         attempt_id: str | None = None,
+        physical_offset: int = -1,
     ) -> OrderInfo:
         """Hands out the messages at these ascending offsets of a queue that is not blocked.
+
+        `physical_offset` is that of the last message, -1: unknown.
 
         The batch's pop time is later than that of the batch before, so that no old handle fits the new batch.
         """
@@ -123,7 +126,7 @@ class OrderState:
             now_ms=pop_time,
             attempt_id=attempt_id,
         )
-        self._note("order", act="pop", queue=queue_id, batch=_as_json(info))
+        self._note("order", act="pop", queue=queue_id, batch=_as_json(info), physical=physical_offset)
         return info
 
     def acknowledge(self, queue_id: int, offset: int, pop_time: int) -> bool:
@@ -204,7 +207,10 @@ class OrderState:
                 info = self.batches[queue_id] = _from_json(values["batch"])
                 self._queues.setdefault((0, queue_id), QueueState(max(order_info.next_offset(info), 0)))
             if act == "pop":
+                last = self.batches[queue_id].offsets[-1]
                 self._totals["popped"] += len(self.batches[queue_id].offsets)
+                if values.get("physical", -1) >= 0:
+                    self._queues[0, queue_id].witness = Entry(last, values["physical"])
             return
         info = self.batches[queue_id]
         if act == "ack":

@@ -6,8 +6,8 @@ import os
 
 from store_format.files.read import open_descriptor
 from store_format.files.shared_log import is_named
-from store_format.pop.log import LOG_NAME, has_magic
-from store_format.pop.records import MAGIC, frames
+from store_format.pop.log import LOG_NAME
+from store_format.pop.replay import LogReplay
 from store_format.pop.state import PopState
 
 
@@ -16,10 +16,9 @@ class InFlightReader:
 
     def __init__(self, directory: str) -> None:
         self.path = f"{directory}/{LOG_NAME}"
-        self._state = PopState()
+        self._replay = LogReplay(self.path)
         # The file stays open, so that no other file gets its inode.
         self._descriptor = -1
-        self._end = 0
 
     def look(self) -> PopState | None:
         """The state as of now; None without a log. The caller does not change it, and keeps no part of it.
@@ -32,24 +31,21 @@ class InFlightReader:
                 self._descriptor = open_descriptor(self.path)
             except FileNotFoundError:
                 return None
+        if not self._take():  # what a killed process left torn was cut, or damage
+            self._replay = LogReplay(self.path)
+            self._take()
+        return self._replay.state if self._replay.end else None
+
+    def _take(self) -> bool:
         size = os.fstat(self._descriptor).st_size
-        if size < self._end:  # what a killed process left torn was cut
-            self._state, self._end = PopState(), 0
-        data = _read(self._descriptor, self._end, size)
-        if not self._end:
-            if not has_magic(data, self.path):
-                return None
-            data, self._end = data[len(MAGIC) :], len(MAGIC)
-        start = self._end
-        for position, records in frames(data):
-            self._end = start + position
-            self._state.replay(records, self.path, self._end)
-        return self._state
+        return size >= self._replay.end and self._replay.take(
+            _read(self._descriptor, self._replay.start, size)
+        )
 
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
-        self._state, self._descriptor, self._end = PopState(), -1, 0
+        self._replay, self._descriptor = LogReplay(self.path), -1
 
 
 def _read(descriptor: int, start: int, stop: int) -> bytes:

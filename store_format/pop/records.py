@@ -1,7 +1,13 @@
 """The records of the in-flight log: frames of records, little-endian.
 
-A frame is the length of its records (u32), their CRC32 (u32) and the records. It holds all changes of one
-moment and counts as a whole or not at all. Records of every hand-out have fixed layouts, the others are JSON.
+A frame holds all changes of one moment, and counts as a whole or not at all. It is the length of its records
+(u32), the records, and a checksum (u32): the CRC32 of the length and the records, begun with the four bytes
+before the frame. These are the checksum of the frame before, so a checksum depends on everything before it:
+a process that finds the same four bytes again has read the same log. Records of every hand-out have fixed
+layouts, the others are JSON.
+
+Version 1 is read too, and was written before: a frame was the length, the CRC32 of the records, and the
+records.
 """
 
 from __future__ import annotations
@@ -14,15 +20,18 @@ from zlib import crc32
 
 from store_format.errors import CorruptStoreError
 
-MAGIC = b"rmqpop1\n"
-HAND_OUT, ACK, CHANGE, RENEW, SKIP, NOTE = range(1, 7)
+MAGIC, MAGIC_1 = b"rmqpop2\n", b"rmqpop1\n"
+HAND_OUT_1, ACK, CHANGE, RENEW, SKIP, NOTE, HAND_OUT = range(1, 8)  # HAND_OUT_1: without a physical offset
 COUNT_MAX = 1 << 24  # messages of one check point
+CHECKSUM_SIZE = 4
 
 PointKey = tuple[int, int, int, int]  # flag, queue id, first offset, pop time: the name of a check point
 
-_FRAME = struct.Struct("<II")
-# kind, flag, queue id, start, pop time, invisible ms, next offset, messages, offsets listed, size of owner
-_HAND_OUT = struct.Struct("<BBiqqqqIIB")
+_NUMBER = struct.Struct("<I")
+_FRAME_1 = struct.Struct("<II")
+# kind, flag, queue id, start, pop time, invisible ms, next offset, messages, offsets listed, size of owner;
+# then the physical offset of the last message, -1: unknown
+_HAND_OUT_1, _HAND_OUT = struct.Struct("<BBiqqqqIIB"), struct.Struct("<BBiqqqqIIBq")
 _ACK = struct.Struct("<BBiqqI")  # kind, flag, queue id, start, pop time, positions that follow; 0: all
 _CHANGE = struct.Struct(
     "<BBiqqIqq"
@@ -32,17 +41,41 @@ _SKIP = struct.Struct("<BBiq")  # kind, flag, queue id, next offset
 _NOTE = struct.Struct("<BI")  # kind, length of the JSON text
 
 
-def frame(records: bytes) -> bytes:
-    """The records with their length and CRC32."""
-    return _FRAME.pack(len(records), crc32(records)) + records
+def frame(records: bytes, before: bytes = MAGIC) -> bytes:
+    """The frame of these records, behind the bytes `before`."""
+    data = _NUMBER.pack(len(records)) + records
+    return data + _NUMBER.pack(crc32(data, _seed(before)))
 
 
-def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
-    """(the position behind the frame, its records) for each whole frame, up to the first torn one."""
+def frames(data: bytes, before: bytes = MAGIC) -> Iterator[tuple[int, bytes]]:
+    """(the position behind the frame, its records) for each whole frame, up to the first torn one.
+
+    `before` are the bytes before `data`.
+    """
+    position, seed = 0, _seed(before)
+    while position + _NUMBER.size <= len(data):
+        start = position + _NUMBER.size
+        stop = start + _NUMBER.unpack_from(data, position)[0]
+        if stop == start or stop + _NUMBER.size > len(data):
+            return
+        seed = crc32(data[position:stop], seed)
+        if seed != _NUMBER.unpack_from(data, stop)[0]:
+            return
+        position = stop + _NUMBER.size
+        yield position, data[start:stop]
+
+
+def _seed(before: bytes) -> int:
+    seed: int = _NUMBER.unpack(before[-CHECKSUM_SIZE:])[0]
+    return seed
+
+
+def frames_1(data: bytes) -> Iterator[tuple[int, bytes]]:
+    """`frames` of version 1."""
     position = 0
-    while position + _FRAME.size <= len(data):
-        length, crc = _FRAME.unpack_from(data, position)
-        start = position + _FRAME.size
+    while position + _FRAME_1.size <= len(data):
+        length, crc = _FRAME_1.unpack_from(data, position)
+        start = position + _FRAME_1.size
         records = data[start : start + length]
         if not length or len(records) < length or crc32(records) != crc:
             return
@@ -50,15 +83,25 @@ def frames(data: bytes) -> Iterator[tuple[int, bytes]]:
         yield position, records
 
 
-def hand_out(key: PointKey, offsets: Sequence[int], next_offset: int, invisible_ms: int, owner: str) -> bytes:
-    """Messages were handed out. Consecutive offsets are stored as their number, others one by one."""
+def hand_out(
+    key: PointKey,
+    offsets: Sequence[int],
+    next_offset: int,
+    invisible_ms: int,
+    owner: str,
+    physical_offset: int,
+) -> bytes:
+    """Messages were handed out. Consecutive offsets are stored as their number, others one by one.
+
+    `physical_offset` is that of the last message, -1: unknown.
+    """
     flag, queue_id, start, pop_time = key
     name = owner.encode()
     is_run = isinstance(offsets, range)
     deltas = () if is_run else [offset - start for offset in offsets]
     head = _HAND_OUT.pack(
         HAND_OUT, flag, queue_id, start, pop_time, invisible_ms, next_offset, len(offsets), len(deltas),
-        len(name),
+        len(name), physical_offset,
     )  # fmt: skip
     return head + name + struct.pack(f"<{len(deltas)}I", *deltas)
 
@@ -98,11 +141,12 @@ def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any
     try:
         while at < len(records):
             kind = records[at]
-            if kind == HAND_OUT:
-                _, flag, queue, start, pop, invisible, behind, count, deltas, owned = _HAND_OUT.unpack_from(
-                    records, at
+            if kind in (HAND_OUT, HAND_OUT_1):
+                layout = _HAND_OUT if kind == HAND_OUT else _HAND_OUT_1
+                _, flag, queue, start, pop, invisible, behind, count, deltas, owned, *physical = (
+                    layout.unpack_from(records, at)
                 )
-                at += _HAND_OUT.size
+                at += layout.size
                 owner = records[at : at + owned].decode()
                 at += owned
                 offsets: Sequence[int] = range(start, start + count)
@@ -111,11 +155,12 @@ def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any
                     at += 4 * deltas
                 if not 0 < len(offsets) <= COUNT_MAX or len(offsets) != count:
                     break
-                yield kind, ((flag, queue, start, pop), offsets, behind, invisible, owner)
+                key = flag, queue, start, pop
+                yield HAND_OUT, (key, offsets, behind, invisible, owner, physical[0] if physical else -1)
             elif kind == ACK:
-                *key, count = _ACK.unpack_from(records, at)
+                _, flag, queue, start, pop, count = _ACK.unpack_from(records, at)
                 at += _ACK.size
-                yield kind, (tuple(key[1:]), struct.unpack_from(f"<{count}I", records, at))
+                yield kind, ((flag, queue, start, pop), struct.unpack_from(f"<{count}I", records, at))
                 at += 4 * count
             elif kind == CHANGE:
                 _, flag, queue, start, pop, *values = _CHANGE.unpack_from(records, at)

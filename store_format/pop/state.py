@@ -9,15 +9,15 @@ A `flag` tells the queues of the topic (0) from those of the group's retry topic
 
 from __future__ import annotations
 
-import heapq
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from store_format.pop import records
-from store_format.pop.check_point import CheckPoint, QueueState, Revive, as_json, from_json
+from store_format.pop.check_point import CheckPoint, Entry, QueueState, Revive, as_json, bits_of, from_json
 from store_format.pop.order_state import OrderState
 from store_format.pop.records import COUNT_MAX, PointKey
+from store_format.pop.visible import VisibleTimes
 
 PopQueue = tuple[int, int]  # flag and queue id
 TOPIC, RETRY, RETRY_V2 = 0, 1, 2
@@ -29,7 +29,9 @@ class PopState:
     `mirrored` has what consumerOffset.json was last given for a queue: (the value before, the value).
     `settled` are a broker's check points that were acknowledged here, for which the broker needs acks.
     `is_closed`: a broker's records have everything that is in flight. `order` has the batches of a group that
-    pops in order. `totals` counts messages: popped, acked, changed, revived.
+    pops in order. `again` has the messages that cannot be stored again and are delivered again from their own
+    place. `totals` counts messages: popped, acked, changed, revived. `renewals` counts the queues whose topic
+    was created again.
     """
 
     def __init__(self) -> None:
@@ -41,9 +43,10 @@ class PopState:
         self.is_closed = True  # until the first consumer opens it
         self.totals: Counter[str] = Counter()
         self.order = OrderState(self.queues, self.totals, self._note)
-        self.in_flight = 0
+        self.in_flight = self.renewals = 0
         self.journal = bytearray()
-        self._heap: list[tuple[int, PointKey]] = []  # visible_at and key; old entries are passed over
+        self._times = VisibleTimes(self.queues, is_again=False)
+        self.again = VisibleTimes(self.queues, is_again=True)
 
     # ---- what others ask -----------------------------------------------------------------------------------
 
@@ -57,20 +60,12 @@ class PopState:
 
     @property
     def next_visible(self) -> int | None:
-        """When the next check point becomes visible; None if nothing is in flight."""
-        self._drop_old()
-        return self._heap[0][0] if self._heap else None
+        """When the next check point becomes visible, whose messages are then stored again, or None."""
+        return self._times.first
 
     def due(self, now_ms: int) -> list[CheckPoint]:
-        """The check points whose invisible time has passed, the oldest first."""
-        first = self.next_visible
-        if first is None or first > now_ms:
-            return []
-        return sorted(
-            (each for each in map(self.check_point, {key for at, key in self._heap if at <= now_ms})
-             if each is not None and each.visible_at <= now_ms),
-            key=lambda each: (each.visible_at, each.key),
-        )  # fmt: skip
+        """The check points to store again: their invisible time has passed. The oldest first."""
+        return self._times.due(now_ms)
 
     # ---- changes -------------------------------------------------------------------------------------------
 
@@ -86,6 +81,14 @@ class PopState:
         """The next offset to hand out: at the start, or after a reset. Nothing is in flight then."""
         self._note("offset", queue=[flag, queue_id], offset=offset)
 
+    def renew_queue(self, flag: int, queue_id: int, offset: int) -> None:
+        """The queue is that of a new topic and begins at the offset: nothing of the deleted topic counts."""
+        self._note("new", queue=[flag, queue_id], offset=offset)
+
+    def note_witnesses(self, entries: Mapping[PopQueue, Entry | None]) -> None:
+        """Sets the witnesses of queues that are known, see QueueState."""
+        self._note("entries", queues=[[*queue, *(entry or ())] for queue, entry in entries.items()])
+
     def skip(self, flag: int, queue_id: int, next_offset: int) -> None:
         """Passes over messages that no subscription matches, or that no longer exist."""
         self._apply(records.SKIP, (flag, queue_id, next_offset))
@@ -100,22 +103,25 @@ class PopState:
         pop_time: int,
         invisible_ms: int,
         owner: str = "",
+        *,
+        physical_offset: int = -1,
     ) -> CheckPoint:
         """Hands out the messages at these ascending offsets of a queue that is known.
 
-        The check point's pop time is later than `pop_time` if the offset was handed out in the same ms.
+        `physical_offset` is that of the last message, -1: unknown. The check point's pop time is later than
+        `pop_time` if the offset was handed out in the same ms.
         """
         queue = self.queues[flag, queue_id]
         start = offsets[0]
         if not queue.next_offset <= start <= offsets[-1] < next_offset or len(offsets) > COUNT_MAX:
             raise ValueError(f"offsets {start} to {offsets[-1]} of {queue.next_offset} to {next_offset}")
-        while (start, pop_time) in queue.check_points:
-            pop_time += 1
+        pop_time = queue.free_pop_time(start, pop_time)
         is_run = offsets[-1] - start == len(offsets) - 1
         offsets = range(start, start + len(offsets)) if is_run else tuple(offsets)
         key = flag, queue_id, start, pop_time
-        self._apply(records.HAND_OUT, (key, offsets, next_offset, invisible_ms, owner))
-        self.journal += records.hand_out(key, offsets, next_offset, invisible_ms, owner)
+        values = key, offsets, next_offset, invisible_ms, owner, physical_offset
+        self._apply(records.HAND_OUT, values)
+        self.journal += records.hand_out(*values)
         return queue.check_points[start, pop_time]
 
     def ack(self, key: PointKey, positions: Iterable[int] | None = None) -> int:
@@ -127,16 +133,13 @@ class PopState:
         point = self.check_point(key)
         if point is None:
             return 0
-        held = self.reviving.bits.get(key, 0) if self.reviving is not None else 0
+        held = self._held(key)
         if positions is None and not held:
             chosen: tuple[int, ...] = ()
             count = point.left
         else:
             wanted = range(len(point.offsets)) if positions is None else sorted(set(positions))
-            chosen = tuple(
-                each for each in wanted
-                if 0 <= each < len(point.offsets) and not (point.acked | held) >> each & 1
-            )  # fmt: skip
+            chosen = tuple(each for each in wanted if point.has(each, held))
             count = len(chosen)
             if not chosen:
                 return 0
@@ -152,16 +155,39 @@ class PopState:
         The old handle of the message is worth nothing afterwards. Returns None for a message that is not in
         flight under this key.
         """
-        point = self.check_point(key)
-        held = self.reviving.bits.get(key, 0) if self.reviving is not None else 0
-        if point is None or not 0 <= position < len(point.offsets) or (point.acked | held) >> position & 1:
+        place = self._place_of(key, position, pop_time)
+        if place is None:
             return None
-        queue, offset = self.queues[key[:2]], point.offsets[position]
-        while (offset, pop_time) in queue.check_points:
-            pop_time += 1
-        self._apply(records.CHANGE, (key, position, pop_time, invisible_ms))
-        self.journal += records.change(key, position, pop_time, invisible_ms)
-        return queue.check_points[offset, pop_time]
+        self._apply(records.CHANGE, (key, position, place[1], invisible_ms))
+        self.journal += records.change(key, position, place[1], invisible_ms)
+        return self.queues[key[:2]].check_points[place]
+
+    def deliver_again(
+        self, key: PointKey, position: int, pop_time: int, visible_at: int, owner: str = ""
+    ) -> CheckPoint | None:
+        """Gives one message that cannot be stored again a check point of its own, and counts a delivery.
+
+        Whenever this check point is visible, the message is delivered again from its own place: call this
+        method again then. Returns None as `change_invisible`.
+        """
+        place = self._place_of(key, position, pop_time)
+        if place is None:
+            return None
+        invisible_ms = max(visible_at - place[1], 0)
+        self._note("again", key=[*key], position=position, pop_time=place[1], ms=invisible_ms, owner=owner)
+        return self.queues[key[:2]].check_points[place]
+
+    def _place_of(self, key: PointKey, position: int, pop_time: int) -> tuple[int, int] | None:
+        """The offset and a free pop time for a check point of one message; None if it is not in flight."""
+        point = self.check_point(key)
+        if point is None or not point.has(position, self._held(key)):
+            return None
+        offset = point.offsets[position]
+        return offset, self.queues[key[:2]].free_pop_time(offset, pop_time)
+
+    def _held(self, key: PointKey) -> int:
+        """The bits of the messages of the check point that are being revived."""
+        return self.reviving.bits.get(key, 0) if self.reviving is not None else 0
 
     def renew(self, key: PointKey, invisible_ms: int) -> bool:
         """Makes the check point visible at its pop time + `invisible_ms`; False if it is not known."""
@@ -203,54 +229,24 @@ class PopState:
             except (LookupError, TypeError, ValueError) as error:
                 raise records.unreadable(path, position, f"{values!r:.100}") from error
 
-    def snapshot(self) -> bytes:
-        """Records that rebuild the state."""
-        found = bytearray()
-        if not self.is_closed:
-            found += records.note("open")
-        for (flag, queue_id), queue in self.queues.items():
-            found += records.note("offset", queue=[flag, queue_id], offset=queue.next_offset)
-        points = [*self.check_points(), *self.settled.values()]
-        found += records.note("take", points=[as_json(each) for each in points])
-        found += self.order.snapshot(records.note)
-        if self.reviving is not None:
-            found += records.note(
-                "revive",
-                number=self.reviving.number,
-                points=[[*key, hex(each)] for key, each in self.reviving.bits.items()],
-            )
-        return bytes(
-            found
-            + records.note(
-                "state",
-                mirrored=[[*queue, *values] for queue, values in self.mirrored.items()],
-                number=self.revive_number,
-                totals=dict(self.totals),
-            )
-        )
-
     def _note(self, do: str, **fields: Any) -> None:  # Any: JSON
         self._apply(records.NOTE, {"do": do, **fields})
         self.journal += records.note(do, **fields)
 
     def _apply(self, kind: int, values: Any) -> None:  # Any: by kind
         if kind == records.HAND_OUT:
-            key, offsets, next_offset, invisible_ms, owner = values
+            key, offsets, next_offset, invisible_ms, owner, physical_offset = values
             queue = self.queues.setdefault(key[:2], QueueState(0))
             queue.next_offset = next_offset
+            if physical_offset >= 0:
+                queue.witness = Entry(offsets[-1], physical_offset)
             flag, queue_id, start, pop_time = key
             self._add(CheckPoint(flag, queue_id, start, offsets, pop_time, invisible_ms, owner))
             self.totals["popped"] += len(offsets)
         elif kind == records.ACK:
-            self._acked(values[0], _bits(values[1]), "acked")
+            self._acked(values[0], bits_of(values[1]), "acked")
         elif kind == records.CHANGE:
-            key, position, pop_time, invisible_ms = values
-            point = self.check_point(key)
-            if point is not None and position < len(point.offsets):
-                offset, owner = point.offsets[position], point.owner
-                self._acked(key, 1 << position, "changed")
-                one = range(offset, offset + 1)
-                self._add(CheckPoint(key[0], key[1], offset, one, pop_time, invisible_ms, owner))
+            self._single(*values)
         elif kind == records.RENEW:
             key, invisible_ms = values
             point = self.check_point(key)
@@ -271,19 +267,7 @@ class PopState:
         self._push(point)
 
     def _push(self, point: CheckPoint) -> None:
-        heapq.heappush(self._heap, (point.visible_at, point.key))
-        live = sum(len(each.check_points) for each in self.queues.values())
-        if len(self._heap) > 64 + 4 * live:
-            self._heap = [(each.visible_at, each.key) for each in self.check_points()]
-            heapq.heapify(self._heap)
-
-    def _drop_old(self) -> None:
-        while self._heap:
-            at, key = self._heap[0]
-            point = self.check_point(key)
-            if point is not None and point.visible_at == at:
-                return
-            heapq.heappop(self._heap)
+        (self.again if point.again else self._times).push(point)
 
     def _acked(self, key: PointKey, bits: int | None, what: str) -> None:
         """Sets bits of a check point, None: all. A whole one is forgotten, a broker's is settled."""
@@ -299,6 +283,21 @@ class PopState:
             if point.origin is not None:
                 self.settled[key] = point
 
+    def _single(
+        self, key: PointKey, position: int, pop_time: int, invisible_ms: int, owner: str | None = None
+    ) -> None:
+        """Gives one message a check point of its own. With an owner it is delivered again to that one."""
+        point = self.check_point(key)
+        if point is None or position >= len(point.offsets):
+            return
+        is_again = owner is not None
+        self._acked(key, 1 << position, "again" if is_again else "changed")
+        offset = point.offsets[position]
+        one = range(offset, offset + 1)
+        owner = point.owner if owner is None else owner
+        again = point.again + is_again
+        self._add(CheckPoint(*key[:2], offset, one, pop_time, invisible_ms, owner, again=again))
+
     # ---- changes by name -----------------------------------------------------------------------------------
 
     def _apply_open(self, values: Mapping[str, Any]) -> None:
@@ -307,7 +306,8 @@ class PopState:
     def _apply_close(self, values: Mapping[str, Any]) -> None:
         self.queues.clear()
         self.settled.clear()
-        self._heap.clear()
+        self._times.clear()
+        self.again.clear()
         self.order.close()
         self.reviving, self.in_flight, self.is_closed = None, 0, True
 
@@ -316,9 +316,20 @@ class PopState:
         before = self.queues.get((flag, queue_id))
         for point in list(before.check_points.values()) if before is not None else ():
             self._acked(point.key, None, "dropped")
-        self.queues[flag, queue_id] = QueueState(values["offset"])
+        self.queues[flag, queue_id] = QueueState(values["offset"], None if before is None else before.witness)
         if flag == TOPIC:
             self.order.drop(queue_id)
+
+    def _apply_new(self, values: Mapping[str, Any]) -> None:
+        self._apply_offset(values)
+        flag, queue_id = values["queue"]
+        self.queues[flag, queue_id].witness = None
+        self.mirrored.pop((flag, queue_id), None)
+        self.renewals += 1
+
+    def _apply_entries(self, values: Mapping[str, Any]) -> None:
+        for flag, queue_id, *entry in values["queues"]:
+            self.queues[flag, queue_id].witness = Entry(*entry) if entry else None
 
     def _apply_order(self, values: Mapping[str, Any]) -> None:
         self.order.apply(values)
@@ -351,6 +362,11 @@ class PopState:
             else:
                 self._add(point)
 
+    def _apply_again(self, values: Mapping[str, Any]) -> None:
+        flag, queue_id, start, pop_time = values["key"]
+        key = flag, queue_id, start, pop_time
+        self._single(key, values["position"], values["pop_time"], values["ms"], values["owner"])
+
     def _apply_state(self, values: Mapping[str, Any]) -> None:
         self.mirrored = {
             (flag, queue): (before, now) for flag, queue, before, now in values["mirrored"]
@@ -358,19 +374,8 @@ class PopState:
         self.revive_number = values["number"]
         self.totals.clear()
         self.totals.update(values["totals"])
+        self.renewals = values.get("renewals", 0)  # logs of earlier releases lack it
 
 
-_NOTES = {
-    name: getattr(PopState, f"_apply_{name}")
-    for name in ("open", "close", "offset", "revive", "revived", "mirror", "take", "order", "state")
-}
-
-
-def _bits(positions: Sequence[int]) -> int | None:
-    """The bits of these positions; None for (), which stands for all."""
-    if not positions:
-        return None
-    found = 0
-    for each in positions:
-        found |= 1 << each
-    return found
+_NAMES = "open", "close", "offset", "new", "entries", "revive", "revived", "mirror", "take", "order", "again"
+_NOTES = {name: getattr(PopState, f"_apply_{name}") for name in (*_NAMES, "state")}

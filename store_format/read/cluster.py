@@ -83,7 +83,7 @@ def refuse_equal_names(stores: Iterable[tuple[str, str]]) -> None:
         other = by_name.setdefault(name, root)
         if other != root:
             raise OptionError(
-                f"{other} and {root} both belong to broker {name}; read only one of them, "
+                f"{other} and {root} both belong to broker {name}; use only one of them, "
                 "or each of them on its own"
             )
 

@@ -23,7 +23,7 @@ from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
-from store_format.message.columns import DecodeOptions, decode_parts
+from store_format.message.columns import DecodeOptions
 from store_format.message.locate import Units, locate
 from store_format.message.parts import head_offset
 from store_format.message.unit_refs import BadUnit, UnitRefs
@@ -173,6 +173,8 @@ def scan_units(
     is_live: bool = False,
 ) -> Iterator[pa.RecordBatch]:
     """Every message record of the commitlog in order, in any queue or none. `is_live` as for `survey`."""
+    from store_format.message.decode import decode_parts  # planning imports this module, too
+
     for refs in _units(log, stop, is_live):
         if isinstance(refs, Damage):
             tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))

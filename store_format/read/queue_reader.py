@@ -18,7 +18,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueSlice, place_of_entry
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.layouts import MESSAGE_SIZE_MIN
-from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema, decode_parts
+from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import is_light_queue
 from store_format.read.entries import CHUNK_ENTRIES, Entries, EntryReader
@@ -187,6 +187,8 @@ class QueueReader:
             start = stop
 
     def _decode(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
+        from store_format.message.decode import decode_parts  # planning imports this module, too
+
         for part, batch, bad in decode_parts(refs, self.decode_options, self.broker_name):
             self.tolerance.drop(bad)
             if bad and self.tolerance.mode == "PERMISSIVE":
@@ -204,6 +206,8 @@ class QueueReader:
         yield from self._good(refs, start, len(refs))
 
     def _good(self, refs: UnitRefs, start: int, stop: int) -> Iterator[pa.RecordBatch]:
+        from store_format.message.decode import decode_parts
+
         if start < stop:
             for _, batch, _ in decode_parts(
                 refs.select(np.arange(start, stop)), self.decode_options, self.broker_name

@@ -35,6 +35,7 @@ from store_format.read.log_end import find_log_end
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
 from store_format.read.queue_times import offset_at_time, offset_in_rows
+from store_format.read.served_elsewhere import warn_of_other_files
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
@@ -120,6 +121,7 @@ class Store:
                 f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use "
                 "survey()"
             )
+        warn_of_other_files(self, select)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.path)
             taken = self._taken(select)
@@ -166,6 +168,7 @@ class Store:
         self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
     ) -> Survey:
         """The queues as the commitlog shows them, by one walk over the whole commitlog."""
+        warn_of_other_files(self, select)
         before = read_commit_state(self.path)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE

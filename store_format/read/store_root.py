@@ -15,6 +15,7 @@ from store_format.names import SYNC_MEMBER_PREFIX
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
+_BESIDE_COMMITLOG = _ROOT_MARKS - {"commitlog"}
 _SHOWN_MAX = 8
 
 
@@ -89,6 +90,18 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
     raise StoreNotFoundError(
         f"{root} is not a store root: expected a directory `commitlog` in it, found {shown}{advice}"
     )
+
+
+def store_around(directory: str) -> str | None:
+    """The root of the store in which a directory lies; None outside of stores."""
+    while True:
+        beside = (os.path.lexists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
+        if is_directory(f"{directory}/commitlog") and any(beside):
+            return directory
+        parent = os.path.dirname(directory)
+        if parent == directory:
+            return None
+        directory = parent
 
 
 def looks_like_store(names: Collection[str]) -> bool:

@@ -25,7 +25,6 @@ from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
 from store_format.read.log_reader import LogQueue
@@ -371,6 +370,8 @@ def is_left_over(seen: Mapping[QueueKey, LogQueue], key: QueueKey, filed: Collec
 
 def _consumed_queues(store: OpenStore) -> set[QueueKey]:
     """Queues of which a group has consumed messages; the broker's own revive group does not count."""
+    from store_format.metadata.group_offsets import read_committed  # few stores need it
+
     try:
         offsets = read_committed(store.path).offsets
     except (StoreError, OSError):

@@ -18,7 +18,6 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import list_queues
 from store_format.index.coverage import Coverage, plan_coverage
 from store_format.index.query import find_offsets
-from store_format.message.check import UnitKind, check_unit
 from store_format.message.columns import arrow_schema
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
@@ -103,7 +102,7 @@ def cover(
         f"{root}/index",
         log.min_offset,
         stop,
-        is_unit=lambda offset: stands_at(log, offset),
+        is_unit=log.has_message_at,
         timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
         hash_slot_num=hash_slot_num,
         index_num=index_num,
@@ -175,15 +174,3 @@ def ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
     places = np.stack([table[name].to_numpy().astype(np.int64) for name in _ORDER_COLUMNS])
     _, first = np.unique(places, axis=1, return_index=True)
     return table.take(pa.array(first))
-
-
-def stands_at(log: CommitLog, physical_offset: int) -> bool:
-    """Whether a message begins at the physical offset; its CRC is not checked."""
-    file = log.file_at(physical_offset)
-    if file is None:
-        return False
-    buffer, position = log.view(file).map(), physical_offset - file.start
-    check = check_unit(
-        buffer, position, file.size - position, physical_offset=physical_offset, verify_crc=False
-    )
-    return check.kind is UnitKind.OK

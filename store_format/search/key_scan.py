@@ -18,7 +18,8 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.message import sysflag
-from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, decode
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions
+from store_format.message.decode import decode
 from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs

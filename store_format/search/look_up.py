@@ -20,12 +20,13 @@ from store_format.bookkeeping.journal import read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
-from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema, decode
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema
+from store_format.message.decode import decode
 from store_format.names import is_light_queue
 from store_format.read.log_end import find_log_end
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
-from store_format.search.by_key import cover, find, ordered, scan_size, stands_at
+from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import Wanted
 
@@ -181,7 +182,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     log: CommitLog = store.log
     file = log.file_at(offset)
     stop = find_log_end(store.path, log, store.state)
-    if file is None or (stop is not None and offset >= stop) or not stands_at(log, offset):
+    if file is None or (stop is not None and offset >= stop) or not log.has_message_at(offset):
         return None
     refs = log.refs_at(file, np.array([offset]))
     names = tuple(dict.fromkeys((*_names(how, question), "offsetMsgId", "topic")))

@@ -7,12 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.errors import StoreError
 from store_format.java.numbers import parse_long
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path, read_delay_offsets
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.timer import TimerCheck, TimerLog, TimerWheel, read_timer_check, wheel_path
+from store_format.metadata.timer_state import TimerState
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.views.messages import read_queues
 from store_format.views.view import View
@@ -117,6 +120,7 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
     precision = conf.timer_precision_ms
     queues = store.queues(TIMER_TOPIC.__eq__)
     check = read_timer_check(config_path(store.path, "timercheck")) if queues else None
+    late = _late_places(store.path, check or TimerCheck(), precision)
     pending: dict[Any, dict[str, Any]] = {}
     recalls: set[tuple[str, int]] = set()
     for batch in read_queues(queues, _COLUMNS):
@@ -127,6 +131,7 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
             waits = (due >= check.last_read_time) | (
                 batch["queueOffset"].to_numpy() >= check.last_timer_queue_offset
             )
+            waits |= np.isin(batch["physicalOffset"].to_numpy(), late)
         kept = batch.append_column("due", pa.array(due)).filter(pa.array(waits))
         for row in kept.to_pylist():
             victim = row["TIMER_DEL_UNIQKEY"]
@@ -147,6 +152,23 @@ def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
         state = "recalled" if named & recalls else state
         state = "recall" if row["TIMER_DEL_UNIQKEY"] is not None else state
         yield _delayed_row(store, row, "timer", state, row["due"], now_ms)
+
+
+def _late_places(root: str, check: TimerCheck, precision_ms: int) -> NDArray[np.int64]:
+    """The physical offsets of the messages in the slot that is read next.
+
+    Among them are those that came when their own slots had been read. A damaged wheel or log counts as empty:
+    the view `problems` shows the damage.
+    """
+    try:
+        wheel, log = TimerWheel.open(wheel_path(root), precision_ms), TimerLog.open(f"{root}/timerlog")
+        slot = None if wheel is None else wheel.slot(check.last_read_time)
+        if slot is None or not log.files:
+            return np.empty(0, np.int64)
+        state = TimerState(root, precision_ms, log.files[0].size, check, log, wheel)
+        return state.chain(int(slot["last_pos"]))[1]["physical_offset"].astype(np.int64)
+    except StoreError:
+        return np.empty(0, np.int64)
 
 
 def _delayed_row(

@@ -26,6 +26,7 @@ from store_format.metadata.read import Topics, read_topics
 from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import QueueKey, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
+from store_format.read.served_elsewhere import tiered_metadata
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
 
@@ -66,7 +67,11 @@ LAG_COLUMNS = (
     ),
     ViewColumn("lagBytes", LONG, "Bytes in the commitlog of the unconsumed messages that still exist."),
     ViewColumn("lagMs", LONG, "Age of the first unconsumed message; 0 if there is none."),
-    ViewColumn("lostMessages", LONG, "Messages of `lagMessages` that retention has already deleted."),
+    ViewColumn(
+        "lostMessages",
+        LONG,
+        "Messages of `lagMessages` that retention has already deleted; null if tiered storage may have them.",
+    ),
     ViewColumn(
         "lastConsumedTimestamp",
         TIME,
@@ -105,6 +110,7 @@ class GroupQueue:
     committed: int | None  # the next offset to consume
     pulled: int | None
     popped: Popped | None = None
+    is_tiered: bool = False  # whether tiered storage may have what retention has deleted
 
     @property
     def next_offset(self) -> int | None:
@@ -135,12 +141,16 @@ class GroupQueue:
 
     @property
     def lost(self) -> int | None:
-        """How many unconsumed messages retention has deleted; None if an offset is unknown."""
+        """How many unconsumed messages retention has deleted.
+
+        None if an offset is unknown, or if tiered storage may have these messages.
+        """
         following, in_flight = self.next_offset, self.in_flight
         if following is None or self.limits is None or in_flight is None:
             return None
         low = min(self.limits)
-        return max(low - following, 0) + (bisect_left(in_flight, low) if in_flight else 0)
+        deleted = max(low - following, 0) + (bisect_left(in_flight, low) if in_flight else 0)
+        return None if deleted and self.is_tiered else deleted
 
 
 def group_queues(
@@ -157,7 +167,7 @@ def group_queues(
     committed, topics = committed or read_committed(store.path), read_topics(store.path)
     progress = progress or PopProgress()
     pairs = _pairs(store, committed, topics, progress, group)
-    wanted = {topic for _, topic in pairs}
+    wanted, is_tiered = {topic for _, topic in pairs}, tiered_metadata(store.path) is not None
     by_topic: dict[str, dict[int, Queue]] = {}
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
@@ -175,7 +185,7 @@ def group_queues(
             found.append(
                 GroupQueue(
                     name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id),
-                    _popped(progress, name, topic, queue_id),
+                    _popped(progress, name, topic, queue_id), is_tiered,
                 )
             )  # fmt: skip
     return found

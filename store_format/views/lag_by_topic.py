@@ -41,13 +41,17 @@ LAG_BY_TOPIC_COLUMNS = (
     ViewColumn("oldestPopTimestamp", TIME, "When the message that is in flight for longest was popped."),
     ViewColumn("lagBytes", LONG, "Bytes in the commitlog of the unconsumed messages that still exist."),
     ViewColumn("lagMs", LONG, "Age of the oldest unconsumed message; 0 if there is none."),
-    ViewColumn("lostMessages", LONG, "Unconsumed messages that retention has already deleted."),
+    ViewColumn(
+        "lostMessages",
+        LONG,
+        "Unconsumed messages that retention has already deleted; null if tiered storage may have them.",
+    ),
     ViewColumn(
         "nextLostMessages",
         LONG,
         "Unconsumed messages that retention deletes next: those in all commitlog files that may be deleted "
         "at `expiresTimestamp`, or now; null if all unconsumed messages are in the last file, which is never "
-        "deleted.",
+        "deleted, or if tiered storage may have them.",
     ),
     ViewColumn(
         "expiresTimestamp",

@@ -38,11 +38,15 @@ RETENTION_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("committedOffset", LONG, "The next offset to consume."),
-    ViewColumn("lostMessages", LONG, "Unconsumed messages that retention has deleted."),
+    ViewColumn(
+        "lostMessages",
+        LONG,
+        "Unconsumed messages that retention has deleted; null if tiered storage may have them.",
+    ),
     ViewColumn(
         "nextLostMessages",
         LONG,
-        "Unconsumed messages in `file`, which retention deletes next.",
+        "Unconsumed messages in `file`, which retention deletes next; null if tiered storage may have them.",
     ),
     ViewColumn(
         "file",
@@ -113,14 +117,19 @@ def _retention_row(
     file = expires = going = None
     if number is not None:
         file, expires = files[number].path, expiry[number]
-        going = count_before(place, files[number].stop)
-    if not lost and file is None:
+        going = _going(place, files[number].stop)
+    if file is None and (lost == 0 or (lost is None and not place.is_tiered)):
         return None
     shown = None if file is None else file.removeprefix(f"{store.path}/")
     return (
         store.broker_name, place.group, place.topic, place.queue_id, place.committed, lost, going, shown,
         time_us(expires), None if expires is None else expires - now_ms,
     )  # fmt: skip
+
+
+def _going(place: GroupQueue, physical_stop: int) -> int | None:
+    """How many unconsumed messages are lost with the files before a physical offset; None if unknown."""
+    return None if place.is_tiered else count_before(place, physical_stop)
 
 
 def _next_file(store: Store, place: GroupQueue, measured: dict[QueueKey, Stretches]) -> int | None:
@@ -172,7 +181,7 @@ def next_losses(
         deleted = deleted_at(first, expiry[first])
         gone = max(bisect_right(expiry, deleted), forced, first + 1)
         last = min(gone, len(files) - 1) - 1
-        counts = [count_before(place, files[last].stop) for number, place in found if number <= last]
+        counts = [_going(place, files[last].stop) for number, place in found if number <= last]
         known = [count for count in counts if count is not None]
         losses[pair] = NextLoss(expiry[first], deleted, sum(known) if len(known) == len(counts) else None)
     return losses

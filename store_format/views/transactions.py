@@ -7,7 +7,7 @@ half message; a rollback leaves nothing but the op message.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
+from store_format.message.columns import DecodeOptions
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import read_topics
 from store_format.names import (
@@ -27,6 +28,7 @@ from store_format.names import (
     HALF_TOPICS,
     OP_TOPIC,
     PGROUP,
+    PREPARED_QUEUE_OFFSET,
     REAL_QID,
     REAL_TOPIC,
     ROCKSDB_OP_TOPIC,
@@ -34,6 +36,8 @@ from store_format.names import (
     TIMER_TOPIC,
     UNIQ_KEY,
 )
+from store_format.read.store import read_pieces
+from store_format.read.tolerance import Tolerance
 from store_format.views.messages import read_queues
 from store_format.views.view import View
 
@@ -68,9 +72,10 @@ TRANSACTION_COLUMNS = (
     ViewColumn("committedPhysicalOffset", LONG, "The committed message's physical offset."),
 )
 
-_HALF_COLUMNS = (
-    "topic", "queueId", "queueOffset", "physicalOffset", "storeTimestampMs", "bornTimestampMs", "msgId",
-    UNIQ_KEY, REAL_TOPIC, REAL_QID, PGROUP, "TRANSACTION_CHECK_TIMES",
+PENDING = "pending"
+HALF_COLUMNS = (
+    "topic", "queueId", "queueOffset", "physicalOffset", "storeSize", "storeTimestampMs", "bornTimestampMs",
+    "msgId", UNIQ_KEY, REAL_TOPIC, REAL_QID, PGROUP, "TRANSACTION_CHECK_TIMES", PREPARED_QUEUE_OFFSET,
 )  # fmt: skip
 _COMMIT_COLUMNS = (
     "topic",
@@ -85,13 +90,19 @@ _COMMIT_COLUMNS = (
 
 @dataclass(slots=True)
 class Transaction:
-    """The copies of a half message in the order of its queue, and the decision if one was found."""
+    """The copies of a half message in the order of its queue, and the decision if one was found.
 
-    copies: list[dict[str, Any]] = field(default_factory=list)  # Any: values of _HALF_COLUMNS
+    The transaction is decided once any copy is: an op message lists it, or a committed message names it.
+    `unlisted` are the queue offsets of the copies that no op message lists: a broker that has not passed such
+    a copy asks about it, also after the decision.
+    """
+
+    copies: list[dict[str, Any]] = field(default_factory=list)  # Any: values of HALF_COLUMNS
+    unlisted: list[int] = field(default_factory=list)
     decided_ms: int | None = None
     op_physical_offset: int | None = None
     commit: dict[str, Any] | None = None
-    state: str = "pending"
+    state: str = PENDING
 
 
 def transactions(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
@@ -108,11 +119,14 @@ def find_transactions(
     msg_ids: Collection[str] | None = None,
     queue_offsets: Collection[int] = (),
 ) -> list[Transaction]:
-    """All transactions, or those of one UNIQ_KEY, or of these message ids and half offsets.
+    """All transactions, or those of one UNIQ_KEY, or of these message ids and offsets in the half topic.
 
-    Reads the half and op topics, and the destination topics from the first half message on.
+    The view, the check and decisions by name all ask here whether a transaction is decided. Reads the half
+    and op topics, and the destination topics from the first half message on.
     """
-    found = _halves(store, uniq_key, msg_ids, queue_offsets)
+    if msg_ids is not None:
+        msg_ids = {*msg_ids, *_msg_ids_at(store, queue_offsets)}
+    found = _halves(store, uniq_key, msg_ids)
     if not found:
         return []
     ops = _ops(store)
@@ -124,7 +138,9 @@ def find_transactions(
             op = ops.get((copy["topic"], copy["queueId"], copy["queueOffset"])) or ops.get(
                 ("", 0, copy["physicalOffset"])
             )
-            if op is not None:
+            if op is None:
+                each.unlisted.append(copy["queueOffset"])
+            elif each.op_physical_offset is None or op[1] < each.op_physical_offset:
                 each.decided_ms, each.op_physical_offset = op
             each.commit = commits.get(copy["physicalOffset"], each.commit)
         each.state = _transaction_state(each, consumed, known, discarded)
@@ -146,25 +162,48 @@ def _transaction_state(
     # If the checker has passed a half message without a newer copy and without an op message, retention has
     # deleted the op message.
     return (
-        "pending"
+        PENDING
         if last["topic"] != HALF_TOPIC or last["queueOffset"] >= consumed.get(last["queueId"], 0)
         else "unknown"
     )
 
 
-def _halves(
-    store: Store, uniq_key: str | None, msg_ids: Collection[str] | None, queue_offsets: Collection[int]
-) -> list[Transaction]:
+def _msg_ids_at(store: Store, queue_offsets: Collection[int]) -> Iterator[str]:
+    """The message ids of the half messages at these offsets of the half topic, and of their first copies.
+
+    Copies without a UNIQ_KEY have other ids than their first copies.
+    """
+    if not queue_offsets:
+        return
+    options = DecodeOptions(("msgId", UNIQ_KEY, PREPARED_QUEUE_OFFSET), verify_crc=False)
+    tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    first: set[int | None] = set()
+    for queue in store.queues(HALF_TOPIC.__eq__):
+        pieces = [(queue, queue.piece(offset, offset + 1)) for offset in sorted(queue_offsets)]
+        for batch in read_pieces(pieces, options, tolerance):
+            yield from batch["msgId"].to_pylist()
+            first |= {_first_offset(row) for row in batch.to_pylist() if row[UNIQ_KEY] is None}
+    yield from _msg_ids_at(store, [each for each in first if each is not None and each not in queue_offsets])
+
+
+def _first_offset(row: Mapping[str, Any]) -> int | None:
+    """The offset of the first copy in the half topic, which a copy with an immunity time names."""
+    return parse_long(row[PREPARED_QUEUE_OFFSET])
+
+
+def _halves(store: Store, uniq_key: str | None, msg_ids: Collection[str] | None) -> list[Transaction]:
     by_key: dict[object, Transaction] = {}
     queues = store.queues(HALF_TOPICS.__contains__)
     chosen = None if msg_ids is None else pa.array(list(msg_ids), pa.string())
-    for batch in read_queues(queues, _HALF_COLUMNS):
+    for batch in read_queues(queues, HALF_COLUMNS):
         if chosen is not None:
-            named = pc.is_in(batch["queueOffset"], pa.array(list(queue_offsets), pa.int64()))
-            batch = batch.filter(pc.or_(pc.is_in(batch["msgId"], chosen), named))
+            batch = batch.filter(pc.is_in(batch["msgId"], chosen))
         for row in batch.to_pylist():
             if uniq_key is None or row[UNIQ_KEY] == uniq_key:
-                key = row["physicalOffset"] if row[UNIQ_KEY] is None else (row[UNIQ_KEY], row[REAL_TOPIC])
+                key: tuple[object, ...] = (row[UNIQ_KEY], row[REAL_TOPIC])
+                if row[UNIQ_KEY] is None:
+                    first = _first_offset(row)
+                    key = (row["topic"], row["queueId"], row["queueOffset"] if first is None else first)
                 by_key.setdefault(key, Transaction()).copies.append(row)
     return list(by_key.values())
 

@@ -1,0 +1,111 @@
+"""How a journal and a ledger name what they write to: never by a place that a copy or a rename leaves behind.
+
+A commitlog directory inside the store is named by its path below the root. A directory outside has an id in
+a file beside it, and each store that took part in a commit over a cluster has an id in `.rmqlog/id`. Copies
+have the ids of their originals, so an id says only that something is not another store.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import NamedTuple
+
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.files.read import read_bytes
+from store_format.files.write import FileWrites
+
+_ID_SIZE_MAX = 256
+
+
+class LogPlace(NamedTuple):
+    """A commitlog directory: `path` below the store's root, or outside of it with an `id`.
+
+    The path of a directory outside is where it was, and only errors show it. A journal of an older release
+    has absolute paths and no ids.
+    """
+
+    path: str
+    id: str = ""
+
+
+class Member(NamedTuple):
+    """A store of a commit over a cluster: its name in the cluster's directory, and its id.
+
+    In the files of an older release `name` is an absolute path and `id` is empty.
+    """
+
+    name: str
+    id: str = ""
+
+
+def log_place(root: str, directory: str, files: FileWrites) -> LogPlace:
+    """The name of a commitlog directory. A directory outside of the store gets an id if it has none."""
+    real_root, real = os.path.realpath(root), os.path.realpath(directory)
+    if os.path.commonpath((real_root, real)) == real_root:
+        return LogPlace(os.path.relpath(real, real_root))
+    return LogPlace(os.path.abspath(directory), _made_id(log_id_path(directory), files))
+
+
+def is_log_place(root: str, place: LogPlace, directory: str) -> bool:
+    """Whether `directory` is this place of the store at `root`, as far as its id or its path says."""
+    if place.id:
+        return _read_id(log_id_path(directory)) == place.id
+    return os.path.realpath(os.path.join(root, place.path)) == os.path.realpath(directory)
+
+
+def log_id_path(directory: str) -> str:
+    """The file with the id of a commitlog directory outside of its store.
+
+    It is beside the directory: a 4.9 broker does not start with anything but its files in the directory
+    (MappedFileQueue.doLoad), a directory included.
+    """
+    return f"{os.path.realpath(directory)}.rmqlog-id"
+
+
+def store_id_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/id"
+
+
+def read_store_id(root: str) -> str | None:
+    """The id of the store at `root`; None for a missing store, and for a store without an id."""
+    return _read_id(store_id_path(root))
+
+
+def named_member(root: str, files: FileWrites) -> Member:
+    """The name of a store in the commits of its cluster. The store gets an id if it has none."""
+    return Member(os.path.basename(os.path.abspath(root)), _made_id(store_id_path(root), files))
+
+
+def member_path(root: str, member: Member) -> str:
+    """Where the store at `root` expects another store of its cluster: beside itself."""
+    return os.path.join(os.path.dirname(os.path.abspath(root)), member.name)
+
+
+def members_from(values: object) -> tuple[Member, ...]:
+    """Members from JSON. Raises ValueError for a name that leads out of the cluster's directory."""
+    if not isinstance(values, list):
+        raise ValueError(f"members {values!r:.100}")
+    found = tuple(
+        Member(each) if isinstance(each, str) else Member(str(each[0]), str(each[1])) for each in values
+    )
+    for member in found:
+        if member.id and (member.name in ("", ".", "..") or "/" in member.name):
+            raise ValueError(f"the store name {member.name!r:.100}")
+    return found
+
+
+def _read_id(path: str) -> str | None:
+    try:
+        data = read_bytes(path, _ID_SIZE_MAX)
+    except NotADirectoryError:
+        return None
+    return None if data is None else data.decode("ascii", "replace").strip() or None
+
+
+def _made_id(path: str, files: FileWrites) -> str:
+    found = _read_id(path)
+    if found is None:
+        found = secrets.token_hex(8)
+        files.replace(path, f"{found}\n".encode())
+    return found

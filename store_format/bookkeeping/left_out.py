@@ -1,0 +1,109 @@
+"""Notes in a store about batches that were written without it, in `.rmqlog/left-out`.
+
+A broker may hold the store, so a note is written without its lock: each note is a file of its own, which is
+never changed. The store's next commit removes the notes of batches that its ledger knows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection
+from typing import NamedTuple
+
+from store_format.bookkeeping.identity import Member, members_from
+from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.errors import CorruptStoreError
+from store_format.files.read import entry_names, read_bytes
+from store_format.files.status import stat_identity
+from store_format.files.write import FileWrites
+
+LEFT_OUT = "left-out"  # in `.rmqlog`
+_SUFFIX, _KEPT_SUFFIX = ".json", ".kept.json"
+
+
+class LeftOut(NamedTuple):
+    """A batch that may be committed in the `members`, and not in the store with this note."""
+
+    key: tuple[str, int]
+    members: tuple[Member, ...]
+
+
+def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool) -> None:
+    """Writes the note, and removes older notes of the same key.
+
+    Of the keys of batch jobs (not `is_kept`), the notes of the newest stay, as in the ledger.
+    """
+    directory = files.make_directories(root, OWN_DIRECTORY, LEFT_OUT)
+    key_id, number = note.key
+    prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
+    name = f"{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}"
+    value = {"version": 1, "key": note.key, "members": note.members}
+    files.replace(f"{directory}/{name}", json.dumps(value).encode())
+    names = entry_names(directory)
+    for other in names:
+        if other.startswith(prefix) and other.endswith(_SUFFIX) and _number(other) < number:
+            files.remove(f"{directory}/{other}")
+    jobs = [each for each in names if each.endswith(_SUFFIX) and not each.endswith(_KEPT_SUFFIX)]
+    if len(jobs) > JOB_KEYS_MAX:
+        paths = [f"{directory}/{each}" for each in jobs]
+        for path in sorted(paths, key=_changed_at)[:-JOB_KEYS_MAX]:
+            files.remove(path)
+
+
+def members_in_notes(root: str) -> set[Member]:
+    """The stores that the notes name. Raises CorruptStoreError for a file that is not a note."""
+    return {member for note in _notes(root).values() for member in note.members}
+
+
+def settle_notes(root: str, files: FileWrites) -> None:
+    """Removes the notes of batches that the store's ledger has."""
+    notes = _notes(root)
+    if notes:
+        ledger = read_ledger(root)
+        _remove(root, [path for path, note in notes.items() if ledger.has(note.key)], files)
+
+
+def forget_members(root: str, ids: Collection[str], files: FileWrites) -> None:
+    """Removes the notes that name these stores."""
+    notes = _notes(root).items()
+    _remove(root, [path for path, note in notes if any(each.id in ids for each in note.members)], files)
+
+
+def _remove(root: str, paths: list[str], files: FileWrites) -> None:
+    for path in paths:
+        files.remove(path)
+    if paths:
+        files.remove_directory(f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}")
+
+
+def _notes(root: str) -> dict[str, LeftOut]:
+    """The notes by path."""
+    directory = f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}"
+    found = {}
+    for name in sorted(entry_names(directory, missing_ok=True)):
+        path = f"{directory}/{name}"
+        data = read_bytes(path) if name.endswith(_SUFFIX) else None
+        if data is not None:
+            found[path] = _note(data, path)
+    return found
+
+
+def _note(data: bytes, path: str) -> LeftOut:
+    try:
+        value = json.loads(data)
+        key_id, number = value["key"]
+        return LeftOut((str(key_id), int(number)), members_from(value["members"]))
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "a note of this project", str(error) or "something else") from error
+
+
+def _changed_at(path: str) -> int:
+    identity = stat_identity(path)
+    return 0 if identity is None else identity[2]
+
+
+def _number(name: str) -> int:
+    digits = name.partition("-")[2].partition(".")[0]
+    return int(digits) if digits.isdecimal() else -1

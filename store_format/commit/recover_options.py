@@ -1,0 +1,77 @@
+"""How to recover a store, and which sizes the files of the recovered store get."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
+from store_format.commit.queue_compare import usual_file_size
+from store_format.commitlog.log import CommitLog
+from store_format.errors import OptionError
+from store_format.index.file import IndexFile, list_index_files
+from store_format.message.tags_code import DELAY_LEVELS_MS
+
+_BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverOptions:
+    """How to recover a store.
+
+    - `topics`: only the queues of these topics; they are rebuilt even where the store does not show whether
+      the topic was deleted. None: all queues.
+    - `queues`, `index`: whether consume queues and index files are compared with the log and rebuilt.
+    - `cut_after_damage`: gives up the messages behind damage in the log, as a broker that starts does.
+    - `into`: the directory of a copy that is recovered in place of the store. `salvage`: the copy keeps the
+      messages behind damage (`salvage.py`).
+    - `settings`: for a store whose files do not show its sizes; `is_queue_size_given` is False if nobody gave
+      mappedFileSizeConsumeQueue. `batch_queue_file_size` is mapperFileSizeBatchConsumeQueue.
+    - `delay_levels_ms`: messageDelayLevel. `tag_keys`: whether the broker indexes tags (5.4 and later); None
+      asks the store.
+    - `threads` scan the log; None: one for each core. `clock` (ms) names index files.
+    """
+
+    topics: frozenset[str] | None = None
+    queues: bool = True
+    index: bool = True
+    cut_after_damage: bool = False
+    into: str | None = None
+    salvage: bool = False
+    settings: StoreSettings | None = None
+    is_queue_size_given: bool = True
+    batch_queue_file_size: int = _BATCH_FILE_SIZE
+    delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
+    tag_keys: bool | None = None
+    log_directories: tuple[str, ...] = ()
+    lock_timeout: float = 0.0
+    threads: int | None = None
+    clock: Callable[[], int] = lambda: time.time_ns() // 1_000_000
+
+    def chooses(self, topic: str) -> bool:
+        return self.topics is None or topic in self.topics
+
+
+def settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
+    """The sizes of the store's files; of a damaged index file those of the other index files."""
+    name = root.rstrip("/").rpartition("/")[2]
+    try:
+        return settings_of(root, log, name, options.settings)
+    except OptionError:
+        for listed in list_index_files(f"{root}/index"):
+            with IndexFile.open(listed.path) as file:
+                if file.geometry is not None:
+                    return settings_of(root, log, name, options.settings, geometry=file.geometry)
+        if options.settings is None:
+            raise
+        return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
+
+
+def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
+    """The bytes of a consume queue file; None if the store does not show them."""
+    known = options.settings if options.is_queue_size_given else None
+    known = known or read_settings(root)
+    if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
+        known = StoreSettings("")  # a broker with the default size for the log
+    return usual_file_size(root, "simple", None if known is None else known.queue_file_size)

@@ -1,0 +1,83 @@
+"""Whether a queue is still the queue that a group has popped, or that of a topic that was created again.
+
+No file says that a topic was deleted and created again, and its new queues begin at offset 0. So the
+in-flight log keeps an entry of each queue, the witness: the queue offset of a message, and its physical
+offset. Entries never change, and physical offsets grow with the queue offsets of a queue. An entry that leads
+elsewhere now is thus of a new topic. What a broker has in flight has no physical offset, but a pop time: a
+message that was stored later is of a new topic.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.slices import QueueRange
+from store_format.errors import StoreError
+from store_format.pop.check_point import Entry
+from store_format.read.stored_messages import read_stored_slice, units_at
+
+# A broker notes the pop time, and then reads what the queue has.
+_POP_TAKES_MS = 1_000
+
+
+def physical_offset_at(queue: QueueRange, offset: int) -> int:
+    """The physical offset of the message at the queue offset; -1 if the entry cannot be read."""
+    entry = _entry(queue, offset)
+    return -1 if entry is None else entry.physical_offset
+
+
+def witness_before(queue: QueueRange, next_offset: int) -> Entry | None:
+    """The last entry before the offset, else the first of the queue; None if no entry can be read."""
+    return _entry(queue, max(min(next_offset, queue.max_offset) - 1, queue.min_offset))
+
+
+def is_of_new_topic(queue: QueueRange, witness: Entry) -> bool:
+    """Whether the topic was created again since its queue had this entry.
+
+    False if the files do not tell: the queue has no entry, or retention has deleted that of the witness.
+    """
+    found = _entry(queue, min(witness.offset, queue.max_offset - 1))
+    if found is None:
+        return False
+    if found.offset == witness.offset:
+        return found.physical_offset != witness.physical_offset
+    return found.offset < witness.offset and found.physical_offset > witness.physical_offset
+
+
+def is_set_since(in_file: int, mirrored: tuple[int, int] | None) -> bool:
+    """Whether somebody has set this offset in consumerOffset.json for the new topic; -1: it has no offset.
+
+    Such an offset counts. `mirrored` are those that the in-flight log has written there.
+    """
+    return in_file >= 0 and mirrored is not None and in_file not in mirrored
+
+
+def popped_entry(log: CommitLog, queue: QueueRange, offset: int, pop_time: int) -> tuple[Entry | None, int]:
+    """(the entry at the offset, how many ms after the pop time its message was stored; 0: before).
+
+    The first message that is left counts if retention has deleted that one. None if it cannot be read.
+    """
+    entry = _entry(queue, max(offset, queue.min_offset))
+    if entry is None:
+        return None, 0
+    try:
+        messages, _, _ = read_stored_slice(log, queue.piece(entry.offset, entry.offset + 1))
+    except StoreError:
+        return None, 0
+    return entry, max(int(messages.store_timestamps[0]) - pop_time, 0) if len(messages) else 0
+
+
+def is_after_pop(later_ms: int) -> bool:
+    """Whether a message that was stored so long after the pop time cannot have been popped then."""
+    return later_ms > _POP_TAKES_MS
+
+
+def _entry(queue: QueueRange, offset: int) -> Entry | None:
+    if queue.is_batch or not queue.min_offset <= offset < queue.max_offset:
+        return None
+    try:
+        offsets, units = units_at(queue, np.array([offset]))
+    except StoreError:  # damaged, or deleted by retention since: its readers say so
+        return None
+    return Entry(offset, int(units["physical_offset"][0])) if len(offsets) else None

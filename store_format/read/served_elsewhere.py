@@ -1,0 +1,99 @@
+"""Messages that a broker serves from files that are not read: tiered storage, a DLedger commitlog, compacted
+topics.
+
+A store looks complete without these files. So everybody who counts or judges messages asks here first, and
+says "unknown" where the files would decide.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from weakref import WeakKeyDictionary
+
+from store_format.errors import StoreError
+from store_format.files.read import FileCache, entry_names
+from store_format.files.status import stat_identity
+from store_format.metadata.read import config_path, read_topics
+from store_format.read.log_windows import OpenStore
+
+_log = logging.getLogger(__name__)
+
+_SHOWN_MAX = 8
+TIERED = (
+    "the broker also keeps messages in tiered storage, which is not read: what retention has deleted here "
+    "may still be served"
+)
+COMPACTED = (
+    "a broker serves the newest message of each key, from compaction/, which is not read: readers show the "
+    "messages that the commitlog still has, also older ones of a key"
+)
+DLEDGER = (
+    "the commitlog of a DLedger store (enableDLegerCommitLog=true), which is not read: readers show the "
+    "messages of commitlog/ only"
+)
+
+
+def tiered_metadata(root: str) -> str | None:
+    """The file in which a broker notes what it keeps in tiered storage; None without one."""
+    path = config_path(root, "tieredStoreMetadata.json")
+    # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
+    return path if os.path.lexists(path) or os.path.lexists(f"{path}.bak") else None
+
+
+def dledger_logs(root: str) -> list[str]:
+    """The directories with a DLedger commitlog, `dledger-<id>`."""
+    names = entry_names(root, missing_ok=True)
+    return [f"{root}/{name}" for name in sorted(names) if name.startswith("dledger-")]
+
+
+def is_below(path: str, directory: str) -> bool:
+    """Whether the path is the directory, or lies in it."""
+    path, directory = os.path.abspath(path), os.path.abspath(directory)
+    return os.path.commonpath((path, directory)) == directory
+
+
+def compacted_topics(root: str) -> list[str]:
+    """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
+    try:
+        topics = read_topics(root)
+    except (StoreError, OSError):  # what needs the file raises the error
+        return []
+    return sorted(name for name, topic in (topics or {}).items() if topic.cleanup_policy == "COMPACTION")
+
+
+# ---- warnings ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Said:
+    has_looked: bool = False
+    topics_identity: object = None
+    compacted: list[str] = field(default_factory=list)
+    named: set[str] = field(default_factory=set)
+
+
+_said: WeakKeyDictionary[FileCache, dict[str, _Said]] = WeakKeyDictionary()
+
+
+def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None:
+    """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
+    root = store.path
+    said = _said.setdefault(store.files, {}).setdefault(root, _Said())
+    if not said.has_looked:
+        said.has_looked = True
+        if (path := tiered_metadata(root)) is not None:
+            _log.warning("%s: %s", path, TIERED)
+        for path in dledger_logs(root):
+            if not any(is_below(each, path) for each in store.commit_log_paths):
+                _log.warning("%s is %s", path, DLEDGER)
+    identity = stat_identity(config_path(root, "topics.json"))
+    if identity != said.topics_identity:
+        said.topics_identity, said.compacted = identity, compacted_topics(root)
+    new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
+    if new:
+        said.named.update(new)
+        names = ", ".join(new[:_SHOWN_MAX]) + (", …" if len(new) > _SHOWN_MAX else "")
+        _log.warning("%s: compacted topics (cleanup.policy=COMPACTION): %s: %s", root, names, COMPACTED)
