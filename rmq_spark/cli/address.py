@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import click
 
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import known_topics
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from store_format import MessageStore, Queue
 
 _FORM = re.compile(r"([^/@]+)/([0-9]{1,9})@([0-9]{1,18})")
+_NEAR = re.compile(r"([^/@]+)/([^/@]*)@([^/@]*)")
+_LAST = ("-1", "last", "end", "latest")
 _QUEUES_SHOWN = 8
 
 
@@ -42,6 +47,24 @@ def parse_address(text: str) -> Address | None:
     """
     found = _FORM.fullmatch(text)
     return None if found is None else Address(found[1], int(found[2]), int(found[3]))
+
+
+def refuse_near_address(text: str, topics: Callable[[], set[str]] | None = None) -> None:
+    """Raises UsageError for a text that is an address but for its numbers, such as `Orders/2@last`.
+
+    With `topics`, where the text may also be a key, only if the topic is one of them.
+    """
+    near = _NEAR.fullmatch(text)
+    if near is None or parse_address(text) is not None or (topics is not None and near[1] not in topics()):
+        return
+    topic, queue_id, offset = near.groups()
+    is_queue = re.fullmatch("[0-9]{1,9}", queue_id) is not None
+    found = f"the offset {offset!r}" if is_queue else f"the queue {queue_id!r}"
+    hint = ""
+    if is_queue and offset in _LAST:
+        filters = f"--topic {shlex.quote(topic)} --queue {queue_id} -n 1"
+        hint = f"; rmqlog tail STORE {filters} shows the last message"
+    raise click.UsageError(f"{text!r}: expected a message as TOPIC/QUEUE@OFFSET, found {found}{hint}")
 
 
 def read_address(

@@ -49,7 +49,8 @@ def _bodies_at(store: MessageStore, offsets: list[int]) -> dict[int, bytes]:
     """Physical offset -> body, for the messages that can be read."""
     import numpy as np
 
-    from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, decode
+    from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions
+    from store_format.message.decode import decode
     from store_format.read.tolerance import Tolerance
 
     log, tolerance = store.log.relisted(), Tolerance("DROPMALFORMED", fail_on_data_loss=False)

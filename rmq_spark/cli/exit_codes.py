@@ -11,6 +11,11 @@ OK, NOT_FOUND, USAGE, DAMAGE, PARTIAL, IO, IN_USE = range(7)
 BUG = 70
 INTERRUPTED = 130  # 128 + SIGINT, as shells report it
 
+_PARTIAL = (
+    "A part of the answer cannot be read, is unknown, or was left out. Of `doctor`: a check fails. Of "
+    "`services` and `clean`: a service or a store failed, and the others did their work."
+)
+
 # code, a few words, what it means
 EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (OK, "done", "The command did what it was asked."),
@@ -24,7 +29,7 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (
         PARTIAL,
         "a part is missing",
-        "A part of the answer cannot be read, is unknown, or was left out. Of `doctor`: a check fails.",
+        _PARTIAL,
     ),
     (IO, "I/O error", "The system refused to read or to write."),
     (IN_USE, "store in use", "A broker or another writer has the store."),

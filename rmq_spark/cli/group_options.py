@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 import click
@@ -52,10 +53,10 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
     return code
 
 
-def refuse_unknown_group(stores: list[MessageStore], group: str | None) -> None:
-    """Raises NotFoundError if `--group` matches no group of the stores."""
+def refuse_unknown_group(stores: list[MessageStore], group: str | None, others: Collection[str] = ()) -> None:
+    """Raises NotFoundError if `--group` matches no group of the stores, and none of `others`."""
     keep = keep_where(group=group)
-    known = _known_groups(stores)
+    known = _known_groups(stores).union(others)
     if group is None or (keep is not None and any(map(keep.matches, known))):
         return
     raise NotFoundError(f"no group is named {group!r}; {did_you_mean(group, sorted(known), 'groups')}")

@@ -199,7 +199,7 @@ def cli(context: click.Context) -> None:
     """Read the store directory of a RocketMQ broker: running, stopped, crashed, or a copy.
 
     STORE is the store directory; the environment variable RMQLOG_STORE is used where it is left out.
-    Only `services` and --apply change a store. Data goes to stdout, remarks to stderr.
+    Only commands with --apply change a store. Data goes to stdout, remarks to stderr.
     """
     if context.invoked_subcommand is None:  # click's no_args_is_help raises an error from 8.2 on
         click.echo(context.get_help())
@@ -265,12 +265,36 @@ def _usage(error: click.UsageError) -> str:
     if isinstance(error, click.MissingParameter) and error.param is not None and error.param.name == "store":
         return f"STORE is missing: give the store directory, or set {VARIABLE}"
     text = error.format_message()
-    extra = re.fullmatch(r"Got unexpected extra argument \((\S+)\)", text)
+    extra = re.fullmatch(r"Got unexpected extra arguments? \((.+)\)", text)
     if extra is None or error.ctx is None:
         return text
-    given = {each.name for each in error.ctx.command.params}
-    options = [f"--{name} {shlex.quote(extra[1])}" for name in ("topic", "group") if name in given]
-    return f"{text}; write {' or '.join(options)}" if options else text
+    hint = _hint_of_extra(extra[1], error.ctx.command)
+    return f"{text}; {hint}" if hint else text
+
+
+_WORDS = ("id", "word", "place")  # arguments that name messages
+
+
+def _hint_of_extra(extra: str, command: click.Command) -> str:
+    """What a user meant with words behind the arguments of a command; "" if nobody can tell."""
+    from rmq_spark.cli.address import parse_address
+
+    given = {each.name: each for each in command.params}
+    words = [name for name, each in given.items() if isinstance(each, click.Argument) and name != "store"]
+    if words and words[0] in _WORDS:
+        return f"rmqlog {command.name} takes one {words[0].upper()}, call it for each"
+    if words and words[0] != "group":
+        return ""
+    if " " in extra:
+        return ""
+    address = parse_address(extra)
+    if address is not None and "offset" in given:
+        place = f"--queue {address.queue_id} --offset {address.offset}"
+        return f"write --topic {shlex.quote(address.topic)} {place}"
+    if address is not None:
+        return f"rmqlog get STORE {shlex.quote(extra)} shows this message"
+    options = [f"--{name} {shlex.quote(extra)}" for name in ("topic", "group") if name in given]
+    return f"write {' or '.join(options)}" if options else ""
 
 
 def _sentence(error: StoreError | OSError) -> str:

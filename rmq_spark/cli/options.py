@@ -42,10 +42,11 @@ def standing_for(command: Command, called: Command) -> Command:
 _PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
 
 
-def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
+def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[Command], Command]:
     """The argument STORE, with `--commitlog` and `--broker-name`.
 
-    The command gets the open `stores`, or with `opened=False` the store roots as `roots`.
+    The command gets the open `stores`, or with `opened=False` the store roots as `roots`. With `tolerant`, it
+    also gets `left_out`, the errors of members of a cluster that are not among the roots.
     """
 
     def decorate(command: Command) -> Command:
@@ -55,8 +56,10 @@ def store_argument(*, opened: bool = True) -> Callable[[Command], Command]:
                 code = command(stores=stores, **others)
                 is_whole = not any(each.unreadable for each in stores)
                 return PARTIAL if code in (None, OK, NOT_FOUND) and not is_whole else code
+            if tolerant:
+                others["left_out"] = left_out = list[StoreError]()
             return command(
-                roots=open_roots(store, commit_log),
+                roots=open_roots(store, commit_log, left_out if tolerant else None),
                 commit_log_paths=tuple(map(os.path.abspath, commit_log)),
                 **others,
             )

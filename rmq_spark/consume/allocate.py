@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from rmq_spark.consume.choices import STRATEGIES
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 from store_format.java.text import utf16_key
@@ -229,8 +230,6 @@ def _md5(key: str) -> int:
 
 
 # ---- strategies by name ------------------------------------------------------------------------------------
-
-STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONSISTENT_HASH")
 
 
 def strategy(

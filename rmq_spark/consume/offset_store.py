@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
+from rmq_spark.consume.choices import OFFSET_STORES
 from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_id, check_group
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
@@ -23,15 +24,15 @@ from store_format.metadata.group_offsets import (
     read_group_offsets,
     refuse_foreign_offsets,
     rewrite_config,
-    write_group_offsets,
+    write_group_offsets_held,
 )
 from store_format.metadata.merge_offsets import merge_local_offsets
 from store_format.metadata.read_state import read_local_offsets
 from store_format.names import did_you_mean
+from store_format.pop.moved import note_moved
 
 _log = logging.getLogger(__name__)
 
-OFFSET_STORES = ("store", "local", "none")
 _WAIT_SECONDS = 5.0  # for another writer of this project; a broker holds the lock while it runs
 _SAVE_WAIT_SECONDS = 0.5  # between micro-batches; 0 after a failure, until a save succeeds
 _ADVICE = (
@@ -138,7 +139,10 @@ class StoreOffsets(_Saver):
         }
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
-        """Saves the offsets store by store; raises at the first store that cannot be written."""
+        """Saves the offsets store by store; raises at the first store that cannot be written.
+
+        Consumers of the group that pop follow a reset even if the file already had its offsets.
+        """
         by_broker: dict[str, dict[tuple[str, int], int]] = {}
         for queue, offset in offsets.items():
             by_broker.setdefault(queue.broker_name, {})[queue.topic, queue.queue_id] = offset
@@ -150,7 +154,14 @@ class StoreOffsets(_Saver):
                 )
             now = self._clock_ms()
             wait = 0.0 if self._failing else self._lock_timeout
-            write_group_offsets(root, self.group, part, timestamp=now, is_reset=is_reset, lock_timeout=wait)
+            with StoreLock(root, timeout=wait) as lock:
+                lock.refuse_other_openers()
+                files = FileWrites(sync=True)
+                write_group_offsets_held(
+                    root, self.group, part, timestamp=now, is_reset=is_reset, files=files
+                )
+                if is_reset:
+                    note_moved(root, self.group, part)
 
 
 class LocalOffsets(_Saver):

@@ -1,11 +1,15 @@
 """The offset of a stream as Spark stores it: JSON, always in the same order.
 
-    {"topic":{"broker":{"queue":n}},"$from":{…},"$reset":n,"$again":true}
+    {"topic":{"broker":{"queue":n}},"$at":{…},"$from":{…},"$reset":n,"$again":true}
 
 Spark compares offsets by their JSON. Keys are strings: topics and brokers are sorted by code points, queues
-by their numbers. After them come `$from`, the starts that the previous offset does not contain; `$reset`, if
-a group's offsets were ever reset; and `$again`, if everything else equals the previous offset, because a
-topic was created again and is read up to the same offset as before.
+by their numbers. After them come `$at`, the physical offset of the message before each position; `$from`,
+the starts that the previous offset does not contain; `$reset`, if a group's offsets were ever reset; and
+`$again`, if everything else equals the previous offset, because a topic was created again and is read up to
+the same offset as before.
+
+No file of a store says that a topic was deleted and created again, and the queue offsets begin at 0 again. A
+message before a position that lies elsewhere in the commitlog now shows it.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 
 FROM = "$from"
+AT = "$at"
 RESET = "$reset"
 AGAIN = "$again"
 POPPED = "$pop"  # the only key of a stream that pops (`rmq_spark.consume.pop_offset`)
@@ -34,24 +39,29 @@ class StreamOffset:
     `starts` has the queues whose start, in the micro-batch that ends here, differs from the previous offset:
     all queues in the first micro-batch, later new and moved queues. `reset` is the number of the last reset
     of the group that the query has followed. `again` makes the offset differ from an otherwise equal previous
-    one, because Spark runs no micro-batch between equal offsets.
+    one, because Spark runs no micro-batch between equal offsets. `at` has the physical offset of the message
+    before each position, for queues that have such a message and a consume queue.
     """
 
     positions: dict[MessageQueue, int] = field(default_factory=dict)
     starts: dict[MessageQueue, int] = field(default_factory=dict)
     reset: int = 0
     again: bool = False
+    at: dict[MessageQueue, int] = field(default_factory=dict)
 
     @staticmethod
     def from_json(value: Mapping[str, object]) -> StreamOffset:
         """Raises OptionError for JSON that this project did not write: the checkpoint is at fault."""
         starts: dict[MessageQueue, int] = {}
+        at: dict[MessageQueue, int] = {}
         reset = 0
         again = False
         topics: dict[str, object] = {}
         for name, members in value.items():
             if name == FROM:
                 starts = _flat(members, FROM)
+            elif name == AT:
+                at = _flat(members, AT)
             elif name == RESET:
                 reset = _reset_number(members, RESET)
             elif name == AGAIN:
@@ -68,11 +78,13 @@ class StreamOffset:
                 )
             else:
                 topics[name] = members
-        return StreamOffset(_flat(topics, ""), starts, reset, again)
+        return StreamOffset(_flat(topics, ""), starts, reset, again, at)
 
     def to_json(self) -> dict[str, object]:
         """The value that Spark passes to `json.dumps`."""
         value: dict[str, object] = dict(_nested(self.positions))
+        if self.at:
+            value[AT] = _nested(self.at)
         if self.starts:
             value[FROM] = _nested(self.starts)
         if self.reset:

@@ -8,10 +8,13 @@ the message decides.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rmq_spark.consume.sql92 import Sql92Filter, parse_sql92
 from store_format.errors import OptionError
 from store_format.java.hashes import java_hash
+
+if TYPE_CHECKING:
+    from rmq_spark.consume.sql92 import Sql92Filter
 
 _ALL = "*"
 _SEPARATOR = "||"
@@ -42,6 +45,8 @@ def parse_subscription(expression_type: str, expression: str | None) -> tuple[Ta
             "subExpression: expected a condition such as price > 3 for expressionType=SQL92, found none; "
             "set subExpression, or leave expressionType out"
         )
+    from rmq_spark.consume.sql92 import parse_sql92
+
     return TagFilter(), parse_sql92(expression)
 
 

@@ -38,6 +38,7 @@ STORM_MS, _STORM_LENGTH_MS = 5 * _HOUR, 25 * _MINUTE  # the mail server is down
 _RETRIES_LENGTH_MS = _STORM_LENGTH_MS + 15 * _MINUTE  # until the last retry succeeds
 _STEP_MS, _STORM_STEP_MS = _HOUR, _MINUTE  # a turn of the broker's services
 
+_DISK_LIMIT = 100  # the demo is small: it may use what the disk has
 _MAIL_GROUP, _MAIL_RETRIES_MAX = "CG_mail", 5
 _RETRIES, DEAD_LETTERS = retry_topic(_MAIL_GROUP), dead_letter_topic(_MAIL_GROUP)
 _QUEUES = {
@@ -82,12 +83,15 @@ class Broker:
     def step(self, messages: Sequence[Message], now_ms: int) -> None:
         """Stores the messages, delivers what is due, and sends back what CG_mail cannot consume."""
         failed = self._store(messages, now_ms) if messages else []
-        run_once(self.path, ["schedule"], now_ms)
+        run_once(self.path, ["schedule"], now_ms, apply=True, disk_limit=_DISK_LIMIT)
         if self.storm_ms <= now_ms < self.storm_ms + _RETRIES_LENGTH_MS:
             failed += self._delivered_retries(now_ms)
         if failed:
             store = MessageStore.open(self.path)
-            retry.send_back(store, _MAIL_GROUP, failed, max_reconsume_times=_MAIL_RETRIES_MAX, now_ms=now_ms)
+            retry.send_back(
+                store, _MAIL_GROUP, failed,
+                max_reconsume_times=_MAIL_RETRIES_MAX, now_ms=now_ms, disk_limit=_DISK_LIMIT,
+            )  # fmt: skip
 
     def _is_mail_down(self, time_ms: int) -> bool:
         return self.storm_ms <= time_ms < self.storm_ms + _STORM_LENGTH_MS
@@ -95,7 +99,7 @@ class Broker:
     def _store(self, messages: Sequence[Message], now_ms: int) -> list[retry.Place]:
         """Appends the messages; returns the places of those that CG_mail fails to consume."""
         times = np.array([each.time_ms for each in messages], np.int64)
-        options = CommitOptions(sync=False, new_topics=_QUEUES, clock=lambda: now_ms)
+        options = CommitOptions(sync=False, new_topics=_QUEUES, clock=lambda: now_ms, disk_limit=_DISK_LIMIT)
         columns = self._columns(messages, times)
         result = MessageStore.open(self.path).append(columns, store_timestamps=times, options=options)
         self.written.append((result.stop, now_ms))

@@ -31,6 +31,7 @@ class ForeignName:
 _ADDRESS = "The path is the broker's store directory: no network connection is opened"
 _NO_CLIENT = "no client connects to a broker: leave it out"
 _BODY = "a body is one column of bytes: decode it with CAST, from_json or from_csv"
+_MICRO_BATCH = "It limits what a micro-batch reads of all queues together"
 _FILTER = "The values of a column are filtered with where()"
 
 
@@ -60,6 +61,18 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     *_all("compression compressionType kafka.compression.type", ("compressType",)),
     *_all("sendMsgTimeout retryTimes sleepTimeMs retryTimesWhenSendFailed", (),
           "a commit writes files and sends nothing to a broker: leave it out"),
+    *_all("pullThresholdForQueue pullThresholdForTopic popThresholdForQueue consumeMessageBatchMaxSize "
+          "popBatchNums consumeConcurrentlyMaxSpan", ("maxOffsetsPerTrigger",), _MICRO_BATCH),
+    *_all("pullThresholdSizeForQueue pullThresholdSizeForTopic", ("maxBytesPerTrigger",), _MICRO_BATCH),
+    *_all("consumeThreadMin consumeThreadMax consumeThreadNums adjustThreadPoolNumsThreshold",
+          ("minPartitions",), "Spark's tasks take the place of a client's threads"),
+    *_all("popInvisibleTime", ("invisibleDuration",), "It is for consumeMode=pop"),
+    *_all("maxReconsumeTimes", (),
+          "retryMaxTimes of the group in subscriptionGroup.json says how often a message is retried, and "
+          "max_reconsume_times of rmq_spark.services.Orderly for an ordered stream: leave it out"),
+    *_all("pullInterval suspendCurrentQueueTimeMillis", (),
+          "the trigger of the query says how often it reads: leave it out"),
+    *_all("messageListener", (), "handle the rows in foreachBatch, or use rmq_spark.pop.SimpleConsumer"),
     *_all("includeHeaders", (), "message properties are always in the column properties: leave it out"),
     *_all("timeZone", (), "give times with their zone, as in 2026-01-31T08:00:00+08:00"),
     *_all("partitionDiscoveryIntervalMs", (), "each trigger finds new topics and queues: leave it out"),
@@ -68,6 +81,11 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     *_all("isDynamicTag dynamicTagColumn dynamicTagColumnWriteIncluded", (),
           "the tags of a message are the column tags"),
     *_all("keyColumns writeKeysToBody", (), "the keys of a message are the column keys"),
+    *_all("heartbeatBrokerInterval pollNameServerInterval clientCallbackExecutorThreads "
+          "clientIP unitMode unitName namespace namespaceV2 vipChannelEnabled useTLS decodeReadBody "
+          "enableMsgTrace enableTrace customizedTraceTopic traceTopic postSubscriptionWhenPull "
+          "awaitTerminationMillisWhenShutdown clientRebalance consumeTimeout sendLatencyFaultEnable "
+          "createTopicKey retryTimesWhenSendAsyncFailed retryAnotherBrokerWhenNotStoreOK", (), _NO_CLIENT),
     *_all("pullBatchSize pullTimeout pull.max.batch.size pull.timeout.ms pollTimeout useNewApi accessKey "
           "secretKey instanceName kafkaConsumer.pollTimeoutMs fetchOffset.numRetries "
           "fetchOffset.retryIntervalMs", (), _NO_CLIENT),

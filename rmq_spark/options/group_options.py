@@ -10,8 +10,9 @@ import os
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from rmq_spark.consume.allocate import STRATEGIES, AllocateMessageQueueStrategy, strategy
+from rmq_spark.consume.choices import STRATEGIES
 from rmq_spark.consume.client_ids import (
     BROADCASTING,
     CLUSTERING,
@@ -26,15 +27,18 @@ from rmq_spark.consume.consume_from_where import (
     consume_from_where,
     consume_timestamp_ms,
 )
-from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.offset_store import OffsetStore, offset_store
 from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.option import plain_fields
 from rmq_spark.options.parse import Given
 from rmq_spark.options.topic_choice import parse_assign
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
+
+if TYPE_CHECKING:
+    from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
+    from rmq_spark.consume.group.membership import Membership
+    from rmq_spark.consume.offset_store import OffsetStore
 
 _CONFIG_EXAMPLE = '{"TopicTest":[0,1]}, or with consumers=2 [{"TopicTest":[0,1]},{"TopicTest":[2,3]}]'
 _STARTING = "startingOffsets"
@@ -160,6 +164,8 @@ class GroupOptions:
 
     def make_strategy(self, clients: Sequence[str], brokers: Sequence[str]) -> AllocateMessageQueueStrategy:
         """The strategy. A queue of allocateConfig without a broker stands for that queue on all `brokers`."""
+        from rmq_spark.consume.allocate import strategy
+
         name, _, inner = self.strategy_name.partition("-")
         config = None
         if self.allocate_config is not None:
@@ -177,6 +183,8 @@ class GroupOptions:
         )
 
     def make_membership(self, subscription: str, brokers: Sequence[str]) -> Membership:
+        from rmq_spark.consume.group.membership import Membership
+
         clients = self.make_client_ids()
         return Membership(
             self.group,
@@ -190,6 +198,8 @@ class GroupOptions:
 
     def make_offset_store(self, roots: Mapping[str, str]) -> OffsetStore:
         """`roots` are the store roots by broker name."""
+        from rmq_spark.consume.offset_store import offset_store
+
         return offset_store(
             self.offset_store,
             group=self.group,

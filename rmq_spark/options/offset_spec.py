@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from rmq_spark.consume.stream_offset import AGAIN, FROM, RESET
+from rmq_spark.consume.stream_offset import AGAIN, AT, FROM, RESET
 from rmq_spark.options.parse import Given, found_json, json_object, timestamp_ms
 from store_format.display.rows import iso_utc
 
@@ -209,7 +209,7 @@ def _walk(
     else a queue.
     """
     for topic, members in topics.items():
-        if topic in (FROM, RESET, AGAIN):
+        if topic in (AT, FROM, RESET, AGAIN):
             continue  # of the offset of a stream, as its progress shows it: for its own query only
         at_topic = json.dumps(topic, ensure_ascii=False)
         if not isinstance(members, dict):

@@ -9,10 +9,9 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rmq_spark.consume.client_ids import CLUSTERING
-from rmq_spark.consume.sql92 import Sql92Filter
 from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
@@ -25,6 +24,9 @@ from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
+
+if TYPE_CHECKING:
+    from rmq_spark.consume.sql92 import Sql92Filter
 
 # Options that Spark adds: TableCatalog's reserved properties, and a stream's checkpoint.
 _SPARKS_OWN = frozenset(

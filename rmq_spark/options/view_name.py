@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from rmq_spark.options.parse import Given
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
-from store_format.views.registry import VIEWS
 
 MESSAGES = "messages"
 
@@ -16,8 +15,12 @@ _BESIDE = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog"
 
 def parse_view(given: Given) -> str:
     """`messages` or the name of a view of `store_format.views.registry`, in its documented spelling."""
-    by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in VIEWS))}
     word = given.text.strip().lower()
+    if word == MESSAGES:
+        return MESSAGES
+    from store_format.views.registry import VIEWS  # every read parses the default, and few show a view
+
+    by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in VIEWS))}
     if word in by_lower:
         return by_lower[word]
     raise given.error(f"one of {', '.join(by_lower.values())}", advice=did_you_mean(word, by_lower.values()))

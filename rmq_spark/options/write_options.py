@@ -58,6 +58,7 @@ class WriteOptions:
     disk_used_percent_max: int | None  # None: that of the broker's settings
     broker_conf: str | None  # path of a file; None: each store's own
     rebuild_lost_queues: bool | None
+    ignore_missing_stores: bool
     writer_lock_timeout_ms: int
     staging_retention_ms: int
     new_store: NewStoreOptions

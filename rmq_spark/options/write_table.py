@@ -170,8 +170,9 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     _row(
         "maxReconsumeTimes",
         "number",
-        values.number(0, _INT_MAX),
-        "With `sendBack`: the retries of a message before it becomes a dead letter.",
+        values.number(-1, _INT_MAX),
+        "With `sendBack`: the retries of a message before it becomes a dead letter. -1, the default of "
+        "RocketMQ's consumers, is 16.",
         otherwise="the group's `retryMaxTimes`, 16 by default",
     ),
     _row(
@@ -216,6 +217,14 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         "the queues. `false`: the topics were deleted and created again; the old messages stay deleted. "
         "Unset: an error, unless "
         "consumer offsets show that the queues were lost.",
+    ),
+    _row(
+        "ignoreMissingStores",
+        "boolean",
+        values.boolean,
+        "In a cluster, with `true`: a store that is missing now does not come back. A write that needs to "
+        "ask this store is then done without it; with `false` it is an error.",
+        "false",
     ),
     _row(
         "writerLockTimeout",

@@ -7,16 +7,16 @@ misspelt topic or an offset outside of a queue, are an error here, before any ta
 from __future__ import annotations
 
 import logging
-import os
 from dataclasses import dataclass, field
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.plan.batch_starts import Starts
 from rmq_spark.plan.by_key import narrowed, offsets_of_key
 from rmq_spark.plan.garbage import collector_paused
-from rmq_spark.plan.splits import Split, StoreSlices, make_splits, splits_of_clients
-from rmq_spark.plan.starts import Starts, offset_at
+from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
+from rmq_spark.plan.starts import offset_at
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.plan.unknown_names import refuse_unknown
 from store_format import Queue
@@ -26,14 +26,6 @@ from store_format.read.store import Store
 from store_format.read.store_queues import find_queues
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Plan:
-    """The splits of a read, at least one, and the number of messages that planning knows to be lost."""
-
-    splits: list[Split]
-    lost: int = 0
 
 
 @collector_paused()
@@ -52,11 +44,6 @@ def plan(options: ReadOptions, *, cores: int | None = None) -> Plan:
     if starts.clients is not None:
         return Plan(splits_of_clients(found, starts.clients), planning.lost)
     return Plan(make_splits(found, options, cores or available_cores()), planning.lost)
-
-
-def available_cores() -> int:
-    """How many tasks this machine can run at once."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(slots=True)

@@ -137,7 +137,8 @@ def fields_from_options(options: ReadOptions) -> OutputFields:
     in mode PERMISSIVE without `columns`. A group reads retry topics, whose rows show the original topic, so
     `storedTopic` is one of its default columns.
     """
-    defaults = DEFAULT_COLUMNS if options.group is None else (*DEFAULT_COLUMNS, "storedTopic")
+    is_shared = options.group is not None or options.pop is not None
+    defaults = (*DEFAULT_COLUMNS, "storedTopic") if is_shared else DEFAULT_COLUMNS
     names = [column_named(name).name for name in options.columns or defaults]
     refuse_duplicates("columns", names)
     fields = [OutputField(name, name) for name in names]

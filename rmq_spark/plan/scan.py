@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_spark.consume.sql92 import CountingFilter
 from rmq_spark.consume.tag_filter import TagFilter
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import modules_frozen
@@ -21,6 +21,9 @@ from store_format.read.log_reader import LogReader
 from store_format.read.queue_reader import QueueReader
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
+
+if TYPE_CHECKING:
+    from rmq_spark.consume.sql92 import CountingFilter
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +44,7 @@ class Scan:
         """The batches of one split, with the Arrow schema of the fields."""
         schema = self.fields.to_arrow_schema()
         tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
-        where = None if self.options.sql_filter is None else CountingFilter(self.options.sql_filter)
+        where = self._condition()
         with modules_frozen():
             for share in split.shares:
                 for batch in self._read_share(share, tolerance, where):
@@ -75,6 +78,13 @@ class Scan:
             tags = TagFilter() if is_retry else self.options.tag_filter
             reader = self._reader(store, self.fields.sources, tags, None if is_retry else where, tolerance)
             yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)
+
+    def _condition(self) -> CountingFilter | None:
+        if self.options.sql_filter is None:
+            return None
+        from rmq_spark.consume.sql92 import CountingFilter  # most reads have no condition
+
+        return CountingFilter(self.options.sql_filter)
 
     def _reader(
         self,
@@ -113,8 +123,7 @@ class Scan:
     def _rows(self, store: Store, piece: QueueSlice, columns: tuple[str, ...]) -> list[tuple[int, ...]]:
         options = self.options
         tolerance = Tolerance(options.mode, options.fail_on_data_loss)
-        where = None if options.sql_filter is None else CountingFilter(options.sql_filter)
-        reader = self._reader(store, columns, options.tag_filter, where, tolerance)
+        reader = self._reader(store, columns, options.tag_filter, self._condition(), tolerance)
         return sorted(
             row
             for batch in reader.read([piece])

@@ -7,6 +7,7 @@ are cut at the same places of the log (`stretches.py`).
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -51,6 +52,14 @@ class Split:
     """One Spark task's share of a read; without shares it reads nothing."""
 
     shares: tuple[Share, ...] = ()
+
+
+@dataclass(slots=True)
+class Plan:
+    """The splits of a read, at least one, and the number of messages that planning knows to be lost."""
+
+    splits: list[Split]
+    lost: int = 0
 
 
 @dataclass(slots=True)
@@ -155,6 +164,11 @@ def _splits_of_queues(found: Sequence[StoreSlices]) -> list[Split]:
             f"set splitBy={QUEUE}, or read fewer topics"
         )
     return [split for name in sort_queues(splits) if (split := splits[name]).shares]
+
+
+def available_cores() -> int:
+    """How many tasks this machine can run at once."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 # ---- sizes -------------------------------------------------------------------------------------------------

@@ -1,35 +1,42 @@
-"""What a consumer subscribes to: expressions, and the numbers of its receives."""
+"""What a consumer subscribes to: topics, expressions, and the numbers of its receives."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from datetime import timedelta
 
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
 from rmq_spark.consume.tag_filter import TagFilter, parse_tags
+from rmq_spark.pop.waiting import Look
 from rmq_spark.pop.window import Subscription
 from store_format.errors import OptionError
+from store_format.metadata.read import read_topics
+from store_format.names import did_you_mean
 from store_format.pop.log import in_flight_directory
+from store_format.read.cluster import store_roots
 
 
 @dataclass(frozen=True, slots=True)
 class FilterExpression:
     """Which messages of a topic a consumer receives: a TAG expression, or an SQL92 expression.
 
-    >>> FilterExpression("price > 3", "SQL92").type
+    >>> FilterExpression("price > 3", "SQL92").filter_type
     'SQL92'
     """
 
     expression: str = "*"
-    type: str = "TAG"
+    filter_type: str = "TAG"
 
     def compile(self) -> Subscription:
         """Returns the compiled filter. Raises OptionError for an expression that RocketMQ refuses."""
-        if self.type == "TAG":
+        if self.filter_type == "TAG":
             return Subscription(parse_tags(self.expression))
-        if self.type == "SQL92":
+        if self.filter_type == "SQL92":
             return Subscription(TagFilter(), CountingFilter(parse_sql92(self.expression)))
-        raise OptionError(f"FilterExpression: expected type TAG or SQL92, found {self.type!r:.40}")
+        raise OptionError(
+            f"FilterExpression: expected filter_type TAG or SQL92, found {self.filter_type!r:.40}"
+        )
 
 
 def compile_subscriptions(group: str, subscriptions: object) -> dict[str, Subscription]:
@@ -56,8 +63,29 @@ def compile_subscriptions(group: str, subscriptions: object) -> dict[str, Subscr
     }
 
 
+def refuse_unknown_topics(path: str, look: Look, topics: Iterable[str]) -> None:
+    """Raises OptionError for a topic that no store at the path has."""
+    known: set[str] = set()
+    for root in store_roots(path):
+        known |= (read_topics(root) or {}).keys()
+    there = {topic for store in look.stores for topic, _ in store.queues}
+    for topic in topics:
+        if not known | there:
+            raise OptionError(
+                f"{path}: expected a store with topic {topic}, found no topic at all; give the "
+                "broker's store directory (storePathRootDir), or the directory of a cluster"
+            )
+        if topic not in known | there:
+            raise OptionError(
+                f"topic {topic} is not in topics.json of {path}, and has no queue; "
+                f"{did_you_mean(topic, sorted(known), 'topics')}"
+            )
+
+
 def check_seconds(name: str, value: object, low: float, high: float | None = None) -> float:
-    """Returns the seconds. Raises OptionError for a value outside of the limits."""
+    """Returns the seconds, also of a timedelta. Raises OptionError for a value outside of the limits."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
     if not isinstance(value, int | float) or not value >= low or (high is not None and value > high):
         limits = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
         raise OptionError(f"{name}: expected {limits} seconds, found {value!r}")

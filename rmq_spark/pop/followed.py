@@ -33,13 +33,14 @@ class _Choice:
 
 @dataclass(frozen=True, slots=True)
 class StoreLook:
-    """One store at one look: its queues of the chosen topics, by (topic, queue id), with their offsets.
+    """One store at one look: its queues of these topics, by (topic, queue id), with their offsets.
 
     Of two looks at a store in one process, the one with the larger `version` is the newer one.
     """
 
     root: str
     store: Store
+    topics: frozenset[str]
     queues: Mapping[QueueKey, Queue]
     version: int
 
@@ -100,7 +101,7 @@ class FollowedStore:
             look = self._looks.get(topics)
             if look is None:
                 queues = {key: queue for key, queue in self._follower.queues.items() if key[0] in topics}
-                look = StoreLook(self.root, self._follower.store, queues, self._version)
+                look = StoreLook(self.root, self._follower.store, topics, queues, self._version)
                 if topics:
                     self._looks[topics] = look
             return look, changed

@@ -36,8 +36,7 @@ from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, read_committed
-from store_format.metadata.read import config_path, read_topics
-from store_format.metadata.timer import TimerCheck, read_timer_check
+from store_format.metadata.read import read_topics
 from store_format.metadata.timer_precision import with_wheel_precision
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
@@ -107,7 +106,7 @@ def hand_over(
             new_topics={revive_topic: max(conf.revive_queue_num, 1), TIMER_TOPIC: 1},
         )
     if was_taken and not conf.timer_stop_enqueue:  # also for acks of a hand-over that was broken off
-        put_in_wheel(session, conf, _timer_read_ms(session), now_ms)
+        put_in_wheel(session, conf, now_ms)
     mirror.compare(mirror.read(), is_next=True)
     log.run(PopState.close)
     return HandedOver(sum(each.left for each in points), len(own), len(acks))
@@ -232,9 +231,3 @@ def _broker_host(store: Store, records: list[PopRecord]) -> Host:
                 is_v6 = int(np.asarray(messages.sys_flag)[0]) & STORE_HOST_V6
                 return ip if is_v6 else ip[:4], int(np.asarray(messages.store_port)[0])
     return _ANY_HOST
-
-
-def _timer_read_ms(session: WriteSession) -> int:
-    """The time up to which the timer has read the slots, also after a turn that a crash broke off."""
-    check = read_timer_check(config_path(session.root, "timercheck")) or TimerCheck()
-    return session.ledger().resume("timer", check.last_read_time, session.store().log)

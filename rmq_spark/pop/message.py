@@ -6,10 +6,10 @@ fields are those of the proxy (GrpcConverter.buildSystemProperties).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from store_format.errors import CorruptStoreError, InvalidReceiptHandleError
+from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, OptionError
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_host, offset_msg_id
 from store_format.message.one import SingleUnit, UnitPlace
@@ -90,8 +90,9 @@ class MessageView:
     """A received message, with the names of org.apache.rocketmq.client.apis.message.MessageView.
 
     Times are in ms since 1970. If the message is damaged in the store, `error` says where and how. Then only
-    `topic`, `queue_id`, `offset`, `broker_name` and `receipt_handle` are known, and every other attribute
-    raises the error. A damaged message is not lost: it is delivered again until somebody acknowledges it.
+    `topic`, `queue_id`, `offset`, `broker_name`, `receipt_handle` and `delivery_attempt` (from this place in
+    the store) are known, and every other attribute raises the error. A damaged message is not lost: it is
+    delivered again until somebody acknowledges it.
     """
 
     __slots__ = ("_attempt", "_properties", "_unit", "error", "handle", "place", "root", "topic")
@@ -230,3 +231,15 @@ class MessageView:
         if self.error is not None:
             return f"MessageView({where}, error={str(self.error)!r})"
         return f"MessageView({where}, message_id={self.message_id!r}, attempt={self.delivery_attempt})"
+
+
+def checked_messages(given: object) -> list[MessageView | str]:
+    """The messages or receipt handles to acknowledge, as a list. Raises OptionError for anything else."""
+    is_one = isinstance(given, MessageView | str) or not isinstance(given, Iterable)
+    found: list[MessageView | str] = []
+    for each in [given] if is_one else list(given):  # type: ignore[call-overload] # an Iterable
+        if not isinstance(each, MessageView | str):
+            shown = repr(each)[:_SHOWN_MAX]
+            raise OptionError(f"ack: expected a message, a receipt handle, or several of them, found {shown}")
+        found.append(each)
+    return found

@@ -8,6 +8,8 @@ process may be killed before the file is written.
 2. The file has another offset: somebody has moved the group (rmqlog offsets, mqadmin, a broker). The file
    counts, with a warning. What was in flight of that queue is forgotten.
 3. The file has no offset: it is written again, with a warning.
+
+If the topic was deleted and created again, what the log has is forgotten before (`rmq_spark.pop.new_topic`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
+from rmq_spark.pop.new_topic import first_few
 from rmq_spark.pop.pop_name import PopName
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
@@ -28,8 +31,6 @@ from store_format.pop.log import InFlightLog
 from store_format.pop.state import PopQueue, PopState
 
 _log = logging.getLogger(__name__)
-
-_SHOWN_MAX = 3
 
 
 class Mirror:
@@ -53,6 +54,14 @@ class Mirror:
             )
         )
 
+    def is_moved(self, known: Mapping[QueueKey, int]) -> bool:
+        """Whether the file has another offset than the log noted, or none, for any queue (rules 2 and 3)."""
+        offsets = self._in_flight.run(lambda state: dict(state.mirrored))
+        return any(
+            known.get((self._name.topic_of(flag), queue_id), -1) not in noted
+            for (flag, queue_id), noted in offsets.items()
+        )
+
     def compare(self, known: Mapping[QueueKey, int], *, is_next: bool = False) -> None:
         """Applies the three rules under the store's lock. `is_next`: the file gets the next offsets."""
         moved, missing, offsets = self._in_flight.run(
@@ -61,12 +70,12 @@ class Mirror:
         if moved:
             _log.warning(
                 "%s: group %s was moved by another program and continues at the moved offsets: %s",
-                self._name.root, self._name.group, _first_few(moved),
+                self._name.root, self._name.group, first_few(moved),
             )  # fmt: skip
         if missing:
             _log.warning(
                 "%s: consumerOffset.json no longer has offsets of group %s; they are written again: %s",
-                self._name.root, self._name.group, _first_few(missing),
+                self._name.root, self._name.group, first_few(missing),
             )  # fmt: skip
         self.write(offsets)
 
@@ -137,8 +146,3 @@ def opened(state: PopState, name: PopName, known: Mapping[QueueKey, int]) -> Non
         if topic in flags and offset >= 0:
             state.set_offset(flags[topic], queue_id, offset)
             state.note_mirrored({(flags[topic], queue_id): offset})
-
-
-def _first_few(texts: list[str]) -> str:
-    more = len(texts) - _SHOWN_MAX
-    return ", ".join(texts[:_SHOWN_MAX]) + (f" and {more} more queues" if more > 0 else "")

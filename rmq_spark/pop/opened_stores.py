@@ -6,18 +6,29 @@ import logging
 import threading
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 
+from rmq_spark.pop.calls import Calls
+from rmq_spark.pop.filters import refuse_unknown_topics
+from rmq_spark.pop.handed_out import PopRequest
 from rmq_spark.pop.keeper import begin_keeping, end_keeping
+from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.order import OrderPop
+from rmq_spark.pop.share import Share
 from rmq_spark.pop.store_pop import PopSettings, StorePop, topics_of
-from rmq_spark.pop.topic_pop import PopRequest, TopicPop
+from rmq_spark.pop.topic_pop import TopicPop
 from rmq_spark.pop.waiting import Look, Waiter, WaiterClosedError
 from rmq_spark.pop.watcher import notify
-from store_format.errors import OptionError, StoreError
-from store_format.metadata.read import read_topics
+from rmq_spark.pop.window import Subscription
+from store_format.errors import (
+    CorruptStoreError,
+    InvalidReceiptHandleError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
 from store_format.names import did_you_mean
 from store_format.pop.log import in_flight_directory
-from store_format.read.cluster import store_roots
 
 _log = logging.getLogger(__name__)
 
@@ -29,24 +40,24 @@ class OpenedStores:
 
     def __init__(self, path: str, settings: PopSettings) -> None:
         self._path = path
-        self._settings = settings
+        self.settings = settings
         self._stores: dict[str, StorePop] = {}
         self._pops: Sequence[TopicPop] = ()
         self._waiter: Waiter | None = None
+        self.calls = Calls()  # that use the topics
         self._lock = threading.Lock()
+        self._arranging = threading.Lock()
         self._keeping = threading.RLock()
         self._has_ended = False
         self._turn = 0
 
     def open(self) -> Look:
         """The stores as they are now; opens those that were not there before."""
-        waiter = self._waiter
-        if waiter is None:
+        if self._waiter is None:
             with self._lock:
                 if self._waiter is None:
                     self._waiter = self._opened()
-                waiter = self._waiter
-        return self._taken(waiter.look())
+        return self._look()
 
     def open_once(self) -> None:
         """Opens the stores unless that was done before."""
@@ -54,21 +65,14 @@ class OpenedStores:
             self.open()
 
     def _opened(self) -> Waiter:
-        settings = self._settings
-        topics = topics_of(settings.subscriptions, settings.group)
-        waiter = Waiter(self._path, topics, group=settings.group)
+        waiter = self._made_waiter()
         try:
             look = waiter.look()
-            self._refuse_unknown_topics(look)
+            refuse_unknown_topics(self._path, look, self.settings.subscriptions)
             self._take(look)
-            if any(isinstance(pop, OrderPop) for pop in self._pops):
-                # A queue in order is free when its batch is acknowledged, which is no commit.
+            if self._is_ordered():
                 waiter.close()
-                directories = [
-                    in_flight_directory("", settings.group, each) for each in settings.subscriptions
-                ]
-                logs = [f"{each[1:]}/in-flight.log" for each in directories]
-                waiter = Waiter(self._path, topics, group=settings.group, also=logs)
+                waiter = self._made_waiter()
         except BaseException:
             waiter.close()
             self._close_stores()
@@ -76,22 +80,27 @@ class OpenedStores:
         begin_keeping(self)
         return waiter
 
-    def _refuse_unknown_topics(self, look: Look) -> None:
-        known: set[str] = set()
-        for root in store_roots(self._path):
-            known |= (read_topics(root) or {}).keys()
-        there = {topic for store in look.stores for topic, _ in store.queues}
-        for topic in self._settings.subscriptions:
-            if not known | there:
-                raise OptionError(
-                    f"{self._path}: expected a store with topic {topic}, found no topic at all; give the "
-                    "broker's store directory (storePathRootDir), or the directory of a cluster"
-                )
-            if topic not in known | there:
-                raise OptionError(
-                    f"topic {topic} is not in topics.json of {self._path}, and has no queue; "
-                    f"{did_you_mean(topic, sorted(known), 'topics')}"
-                )
+    def _made_waiter(self) -> Waiter:
+        group, topics = self.settings.group, self.settings.subscriptions
+        logs = list[str]()
+        if self._is_ordered():
+            # A queue in order is free when its batch is acknowledged, which is no commit.
+            logs = [f"{in_flight_directory('', group, topic)[1:]}/in-flight.log" for topic in topics]
+        return Waiter(self._path, topics_of(topics, group), group=group, also=logs)
+
+    def _is_ordered(self) -> bool:
+        return any(isinstance(pop, OrderPop) for pop in self._pops)
+
+    def _look(self) -> Look:
+        """A look of the waiter, or of the next one if the subscriptions change meanwhile."""
+        while True:
+            waiter = self._waiter
+            assert waiter is not None
+            try:
+                return self._taken(waiter.look())
+            except WaiterClosedError:
+                if waiter is self._waiter:
+                    raise
 
     def _taken(self, look: Look) -> Look:
         if any(store.root not in self._stores for store in look.stores):
@@ -105,20 +114,99 @@ class OpenedStores:
         for each in look.stores:
             store = self._stores.get(each.root)
             if store is None:
-                store = self._stores[each.root] = StorePop(each.root, self._settings)
+                store = self._stores[each.root] = StorePop(each.root, self.settings)
             before = store.topics
             store.update(each)
             if store.topics is not before:
-                self._pops = tuple(
-                    store.topics[topic]
-                    for topic in self._settings.subscriptions
-                    for store in self._stores.values()
-                    if topic in store.topics
+                self._arrange()
+
+    def _arrange(self) -> None:
+        """Lists the topics of all stores. Threads may do so at the same time."""
+        with self._arranging:
+            self._pops = tuple(
+                store.topics[topic]
+                for topic in self.settings.subscriptions
+                for store in list(self._stores.values())
+                if topic in store.topics
+            )
+
+    # ---- subscriptions -------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, subscription: Subscription) -> None:
+        """Reads the topic, too, or with another filter. Raises as `open`; then nothing has changed."""
+        with self._lock:
+            before = self.settings
+            after = replace(before, subscriptions={**before.subscriptions, topic: subscription})
+            try:
+                self._change(after)
+            except BaseException:
+                self._change(before)
+                raise
+
+    def unsubscribe(self, topic: str) -> None:
+        """Leaves the topic. Raises OptionError if it is not subscribed."""
+        with self._lock:
+            known = self.settings.subscriptions
+            if topic not in known:
+                raise OptionError(
+                    f"{self._path}, group {self.settings.group}: topic {topic} is not subscribed; "
+                    f"{did_you_mean(topic, sorted(known), 'subscribed topics')}"
                 )
+            rest = {name: each for name, each in known.items() if name != topic}
+            self._change(replace(self.settings, subscriptions=rest))
+
+    def _change(self, settings: PopSettings) -> None:
+        before, self.settings = self.settings.subscriptions, settings
+        topics = settings.subscriptions.keys()
+        if self._waiter is None:
+            return  # `open` does the rest
+        gone = [share for store in list(self._stores.values()) for share in store.change(settings)]
+        self._arrange()
+        if topics == before.keys():
+            return
+        self._replace_waiter()
+        self._close_shares(gone)
+        look = self._waiter.look()
+        refuse_unknown_topics(self._path, look, topics - before.keys())
+        self._take(look)
+        if self._is_ordered() and not self._waiter.also:
+            self._replace_waiter()
+
+    def _replace_waiter(self) -> None:
+        """Waiting threads wake, and wait for the topics that are subscribed now."""
+        before, self._waiter = self._waiter, self._made_waiter()
+        if before is not None:
+            before.close()
+
+    def _close_shares(self, shares: Sequence[Share]) -> None:
+        """Closes shares that no new call can reach, as soon as the present calls have ended."""
+        if not shares:
+            return
+        try:
+            self.calls.wait()
+        except BaseException:  # Ctrl-C: the topics are left as by a consumer that was killed
+            for share in shares:
+                share.leave()
+            raise
+        with ExitStack() as closing:
+            for share in shares:
+                closing.callback(share.close)
 
     # ---- pop -----------------------------------------------------------------------------------------------
 
-    def next_pops(self) -> Iterable[TopicPop]:
+    def pop(self, request: PopRequest) -> list[MessageView]:
+        """The messages of the first topic that has some, as of the last look."""
+        with self.calls:
+            return _first_found(self._next_pops(), request)
+
+    def pop_from(self, look: Look, request: PopRequest) -> list[MessageView]:
+        """The same; the store whose news are the oldest comes first."""
+        places = {each.root: place for place, each in enumerate(look.stores)}
+        with self.calls:
+            pops = sorted(self._next_pops(), key=lambda pop: places.get(pop.root, len(places)))
+            return _first_found(pops, request)
+
+    def _next_pops(self) -> Iterable[TopicPop]:
         """The topics and stores in turn, so that none is served before the others again and again."""
         pops = self._pops
         if not pops:
@@ -127,35 +215,79 @@ class OpenedStores:
         first = self._turn % len(pops)
         return (*pops[first:], *pops[:first])
 
-    def pops_of(self, look: Look) -> Iterable[TopicPop]:
-        """The same, those of the store whose news are the oldest first."""
-        places = {each.root: place for place, each in enumerate(look.stores)}
-        return sorted(self.next_pops(), key=lambda pop: places.get(pop.root, len(places)))
-
     def wait(self, look: Look, timeout: float) -> Look:
         """The next look with news, or a look at the end of the time."""
         waiter = self._waiter
         assert waiter is not None
         found = waiter.wait(look, timeout)
-        return look if found is None else self._taken(found)
+        if found is None:
+            return look if waiter is self._waiter else self._look()
+        return self._taken(found)
 
     def next_visible(self, request: PopRequest) -> int | None:
         """When messages can be received without a commit before: the time in ms; None if never."""
-        times = [pop.next_visible(request) for pop in self._pops]
+        with self.calls:
+            times = [pop.next_visible(request) for pop in self._pops]
         return min((each for each in times if each is not None), default=None)
 
-    def pops_with(self, topic: str, broker_name: str, root: str | None) -> list[TopicPop]:
-        """The topic of the stores with this broker's name, or of the one store at `root`."""
-        return [
+    # ---- handles -------------------------------------------------------------------------------------------
+
+    def ack(self, given: Iterable[MessageView | str], now_ms: int) -> list[InvalidReceiptHandleError]:
+        """Acknowledges messages, or the messages of handles. Returns an error for each that is not valid."""
+        by_pop: dict[TopicPop, list[ReceiptHandle]] = {}
+        errors: list[InvalidReceiptHandleError] = []
+        with self.calls:
+            for each in given:
+                handle = _handle(each)
+                by_pop.setdefault(self._pop_of(each, handle), []).append(handle)
+            for pop, handles in by_pop.items():
+                errors += pop.ack(handles, now_ms)
+                self._notify(pop)
+        return errors
+
+    def change_invisible(
+        self, message: MessageView | str, invisible_ms: int, now_ms: int
+    ) -> ReceiptHandle | InvalidReceiptHandleError:
+        """The message's new handle: it is invisible for `invisible_ms` from now on."""
+        handle = _handle(message)
+        with self.calls:
+            pop = self._pop_of(message, handle)
+            found = pop.change_invisible(handle, invisible_ms, now_ms)
+            self._notify(pop)
+        return found
+
+    def _pop_of(self, message: MessageView | str, handle: ReceiptHandle) -> TopicPop:
+        topics = list(self.settings.subscriptions) if isinstance(message, str) else [message.topic]
+        if len(topics) != 1:
+            raise OptionError(
+                f"receipt handle {handle.text!r}: expected the message, because this consumer reads "
+                f"{len(topics)} topics and a handle does not name its topic"
+            )
+        root = None if isinstance(message, str) else message.root
+        pops = [
             pop
             for pop in self._pops
-            if pop.topic == topic and (pop.broker_name == broker_name if root is None else pop.root == root)
+            if pop.topic == topics[0]
+            and (pop.broker_name == handle.broker_name if root is None else pop.root == root)
         ]
+        if not pops:
+            raise InvalidReceiptHandleError(
+                handle.text,
+                f"is not a handle of this consumer: no store of {self._path} with broker "
+                f"{handle.broker_name} is open for topic {topics[0]}; acknowledge with the consumer that "
+                "received the message, before it unsubscribes from the topic",
+            )
+        if len(pops) > 1:
+            raise OptionError(
+                f"receipt handle {handle.text!r}: expected the message, because {len(pops)} stores of "
+                f"{self._path} have the broker name {handle.broker_name}"
+            )
+        return pops[0]
 
-    def notify(self, pop: TopicPop) -> None:
+    def _notify(self, pop: TopicPop) -> None:
         """Wakes consumers of this process after a change that is no commit."""
         if isinstance(pop, OrderPop):
-            notify(pop.root, pop.topic, self._settings.group)
+            notify(pop.root, pop.topic, self.settings.group)
 
     # ---- once a second, and the end ------------------------------------------------------------------------
 
@@ -175,7 +307,7 @@ class OpenedStores:
         waiter = self._waiter
         try:
             if waiter is not None and not waiter.is_closed:
-                self._taken(waiter.look())
+                self._look()
         except WaiterClosedError:
             return errors  # the consumer is being closed
         except (StoreError, OSError) as error:
@@ -201,8 +333,10 @@ class OpenedStores:
             waiter.close()
 
     def close(self) -> None:
+        """Closes everything. No call is under way any more."""
         self._end_keeping()
-        for topic, subscription in self._settings.subscriptions.items():
+        self.interrupt()  # a `subscribe` may have replaced the waiter since
+        for topic, subscription in self.settings.subscriptions.items():
             if subscription.where is not None and subscription.where.errors:
                 _log.warning(
                     "topic %s: %d evaluations of the SQL92 expression failed; these messages were passed "
@@ -221,9 +355,30 @@ class OpenedStores:
         """Lets go of threads and locks, and hands over nothing."""
         self._end_keeping()
         self.interrupt()
-        self.abandon()
+        for store in self._stores.values():
+            store.leave()
 
     def abandon(self) -> None:
         """Closes the locks, and nothing more: in a forked child, which shares them with its parent."""
         for store in self._stores.values():
             store.abandon()
+
+
+def _handle(message: MessageView | str) -> ReceiptHandle:
+    return ReceiptHandle.parse(message) if isinstance(message, str) else message.handle
+
+
+def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageView]:
+    """The messages of the first topic that has some. Raises the error of a damaged one if none has."""
+    errors: list[StoreError] = []
+    for pop in pops:
+        try:
+            found = pop.pop(request)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            errors.append(error)
+            continue
+        if found:
+            return found
+    for each in errors:
+        raise each
+    return []

@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from rmq_spark.pop.choose import ShareRules, visits
+from rmq_spark.pop.handed_out import HandedOut, PopRequest
 from rmq_spark.pop.handles import unknown_handle
 from rmq_spark.pop.message import ReceiptHandle
-from rmq_spark.pop.topic_pop import HandedOut, PopRequest, TopicPop
+from rmq_spark.pop.topic_pop import TopicPop
 from rmq_spark.pop.window import Window
 from store_format.errors import InvalidReceiptHandleError
 from store_format.pop.check_point import CheckPoint
@@ -60,6 +61,7 @@ class OrderPop(TopicPop):
             pop_time=request.pop_time,
             invisible_ms=request.invisible_ms,
             attempt_id=request.attempt_id,
+            physical_offset=window.physical_offset(offsets[-1]),
         )
         point = CheckPoint(
             flag, queue_id, start, info.offsets, info.pop_time, request.invisible_ms, request.owner

@@ -7,7 +7,7 @@ file is written. A batch that is neither was written by a broker, and counts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 
 from rmq_spark.pop.pop_name import PopName
 from store_format.files.status import stat_identity
@@ -59,10 +59,14 @@ class OrderMirror:
         is_on, changed = self._in_flight.run(lambda state: (state.order.is_on, state.order.not_mirrored()))
         return is_on and (bool(changed) or self._seen != stat_identity(self._path))
 
-    def update(self) -> None:
-        """Takes over what a broker has written, then writes what the log has. Under the store's lock."""
+    def update(self, is_deleted: Callable[[int, OrderInfo], bool] = lambda queue_id, batch: False) -> None:
+        """Takes over what a broker has written, then writes what the log has. Under the store's lock.
+
+        Batches of a deleted topic are passed over.
+        """
         stored = (read_order_infos(self._root) or {}).get(self._key, {})
-        batches = self._in_flight.run(lambda state: _compared(state, stored, self._clock_ms()))
+        deleted = {queue_id for queue_id, batch in stored.items() if is_deleted(queue_id, batch)}
+        batches = self._in_flight.run(lambda state: _compared(state, stored, deleted, self._clock_ms()))
         if batches is not None:
             if not is_broker_49(self._root):
                 # a broker drops the batches of a group that it does not know (autoClean)
@@ -76,13 +80,18 @@ class OrderMirror:
         self._seen = stat_identity(self._path)
 
 
-def _compared(state: PopState, stored: Mapping[int, OrderInfo], now_ms: int) -> dict[int, OrderInfo] | None:
-    """The batches for the file, which has `stored`; None if the file needs no change."""
+def _compared(
+    state: PopState, stored: Mapping[int, OrderInfo], deleted: Set[int], now_ms: int
+) -> dict[int, OrderInfo] | None:
+    """The batches for the file, which has `stored`; None if the file needs no change.
+
+    The batches of the queues `deleted` do not count.
+    """
     order = state.order
     if not order.is_on:
         return None
     foreign = {
-        queue_id: stored.get(queue_id)
+        queue_id: None if queue_id in deleted else stored.get(queue_id)
         for queue_id in stored.keys() | order.mirrored.keys()
         if digest(stored.get(queue_id)) not in order.mirrored.get(queue_id, ())
     }

@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rmq_spark.pop.due import Rows, first_due
+from rmq_spark.pop.new_topic import forget_deleted, queue_ranges
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.produce.revived import refused_copies, revived
 from store_format.bookkeeping.ledger import ServiceTurn
@@ -52,40 +53,45 @@ _WAIT_MIN_MS, _WAIT_MAX_MS = 10_000, 7_200_000  # PopReviveService.ckRewriteInte
 
 @dataclass(frozen=True, slots=True)
 class Revived:
-    """What a revive has done: copies stored, messages that no longer exist, messages tried again later."""
+    """What a revive has done, in messages.
+
+    `copies` were stored again. `gone` no longer exist. `postponed` are in damaged queues and are tried again
+    later. `again` cannot be stored again, and are delivered again from their own place.
+    """
 
     copies: int = 0
     gone: int = 0
     postponed: int = 0
-
-    def __add__(self, other: Revived) -> Revived:
-        return Revived(self.copies + other.copies, self.gone + other.gone, self.postponed + other.postponed)
+    again: int = 0
 
     @property
     def messages(self) -> int:
-        return self.copies + self.gone + self.postponed
+        return self.copies + self.gone + self.postponed + self.again
 
 
 def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> Revived:
     """Stores the messages again whose invisible time has passed: `MESSAGES_MAX` of them, or fewer.
 
-    A message that is damaged, whose queue is damaged, or that cannot be stored is tried again later, with a
-    warning, and does not stop the others.
+    A message that is damaged or that cannot be stored is delivered again from its own place from now on. A
+    message whose queue is damaged is tried again later. A warning says so; neither stops the others.
     """
     finish_revive(name, log, session)
+    if not log.run(lambda state: first_due(state, now_ms)):
+        return Revived()
+    store = session.store()
+    forget_deleted(name, log, queue_ranges(name, store))
     due = log.run(lambda state: first_due(state, now_ms))
     if not due:
         return Revived()
-    store = session.store()
     why_gone = _why_gone(name, store, broker_conf_of(name.root, session.options.conf))
     rows = Rows.of(due)
     found = _Found.none(rows) if why_gone else _read(name, session, store, rows)
     rows = found.rows
-    postponed = log.run(lambda state: _postpone(state, found, now_ms))
-    wanted = rows.bits(~found.is_later)
+    postponed, again = log.run(lambda state: _pass_over(state, found, now_ms))
+    wanted = rows.bits(~(found.is_later | found.is_again))
     revive = log.run(lambda state: _begin(state, wanted, now_ms))
     if revive is None:
-        return Revived(postponed=postponed)
+        return Revived(postponed=postponed, again=again)
     begun = rows.marked(revive.bits)
     copies = np.flatnonzero(begun & (found.place >= 0))
     if len(copies):
@@ -98,7 +104,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
             "%s: group %s, topic %s: %d messages that nobody acknowledged are not delivered again: %s",
             name.root, name.group, name.topic, gone, why_gone or "the store no longer has them",
         )  # fmt: skip
-    return Revived(len(copies), gone, postponed)
+    return Revived(len(copies), gone, postponed, again)
 
 
 def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> None:
@@ -130,18 +136,21 @@ def revive_turn(name: PopName, revive: Revive) -> ServiceTurn:
 class _Found:
     """The messages of the rows: `place` is that in `messages`, -1 for a message that no longer exists.
 
-    `is_later` marks messages that are damaged or cannot be stored: they are tried again later.
+    `is_later` marks messages of damaged queues, which are tried again later. `is_again` marks messages that
+    are damaged or cannot be stored: they are delivered again from their own place.
     """
 
     rows: Rows
     messages: StoredMessages
     place: _Ints
     is_later: _Flags
+    is_again: _Flags
 
     @staticmethod
     def none(rows: Rows) -> _Found:
         count = len(rows.point)
-        return _Found(rows, stored_messages([]), np.full(count, -1), np.zeros(count, bool))
+        no, also_no = np.zeros((2, count), bool)
+        return _Found(rows, stored_messages([]), np.full(count, -1), no, also_no)
 
 
 def _why_gone(name: PopName, store: Store, conf: BrokerConf) -> str:
@@ -201,16 +210,24 @@ def _read_queue(
     refused |= damaged
     if refused:
         first, why = min(refused.items())
-        _warn_later(name, key, len(refused), first, why)
+        _warn_again(name, key, len(refused), first, why)
     at, is_there = _looked_up(offsets, found.rows.offset[of_queue])
     found.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
-    found.is_later[of_queue] = np.isin(found.rows.offset[of_queue], list(refused))
+    found.is_again[of_queue] = np.isin(found.rows.offset[of_queue], list(refused))
     parts.append(messages)
 
 
 def _warn_later(name: PopName, key: QueueKey, count: int, first: int, why: object) -> None:
     _log.warning(
         "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: %s",
+        name.root, name.group, count, *key, first, why,
+    )  # fmt: skip
+
+
+def _warn_again(name: PopName, key: QueueKey, count: int, first: int, why: object) -> None:
+    _log.warning(
+        "%s: group %s: %d messages of %s-%d cannot be stored again, and are delivered again from their own "
+        "place until a consumer acknowledges them; the first is offset %d: %s",
         name.root, name.group, count, *key, first, why,
     )  # fmt: skip
 
@@ -226,19 +243,24 @@ def _looked_up(ascending: _Ints, wanted: _Ints) -> tuple[_Ints, _Flags]:
 # ---- changes -----------------------------------------------------------------------------------------------
 
 
-def _postpone(state: PopState, found: _Found, now_ms: int) -> int:
-    """Makes the messages that cannot be stored now due later: after 10 s, then twice as late, up to 2 h.
+def _pass_over(state: PopState, found: _Found, now_ms: int) -> tuple[int, int]:
+    """What is not stored now: (messages tried again later, messages delivered again from their own place).
 
-    PopReviveService.rePutCK does the same with fixed steps.
+    Messages are tried again after 10 s, then twice as late, up to 2 h. PopReviveService.rePutCK does the same
+    with fixed steps.
     """
-    rows, count = found.rows, 0
-    for row in np.flatnonzero(found.is_later).tolist():
-        key = rows.keys[rows.point[row]]
+    rows, postponed, again = found.rows, 0, 0
+    for row in np.flatnonzero(found.is_later | found.is_again).tolist():
+        key, position = rows.keys[rows.point[row]], int(rows.position[row])
         pop_time = key[3]
-        wait = min(max(now_ms - pop_time, _WAIT_MIN_MS), _WAIT_MAX_MS)
-        changed = state.change_invisible(key, int(rows.position[row]), pop_time, now_ms + wait - pop_time)
-        count += changed is not None
-    return count
+        if found.is_later[row]:
+            wait = min(max(now_ms - pop_time, _WAIT_MIN_MS), _WAIT_MAX_MS)
+            changed = state.change_invisible(key, position, pop_time, now_ms + wait - pop_time)
+            postponed += changed is not None
+        else:
+            changed = state.deliver_again(key, position, pop_time, now_ms)
+            again += changed is not None
+    return postponed, again
 
 
 def _begin(state: PopState, wanted: Mapping[PointKey, int], now_ms: int) -> Revive | None:

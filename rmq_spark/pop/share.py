@@ -11,16 +11,19 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Literal, TypeVar
 
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
+from rmq_spark.pop.begin import begin_queues
 from rmq_spark.pop.dead_letters import bury
 from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, Mirror, opened
+from rmq_spark.pop.new_topic import forget_deleted, is_batch_deleted, note_witnesses, queue_ranges
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
@@ -34,7 +37,6 @@ from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import refuse_foreign_offsets
 from store_format.metadata.read import read_subscription_groups
 from store_format.metadata.values import SubscriptionGroup
-from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
@@ -149,46 +151,17 @@ class Share:
         topics = {topic for topic, _ in names.values()}
         with self._locked():
             known = self._mirror.read()
-            self._mirror.compare(known)
             taken = self.store.snapshot(topics.__contains__)
+            forget_deleted(self.name, self.log, taken.queues)
+            self._mirror.compare(known)
             for key in names.values():
                 if key in taken.damaged:
                     raise taken.damaged[key]
             limits = {key: (each.min_offset, each.max_offset) for key, each in taken.queues.items()}
-            begun = self.run(lambda state: self._begin(state, names, limits, known))
-            for queue, before in begun.corrected.items():
-                self._warn_corrected(names[queue], limits[names[queue]], before)
+            begun = self.run(lambda state: begin_queues(state, names, limits, known, self._first_offset))
+            self.lost += begun.warn_corrected(self.name, limits)
+            note_witnesses(self.name, self.log, taken.queues)
             self._mirror.write(begun.offsets)
-
-    def _begin(
-        self,
-        state: PopState,
-        names: Mapping[PopQueue, QueueKey],
-        limits: Mapping[QueueKey, tuple[int, int]],
-        known: Mapping[QueueKey, int],
-    ) -> _Begun:
-        begun = _Begun()
-        for queue, key in names.items():
-            low, high = limits.get(key, (0, 0))
-            there = state.queues.get(queue)
-            offset = known.get(key, -1) if there is None else there.next_offset
-            if offset < 0:
-                offset = self._first_offset(queue[0], low, high)
-            after = min(max(offset, low), high) if key in limits else offset
-            if after != offset:
-                begun.corrected[queue] = offset
-            if there is None or after < offset:
-                state.set_offset(*queue, after)
-            elif after > offset:
-                state.skip(*queue, after)
-            else:
-                continue
-            if there is None and known.get(key, -1) >= 0:
-                state.note_mirrored({queue: known[key]})
-            begun.offsets[queue] = state.queues[queue].lowest
-        if begun.offsets:
-            state.note_mirrored(begun.offsets)
-        return begun
 
     def _first_offset(self, flag: int, low: int, high: int) -> int:
         """Where a group without an offset starts (PopMessageProcessor.getInitOffset)."""
@@ -201,18 +174,6 @@ class Share:
         """Returns `lost`, and counts from 0 again."""
         lost, self.lost = self.lost, 0
         return lost
-
-    def _warn_corrected(self, name: QueueKey, limits: tuple[int, int], before: int) -> None:
-        low, high = limits
-        lost = max(low - before, 0)
-        self.lost += lost
-        why = f"retention deleted {lost} messages; pop goes on at {low}"
-        if not lost:
-            why = f"the topic was created again, or the store is an older copy; pop goes on at {high}"
-        _log.warning(
-            "%d messages lost: %s, group %s: the next offset of %s-%d is %d and the queue holds %d to %d: %s",
-            lost, self.name.root, self.group, *name, before, low, high, why,
-        )  # fmt: skip
 
     # ---- once a second -------------------------------------------------------------------------------------
 
@@ -254,17 +215,20 @@ class Share:
             _log.debug("%s: offsets are written later: %s", self.name.root, error)
 
     def _compare(self) -> None:
-        self._mirror.compare(self._mirror.read())
+        known = self._mirror.read()
+        if self._mirror.is_moved(known):  # by a broker that ran while this process was stopped?
+            forget_deleted(self.name, self.log, queue_ranges(self.name, self.store))
+        self._mirror.compare(known)
         self._order_mirror.update()
 
     # ---- revive --------------------------------------------------------------------------------------------
 
-    def revive(self, *, lock_timeout: float | None = None) -> Revived:
-        """Stores due messages again in the retry topic; nothing if another writer has the store now.
+    def revive(self, *, lock_timeout: float | None = None, until_ms: int = 0) -> Revived:
+        """Stores messages again that are due now, or by `until_ms`; none if another writer has the store now.
 
         Waits `lock_timeout` seconds for the other writer; by default only if messages are late.
         """
-        now_ms = self.options.clock_ms()
+        now_ms = max(self.options.clock_ms(), until_ms)
         first, reviving = self.run(lambda state: (state.next_visible, state.reviving))
         if reviving is None and (first is None or first > now_ms):
             return Revived()
@@ -309,6 +273,11 @@ class Share:
         self._keeper.close()
         self._member.leave()
 
+    def leave(self) -> None:
+        """As a consumer that was killed: closes the locks and files, and hands over nothing."""
+        self.abandon()
+        self.log.close()
+
     def _hand_over(self) -> None:
         try:
             with write_session(self.name.root, self._commit_options()) as session:
@@ -328,13 +297,17 @@ class Share:
 
     def _adopt(self, session: WriteSession) -> None:
         """Takes over what the in-flight log, the offset file and a broker's records have."""
+        store = session.store()
+        queues = queue_ranges(self.name, store)
         finish_revive(self.name, self.log, session)
+        forget_deleted(self.name, self.log, queues)
         known = self._mirror.read()
         self.log.run(lambda state: opened(state, self.name, known))
         self._mirror.compare(known)
-        take_over(self.name, self.log, session.store())
+        take_over(self.name, self.log, store)
         self.log.run(lambda state: switch_order(state, self.is_ordered))
-        self._order_mirror.update()
+        self._order_mirror.update(partial(is_batch_deleted, self.topic, store, queues, known))
+        note_witnesses(self.name, self.log, queues)
 
     def _locked(self, timeout: float | None = None) -> CheckedLock:
         timeout = self.options.lock_timeout if timeout is None else timeout
@@ -346,6 +319,7 @@ class Share:
             sync=self.options.sync or is_sync(root, broker_conf_of(root)),
             lock_timeout=self.options.lock_timeout if lock_timeout is None else lock_timeout,
             log_directories=self.store.commit_log_paths,
+            disk_limit=100,  # consumers go on, however full the disk is
             clock=self.options.clock_ms,
         )
 
@@ -389,11 +363,3 @@ class Share:
                 f"{self.name.root}/lock: held by {described(holder)}, a broker; pop works while no broker "
                 "has the store: stop the broker, or pop from it"
             )
-
-
-@dataclass(slots=True)
-class _Begun:
-    """What `Share._begin` has done: offsets to commit, and the offsets before corrections."""
-
-    offsets: dict[PopQueue, int] = field(default_factory=dict)
-    corrected: dict[PopQueue, int] = field(default_factory=dict)

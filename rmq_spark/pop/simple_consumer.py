@@ -10,6 +10,7 @@ import weakref
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import NoReturn
@@ -17,6 +18,7 @@ from typing import NoReturn
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.options.parse import Given
 from rmq_spark.options.paths import single_path
+from rmq_spark.pop.calls import Calls
 from rmq_spark.pop.choose import MESSAGES_MAX, check_message_num
 from rmq_spark.pop.filters import (
     FilterExpression,
@@ -24,20 +26,14 @@ from rmq_spark.pop.filters import (
     check_seconds,
     compile_subscriptions,
 )
-from rmq_spark.pop.message import MessageView, ReceiptHandle
+from rmq_spark.pop.handed_out import PopRequest
+from rmq_spark.pop.message import MessageView, checked_messages
 from rmq_spark.pop.metrics import ConsumerMetrics, Counters
 from rmq_spark.pop.opened_stores import OpenedStores
 from rmq_spark.pop.share import InitMode, ShareOptions
 from rmq_spark.pop.store_pop import PopSettings
-from rmq_spark.pop.topic_pop import PopRequest, TopicPop
 from rmq_spark.pop.waiting import WaiterClosedError
-from store_format.errors import (
-    CorruptStoreError,
-    InvalidReceiptHandleError,
-    OptionError,
-    StoreError,
-    UnsupportedFormatError,
-)
+from store_format.errors import InvalidReceiptHandleError, OptionError
 
 # The proxy's minInvisibleTimeMillsForRecv and maxInvisibleTimeMills.
 _INVISIBLE_MIN, _INVISIBLE_MAX = 10.0, 12 * 3600.0
@@ -55,8 +51,8 @@ class SimpleConsumer:
     that time, it is delivered again. `subscriptions` maps each topic to a TAG expression or a
     FilterExpression.
 
-    - `await_duration`: seconds that a receive waits for the first message; 0 does not wait. The limits of
-      RocketMQ's proxy (5 s to 20 s) do not apply.
+    - `await_duration`: how long a receive waits for the first message; 0 does not wait. Durations are seconds
+      or a timedelta.
     - `max_attempts`: after so many deliveries, a message becomes a dead letter. None: retryMaxTimes of the
       group, and the first delivery; 17 by default.
     - `fifo`: messages of a queue are delivered in order, one batch at a time. None: if the group has
@@ -64,8 +60,7 @@ class SimpleConsumer:
     - `init_mode`: where a group without an offset starts in a queue from which messages were deleted: MAX at
       the last message, as RocketMQ's SimpleConsumer, or MIN at the first. Other queues are read from their
       first message.
-    - `min_invisible_duration`: the lower limit of a receive, in seconds (the proxy's
-      minInvisibleTimeMillsForRecv).
+    - `min_invisible_duration`: the lower limit of a receive (minInvisibleTimeMillsForRecv of the proxy).
     - `sync`: acknowledgements survive a power loss, not only the end of processes.
 
     Threads may share a consumer. A forked child may use it too, and is then another consumer. A signal
@@ -84,7 +79,7 @@ class SimpleConsumer:
         path: str | os.PathLike[str],
         group: str,
         subscriptions: Mapping[str, str | FilterExpression],
-        await_duration: float = 30.0,
+        await_duration: float | timedelta = 20.0,
         *,
         max_attempts: int | None = None,
         fifo: bool | None = None,
@@ -107,7 +102,7 @@ class SimpleConsumer:
         share = ShareOptions(
             init_mode=init_mode, young_from_zero=True, fifo=fifo, sync=sync, clock_ms=clock_ms
         )
-        self._settings = PopSettings(
+        settings = PopSettings(
             group=self.group,
             subscriptions=compile_subscriptions(self.group, subscriptions),
             share=share,
@@ -116,15 +111,14 @@ class SimpleConsumer:
             max_attempts=check_max_attempts(max_attempts),
         )
         self._is_closed = False
-        self._begin()
+        self._begin(settings)
         _consumers.add(self)
 
-    def _begin(self) -> None:
+    def _begin(self, settings: PopSettings) -> None:
         # the name of this consumer in views: of one process
         self.client_id = f"{socket.gethostname()}@{os.getpid()}"
-        self._stores = OpenedStores(self.path, self._settings)
-        self._condition = threading.Condition()
-        self._active: list[int] = []  # threads in a call
+        self._stores = OpenedStores(self.path, settings)
+        self._calls = Calls()
         self._closing: threading.Thread | None = None
 
     # ---- open and close ------------------------------------------------------------------------------------
@@ -148,7 +142,7 @@ class SimpleConsumer:
         A signal handler may call this method. If the signal came during a call of this consumer, a thread
         closes the consumer when that call ends.
         """
-        is_in_call = threading.get_ident() in self._active
+        is_in_call = self._calls.is_mine()
         if self._is_closed:
             if self._closing is not None and not is_in_call:
                 self._closing.join()
@@ -163,8 +157,7 @@ class SimpleConsumer:
     def _close(self) -> None:
         try:
             self._stores.interrupt()
-            with self._condition:
-                self._condition.wait_for(lambda: not self._active)
+            self._calls.wait()
         except BaseException:  # Ctrl-C: the consumer leaves as one that was killed
             self._stores.leave()
             raise
@@ -173,24 +166,20 @@ class SimpleConsumer:
     @contextmanager
     def _working(self) -> Iterator[None]:
         """One call of the consumer; `close` waits for its end."""
-        with self._condition:
+        closed = f"{self.path}, group {self.group}: this consumer is closed; make another one"
+        with self._calls:
             if self._is_closed:
-                raise OptionError(
-                    f"{self.path}, group {self.group}: this consumer is closed; make another one"
-                )
-            self._active.append(threading.get_ident())
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._active.remove(threading.get_ident())
-                self._condition.notify_all()
+                raise OptionError(closed)
+            try:
+                yield
+            except WaiterClosedError as error:  # another thread has closed the consumer
+                raise OptionError(closed) from error
 
     def forget(self) -> None:
         """In a forked child: threads and locks exist only in the parent. The next call opens the stores."""
         stores = self._stores
         self._counters.forget()
-        self._begin()
+        self._begin(stores.settings)
         stores.abandon()
 
     def __del__(self) -> None:
@@ -217,12 +206,35 @@ class SimpleConsumer:
     ) -> None:
         self.close()
 
+    # ---- subscriptions -------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, filter_expression: str | FilterExpression = "*") -> None:
+        """Reads the topic too, or reads it with another filter from now on.
+
+        Receives that wait in other threads wait for its messages too. Raises OptionError for a topic that no
+        store has, and as `open`; then the subscriptions are as before. A consumer that is not open yet notes
+        the topic, and opens it with the others.
+        """
+        compiled = compile_subscriptions(self.group, {topic: filter_expression})
+        with self._working():
+            self._stores.subscribe(topic, compiled[topic])
+
+    def unsubscribe(self, topic: str) -> None:
+        """Leaves the topic, as `close` leaves all of them.
+
+        Receives that have begun may return its messages; later ones do not. Acknowledge before: a message of
+        the topic that is in flight is delivered again after its invisible time. Raises OptionError for a
+        topic that is not subscribed.
+        """
+        with self._working():
+            self._stores.unsubscribe(topic)
+
     # ---- receive -------------------------------------------------------------------------------------------
 
     def receive(
         self,
         max_message_num: int = MESSAGES_MAX,
-        invisible_duration: float = 30.0,
+        invisible_duration: float | timedelta = 30.0,
         *,
         attempt_id: str | None = None,
     ) -> list[MessageView]:
@@ -234,8 +246,7 @@ class SimpleConsumer:
         receive of a queue gets the same messages again. If the call is interrupted, the messages that it had
         taken are delivered again.
 
-        Raises OptionError for numbers outside of RocketMQ's limits, and StoreInUseError once a broker has
-        opened the store.
+        Raises OptionError outside of RocketMQ's limits, and StoreInUseError once a broker has the store.
         """
         count = check_message_num(max_message_num)
         seconds = check_seconds("invisible_duration", invisible_duration, self._invisible_min, _INVISIBLE_MAX)
@@ -245,6 +256,8 @@ class SimpleConsumer:
             return PopRequest(count, invisible_ms, self._clock_ms(), self.client_id, attempt_id)
 
         with self._working():
+            if not self._stores.settings.subscriptions:
+                raise OptionError(f"{self.path}, group {self.group}: no topic is subscribed; call subscribe")
             try:
                 found, waits, notified = self._receive(request)
             except WaiterClosedError:
@@ -252,7 +265,7 @@ class SimpleConsumer:
         self._counters.add(
             receives=1,
             received=len(found),
-            redelivered=sum(each.error is None and each.delivery_attempt > 1 for each in found),
+            redelivered=sum(each.delivery_attempt > 1 for each in found),
             empty=not found,
             short_polling_hit=bool(found and not waits),
             long_polling=waits > 0,
@@ -264,12 +277,12 @@ class SimpleConsumer:
         """(the messages, how often the call has waited, how often news have ended a wait)."""
         deadline = time.monotonic() + self._await
         stores, waits, notified = self._stores, 0, 0
-        found = _first_found(stores.next_pops(), request())
+        found = stores.pop(request())
         if found:
             return found, 0, 0
         look = stores.open()  # at the first call; later only looks
         while True:
-            found = _first_found(stores.pops_of(look), request())
+            found = stores.pop_from(look, request())
             left = deadline - time.monotonic()
             if found or left <= 0 or self._is_closed:
                 return found, waits, notified
@@ -304,23 +317,17 @@ class SimpleConsumer:
         Raises InvalidReceiptHandleError for a message whose invisible time is over, or whose handle was used
         before. The other messages of the list are acknowledged; the error is the first one.
         """
-        given = [messages] if isinstance(messages, MessageView | str) else list(messages)
+        given = checked_messages(messages)
         with self._working():
             self._stores.open_once()
-            by_pop: dict[TopicPop, list[ReceiptHandle]] = {}
-            for each in given:
-                handle = ReceiptHandle.parse(each) if isinstance(each, str) else each.handle
-                by_pop.setdefault(self._pop_of(each, handle), []).append(handle)
-            errors: list[InvalidReceiptHandleError] = []
-            now_ms = self._clock_ms()
-            for pop, handles in by_pop.items():
-                errors += pop.ack(handles, now_ms)
-                self._stores.notify(pop)
+            errors = self._stores.ack(given, self._clock_ms())
         self._counters.add(acked=len(given) - len(errors), invalid_handles=len(errors))
         if errors:
             raise errors[0]
 
-    def change_invisible_duration(self, message: MessageView | str, invisible_duration: float) -> str:
+    def change_invisible_duration(
+        self, message: MessageView | str, invisible_duration: float | timedelta
+    ) -> str:
         """Makes a message invisible for so many seconds from now, up to 12 h. Returns its new receipt handle.
 
         The old handle is no longer valid; a MessageView gets the new handle. With 0, the message is delivered
@@ -331,10 +338,7 @@ class SimpleConsumer:
         seconds = check_seconds("invisible_duration", invisible_duration, 0.0, _INVISIBLE_MAX)
         with self._working():
             self._stores.open_once()
-            handle = ReceiptHandle.parse(message) if isinstance(message, str) else message.handle
-            pop = self._pop_of(message, handle)
-            found = pop.change_invisible(handle, round(seconds * 1000), self._clock_ms())
-            self._stores.notify(pop)
+            found = self._stores.change_invisible(message, round(seconds * 1000), self._clock_ms())
         if isinstance(found, InvalidReceiptHandleError):
             self._counters.add(invalid_handles=1)
             raise found
@@ -343,48 +347,9 @@ class SimpleConsumer:
             message.handle = found
         return found.text
 
-    def _pop_of(self, message: MessageView | str, handle: ReceiptHandle) -> TopicPop:
-        topics = list(self._settings.subscriptions) if isinstance(message, str) else [message.topic]
-        if len(topics) > 1:
-            raise OptionError(
-                f"receipt handle {handle.text!r}: expected the message, because this consumer reads "
-                f"{len(topics)} topics and a handle does not name its topic"
-            )
-        root = None if isinstance(message, str) else message.root
-        pops = self._stores.pops_with(topics[0], handle.broker_name, root)
-        if not pops:
-            raise InvalidReceiptHandleError(
-                handle.text,
-                f"is not a handle of this consumer: no store of {self.path} with broker "
-                f"{handle.broker_name} is open for topic {topics[0]}; acknowledge with the consumer that "
-                "received the message",
-            )
-        if len(pops) > 1:
-            raise OptionError(
-                f"receipt handle {handle.text!r}: expected the message, because {len(pops)} stores of "
-                f"{self.path} have the broker name {handle.broker_name}"
-            )
-        return pops[0]
-
     def metrics(self) -> ConsumerMetrics:
         """Returns the counters of this consumer."""
         return self._counters.snapshot()
-
-
-def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageView]:
-    """The messages of the first topic that has some. Raises the error of a damaged one if none has."""
-    errors: list[StoreError] = []
-    for pop in pops:
-        try:
-            found = pop.pop(request)
-        except (CorruptStoreError, UnsupportedFormatError) as error:
-            errors.append(error)
-            continue
-        if found:
-            return found
-    for each in errors:
-        raise each
-    return []
 
 
 _consumers: weakref.WeakSet[SimpleConsumer] = weakref.WeakSet()

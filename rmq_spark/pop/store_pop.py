@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import resource
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
@@ -10,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
+from rmq_spark.consume.permission import consuming_group
 from rmq_spark.pop.choose import ShareRules
 from rmq_spark.pop.followed import StoreLook
 from rmq_spark.pop.metrics import Counters
@@ -19,13 +21,17 @@ from rmq_spark.pop.share import Share, ShareOptions
 from rmq_spark.pop.topic_pop import DeadLetters, TopicPop
 from rmq_spark.pop.window import Subscription
 from store_format.errors import OptionError, StoreError
-from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.files.read import entry_names
+from store_format.metadata.read import read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import QueueKey
 from store_format.pop.state import TOPIC, PopQueue
 from store_format.read.store import Queue
 
 _log = logging.getLogger(__name__)
+
+_FILES_OF_TOPIC = 4  # members, keeper, and the in-flight log with its lock
+_FILES_LEFT = 32  # for messages that are read, and for the rest of the process
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +54,7 @@ class StorePop:
         self.topics: Mapping[str, TopicPop] = {}
         self._settings = settings
         self._shares: dict[str, Share] = {}
+        self._names = topics_of(settings.subscriptions, settings.group)  # the topics of a look
         self._version = 0
         self._lock = threading.Lock()
         self._keeping = threading.Lock()
@@ -55,12 +62,13 @@ class StorePop:
     def update(self, look: StoreLook) -> None:
         """Takes in the queues of a look. Opens a topic that the store has, and sets offsets of new queues.
 
-        Raises what `Share.open` raises.
+        A look at other topics is left out: the subscriptions have changed since. Raises what `Share.open`
+        raises.
         """
         if look.version <= self._version:
             return
         with self._lock:
-            if look.version <= self._version:
+            if look.version <= self._version or look.topics != self._names:
                 return
             configs: Mapping[str, TopicConfig] = read_topics(self.root) or {}
             for topic in self._settings.subscriptions:
@@ -85,15 +93,26 @@ class StorePop:
         self._settings.counters.add(lost=share.take_lost())
         pop.take_queues(found)
 
+    def change(self, settings: PopSettings) -> list[Share]:
+        """Takes other subscriptions. Returns the shares of the topics that are not subscribed any more.
+
+        The next look opens new topics. The caller closes the shares as soon as no call uses their topics.
+        """
+        with self._keeping, self._lock:
+            before, self._settings = self._settings.subscriptions, settings
+            now = settings.subscriptions
+            self._names, self._version = topics_of(now, settings.group), 0
+            self.topics = {
+                topic: pop if now[topic] is before[topic] else pop.with_subscription(now[topic])
+                for topic, pop in self.topics.items()
+                if topic in now
+            }
+            return [self._shares.pop(topic) for topic in list(self._shares) if topic not in now]
+
     def _open(self, topic: str, config: TopicConfig | None, look: StoreLook) -> TopicPop:
         settings = self._settings
-        groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(self.root) or {}
-        group = groups.get(settings.group, SubscriptionGroup(settings.group))
-        if not group.consume_enable:
-            raise OptionError(
-                f"{self.root}: group {settings.group}: expected a group that may consume, found "
-                "consumeEnable=false in subscriptionGroup.json; change it with mqadmin updateSubGroup -s true"
-            )
+        group = consuming_group(self.root, settings.group)
+        _refuse_too_many_files(self.root, len(self._shares))
         share = Share.open(look.store, settings.group, topic, settings.share)
         max_attempts = group.retry_max_times + 1 if settings.max_attempts is None else settings.max_attempts
         pop = (OrderPop if share.is_ordered else TopicPop)(
@@ -133,7 +152,7 @@ class StorePop:
         with self._keeping:  # `close` waits for it
             for topic, pop in list(self.topics.items()):
                 share = self._shares[topic]
-                for step in (share.keep, share.revive, partial(self._correct, pop, share)):
+                for step in (share.keep, pop.revive, pop.wake, partial(self._correct, pop, share)):
                     try:
                         step()
                     except (StoreError, OSError) as error:
@@ -159,12 +178,35 @@ class StorePop:
         for share in self._shares.values():
             share.abandon()
 
+    def leave(self) -> None:
+        """As a consumer that was killed: closes the locks and files, and hands over nothing."""
+        for share in self._shares.values():
+            share.leave()
+
     def close(self) -> None:
         """Leaves the group; the last consumer hands over what is in flight."""
         with self._keeping, self._lock, ExitStack() as closing:
             shares, self._shares, self.topics, self._version = self._shares, {}, {}, 0
             for share in shares.values():
                 closing.callback(share.close)  # all of them, also after an error or a Ctrl-C
+
+
+def _refuse_too_many_files(root: str, topics: int) -> None:
+    """Raises OptionError if this process may not open the files of one more topic.
+
+    Each of the `topics` that are open may open its file `keeper` later.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        opened = len(entry_names("/dev/fd", missing_ok=True))
+    except (StoreError, OSError):
+        return
+    needed = opened + topics + _FILES_OF_TOPIC + _FILES_LEFT
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise OptionError(
+            f"{root}: expected that topic {topics + 1} may have {_FILES_OF_TOPIC} files open, found {opened} "
+            f"open files of at most {limit} (ulimit -n); raise the limit, or give each consumer fewer topics"
+        )
 
 
 def _readable(
@@ -179,6 +221,6 @@ def _readable(
     }
 
 
-def topics_of(topics: Iterable[str], group: str) -> list[str]:
+def topics_of(topics: Iterable[str], group: str) -> frozenset[str]:
     """These topics and the group's pop retry topics of them: what a consumer waits for."""
-    return [name for topic in topics for name in PopName("", group, topic).flags()]
+    return frozenset(name for topic in topics for name in PopName("", group, topic).flags())

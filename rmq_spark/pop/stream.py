@@ -16,13 +16,14 @@ import logging
 import os
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.pop_options import PopOptions
-from rmq_spark.plan.batch import Plan
 from rmq_spark.plan.scan import Scan
+from rmq_spark.plan.splits import Plan
 from rmq_spark.pop.stream_lease import StreamLease
 from rmq_spark.pop.stream_shares import Ready, StreamShares
 from rmq_spark.stream.plan import plan_ranges
@@ -102,7 +103,8 @@ class PopPositions:
         version = self.stores.look()
         if self._opened is not None:
             self._opened[1].check()
-        if self._idle == (version, start):
+        is_again = self._opened is not None and self._opened[0].has_again
+        if self._idle == (version, start) and not is_again:
             return start
         previous = PopOffset.from_json(start)
         shares, lease = self._open(previous)
@@ -168,9 +170,7 @@ class PopPositions:
             return ready
         bound = self._bound
         stops = {key: min(stop, bound.get(key, 0)) for key, stop in ready.stops.items()}
-        return Ready(
-            ready.begins, {key: max(stop, ready.begins[key]) for key, stop in stops.items()}, ready.members
-        )
+        return replace(ready, stops={key: max(stop, ready.begins[key]) for key, stop in stops.items()})
 
     def _leave(self, shares: StreamShares, lease: StreamLease) -> None:
         """A bounded run has read everything."""

@@ -10,23 +10,25 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.permission import consuming_group
 from rmq_spark.consume.pop_offset import PoppedRange
 from rmq_spark.options.pop_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.unknown_names import refuse_unknown_names
 from rmq_spark.pop.order_mirror import is_ordered
 from rmq_spark.pop.share import InitMode, Share, ShareOptions
+from rmq_spark.pop.shared_queues import SharedQueues, ShareKey
+from rmq_spark.pop.stream_again import AgainTaker, DueAgain, due_again
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
-from store_format.files.status import stat_identity
-from store_format.metadata.read import read_subscription_groups, read_topics
-from store_format.metadata.values import SubscriptionGroup, TopicConfig
+from store_format.metadata.values import SubscriptionGroup
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.pop.witness import physical_offset_at
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -34,20 +36,22 @@ _log = logging.getLogger(__name__)
 # Fewer messages are not divided among members: a micro-batch costs Spark 0.3 s, whatever its size.
 _UNDIVIDED = 1_000
 
-_ShareKey = tuple[str, str]  # topic and broker name
-
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """The messages that nobody has taken: [begin, stop) of each queue. `members` share them."""
+    """The messages that nobody has taken: [begin, stop) of each queue, and those that come again in place.
+
+    `members` share them.
+    """
 
     begins: Mapping[MessageQueue, int]
     stops: Mapping[MessageQueue, int]
     members: int = 1
+    again: Sequence[DueAgain] = ()
 
     @property
     def total(self) -> int:
-        return sum(stop - self.begins[key] for key, stop in self.stops.items())
+        return sum(stop - self.begins[key] for key, stop in self.stops.items()) + len(self.again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +62,7 @@ class _Wanted:
     start: int
     stop: int
     offsets: Sequence[int]
+    physical_offset: int  # of the last of them; -1: unknown
     dead: frozenset[int] = frozenset()
 
 
@@ -78,20 +83,18 @@ class StreamShares:
         self._scan = scan
         self._options = options
         self._owner = owner
-        self._losses = Losses(stores.options.fail_on_data_loss)
-        self._shares: dict[_ShareKey, Share] = {}
-        self._groups: dict[_ShareKey, SubscriptionGroup] = {}
-        self._begun: dict[_ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
-        self._readable: dict[_ShareKey, range] = {}  # the queue ids of each topic, by topics.json
-        self._readable_seen: object = None
-        topics = stores.options.topics.names
-        # name of the topic, or of a retry topic -> the topic, and the flag of receipt handles
-        self._flags = {topic: (topic, TOPIC) for topic in topics} | options.retry_topics(topics)
+        self._losses = Losses(stores.options.fail_on_data_loss, keeps_offsets=False)
+        self._shares: dict[ShareKey, Share] = {}
+        self._groups: dict[ShareKey, SubscriptionGroup] = {}
+        self._begun: dict[ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
+        self._queues = SharedQueues(stores, options)
+        self._again = AgainTaker(scan, owner, options.invisible_ms, clock_ms)
+        self.has_again = False  # whether messages waited at the last `keep` to be delivered again in place
 
     def open(self) -> None:
         """Joins the group. Raises OptionError for a topic that no store has, and what `Share.open` raises."""
         refuse_unknown_names(self._stores.stores, self._stores.options, list(self._stores.queues))
-        for share_key, keys in self._queues().items():
+        for share_key, keys in self._queues.by_share().items():
             self._begin_new(share_key, keys)
 
     def close(self) -> None:
@@ -99,7 +102,7 @@ class StreamShares:
         for share in self._shares.values():
             share.close()
 
-    def _opened(self, key: _ShareKey) -> Share:
+    def _opened(self, key: ShareKey) -> Share:
         """The share of a topic on a broker. A topic may be created on a broker while the query runs."""
         share = self._shares.get(key)
         if share is None:
@@ -153,26 +156,40 @@ class StreamShares:
         """
         begins: dict[MessageQueue, int] = {}
         members = {self._owner}
-        for share_key, keys in self._queues().items():
+        again: list[DueAgain] = []
+        for share_key, keys in self._queues.by_share().items():
             share = self._begin_new(share_key, keys)
 
             def change(
                 state: PopState, keys: Sequence[MessageQueue] = keys
             ) -> tuple[dict[MessageQueue, int], set[str]]:
-                known = {key: state.queues.get(self._pop_queue(key)) for key in keys}
+                known = {key: state.queues.get(self._queues.pop_queue(key)) for key in keys}
                 owners = {point.owner for point in state.check_points() if point.owner}
                 return {key: each.next_offset for key, each in known.items() if each is not None}, owners
 
             found, owners = share.run(change)
+            if any(self._is_behind(key, offset) for key, offset in found.items()):
+                # Another member has taken messages that are newer than the look. A look that is newer than
+                # the offsets tells them from offsets that went back.
+                self._stores.look()
+                found = {key: offset for key, offset in found.items() if key in self._stores.queues}
             wrong = [key for key, offset in found.items() if not self._is_there(key, offset)]
             self._losses.report()
             if wrong:
-                share.begin([self._pop_queue(key) for key in wrong])
+                share.begin([self._queues.pop_queue(key) for key in wrong])
                 found, _ = share.run(change)
             begins |= found
             members |= owners
+            again += self._due_again(share_key, share)
         stops = {key: max(self._stores.queues[key].max_offset, begin) for key, begin in begins.items()}
-        return Ready(begins, stops, len(members))
+        return Ready(begins, stops, len(members), again)
+
+    def _due_again(self, share_key: ShareKey, share: Share) -> list[DueAgain]:
+        return due_again(share, share_key[1], self._stores.queues, self.now_ms())
+
+    def _is_behind(self, key: MessageQueue, offset: int) -> bool:
+        """Whether the next offset is behind the end of the queue."""
+        return offset > self._stores.queues[key].max_offset
 
     def _is_there(self, key: MessageQueue, offset: int) -> bool:
         """Whether the next offset is in the queue; if not, that is noted as a loss."""
@@ -182,14 +199,17 @@ class StreamShares:
         """Takes messages within the limits. May return nothing: if none matches, or others were faster."""
         part = max(_UNDIVIDED, math.ceil(ready.total / ready.members))
         limit = part if limits.max_offsets is None else min(limits.max_offsets, part)
-        counts = admit(self._stores, ready.begins, ready.stops, replace(limits, max_offsets=limit))
-        wanted: dict[_ShareKey, list[_Wanted]] = {}
+        found = self._again.take(ready.again[:limit])
+        limit -= len(found)
+        counts: Mapping[MessageQueue, int] = {}
+        if limit:
+            counts = admit(self._stores, ready.begins, ready.stops, replace(limits, max_offsets=limit))
+        wanted: dict[ShareKey, list[_Wanted]] = {}
         for key, count in counts.items():
             if count:
-                wanted.setdefault(self._share_key(key), []).append(
+                wanted.setdefault(self._queues.share_key(key), []).append(
                     self._wanted(key, ready.begins[key], count)
                 )
-        found: list[PoppedRange] = []
         for share_key, parts in wanted.items():
             share = self._opened(share_key)
 
@@ -245,9 +265,12 @@ class StreamShares:
 
         Raises StoreInUseError if a broker has opened a store.
         """
-        for share in list(self._shares.values()):
+        has_again = False
+        for key, share in list(self._shares.items()):
             share.keep()
             share.revive()
+            has_again |= bool(self._due_again(key, share))
+        self.has_again = has_again
 
     def revive(self) -> None:
         """Makes everything visible whose invisible time has passed; waits for other writers of the stores."""
@@ -257,48 +280,15 @@ class StreamShares:
 
     # ---- one share -----------------------------------------------------------------------------------------
 
-    def _share_key(self, key: MessageQueue) -> _ShareKey:
-        return self._flags[key.topic][0], key.broker_name
-
-    def _pop_queue(self, key: MessageQueue) -> PopQueue:
-        return self._flags[key.topic][1], key.queue_id
-
-    def _queues(self) -> dict[_ShareKey, list[MessageQueue]]:
-        """The queues with messages of each topic and its retry topics, as far as topics.json allows."""
-        self._read_topics()
-        found: dict[_ShareKey, list[MessageQueue]] = {share_key: [] for share_key in self._readable}
-        for key in self._stores.queues:
-            if key.topic in self._flags:
-                share_key = self._share_key(key)
-                allowed = self._readable.get(share_key)
-                if allowed is None or self._pop_queue(key)[0] != TOPIC or key.queue_id in allowed:
-                    found.setdefault(share_key, []).append(key)
-        return found
-
-    def _read_topics(self) -> None:
-        """Reads topics.json of each store again if the file was replaced."""
-        stores = self._stores.stores
-        seen = [stat_identity(f"{store.path}/config/topics.json") for store in stores]
-        if seen == self._readable_seen:
-            return
-        self._readable, self._readable_seen = {}, seen
-        for store in stores:
-            configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
-            for topic in self._stores.options.topics.names:
-                config = configs.get(topic)
-                if config is not None:
-                    ids = config.read_queue_ids if config.readable else range(0)
-                    self._readable[topic, store.broker_name] = ids
-
-    def _begin_new(self, share_key: _ShareKey, keys: Sequence[MessageQueue]) -> Share:
+    def _begin_new(self, share_key: ShareKey, keys: Sequence[MessageQueue]) -> Share:
         """Sets the next offset of queues that the group has not popped, also of those without a message.
 
         A group that is new to the topic begins as `consumeFromWhere` says. Queues that are created later are
         read from their first message.
         """
         share, begun = self._opened(share_key), self._begun.setdefault(share_key, set())
-        firsts = {(TOPIC, queue_id): 0 for queue_id in self._readable.get(share_key, ())}
-        firsts |= {self._pop_queue(key): self._stores.queues[key].min_offset for key in keys}
+        firsts = {(TOPIC, queue_id): 0 for queue_id in self._queues.readable_ids(share_key)}
+        firsts |= {self._queues.pop_queue(key): self._stores.queues[key].min_offset for key in keys}
         if firsts.keys() <= begun:
             return share
 
@@ -316,17 +306,17 @@ class StreamShares:
 
     def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[Share, list[PoppedRange]]]:
         """The ranges of each share. Ranges of topics that are subscribed no longer are left out."""
-        found: dict[_ShareKey, list[PoppedRange]] = {}
+        found: dict[ShareKey, list[PoppedRange]] = {}
         for each in ranges:
-            if each.queue.topic in self._flags and self._share_key(each.queue) in self._shares:
-                found.setdefault(self._share_key(each.queue), []).append(each)
+            if each.queue in self._queues and self._queues.share_key(each.queue) in self._shares:
+                found.setdefault(self._queues.share_key(each.queue), []).append(each)
         return [(self._shares[key], parts) for key, parts in found.items()]
 
     def _keys(self, state: PopState, ranges: Sequence[PoppedRange]) -> list[PointKey]:
         """The check points of the ranges: one each, or several small ones if a broker had them meanwhile."""
         found: list[PointKey] = []
         for name, start, stop, pop_time in ranges:
-            queue = self._pop_queue(name)
+            queue = self._queues.pop_queue(name)
             key = *queue, start, pop_time
             point = state.check_point(key)
             if point is not None and point.offsets[-1] + 1 >= stop:
@@ -342,13 +332,15 @@ class StreamShares:
 
     def _wanted(self, key: MessageQueue, start: int, count: int) -> _Wanted:
         queue = self._stores.queues[key]
-        piece = queue.piece(start, start + count)
-        if self._pop_queue(key)[0] == TOPIC:
-            return _Wanted(key, start, start + count, self._scan.matching_offsets(queue.store, piece))
-        times = self._scan.reconsume_times(queue.store, piece)
-        times_max = self._groups[self._share_key(key)].retry_max_times
-        dead = frozenset(offset for offset, count in times.items() if count > times_max)
-        return _Wanted(key, start, start + count, sorted(times), dead)
+        piece, dead = queue.piece(start, start + count), frozenset[int]()
+        if self._queues.pop_queue(key)[0] == TOPIC:
+            offsets = self._scan.matching_offsets(queue.store, piece)
+        else:
+            times = self._scan.reconsume_times(queue.store, piece)
+            offsets, times_max = sorted(times), self._groups[self._queues.share_key(key)].retry_max_times
+            dead = frozenset(offset for offset, count in times.items() if count > times_max)
+        last = physical_offset_at(queue.range, offsets[-1]) if offsets else -1
+        return _Wanted(key, start, start + count, offsets, last, dead)
 
     def _hand_out(self, state: PopState, wanted: _Wanted) -> Iterator[tuple[CheckPoint, bool]]:
         """Takes what other members have left of the messages since `ready`.
@@ -356,7 +348,7 @@ class StreamShares:
         Yields check points, and whether the messages have been delivered too often. Those get check points of
         their own, without an owner: this query never reads them.
         """
-        queue = self._pop_queue(wanted.queue)
+        queue = self._queues.pop_queue(wanted.queue)
         next_offset = state.queues[queue].next_offset
         left = wanted.offsets[bisect_left(wanted.offsets, next_offset) :]
         for is_dead, run in groupby(left, wanted.dead.__contains__) if wanted.dead else ((False, left),):
@@ -370,6 +362,7 @@ class StreamShares:
                         self.now_ms(),
                         self._options.invisible_ms,
                         "" if is_dead else self._owner,
+                        physical_offset=-1 if wanted.dead else wanted.physical_offset,
                     ),
                     is_dead,
                 )
@@ -379,17 +372,11 @@ class StreamShares:
 
 def _group_of(store: Store, name: str) -> SubscriptionGroup:
     """The group as its broker has it configured. Raises OptionError for one that must not pop this way."""
-    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(store.path) or {}
-    group = groups.get(name, SubscriptionGroup(name))
-    where = f"{store.path}: group {name}: expected a group"
-    if not group.consume_enable:
-        raise OptionError(
-            f"{where} that may consume, found consumeEnable=false in subscriptionGroup.json; change it with "
-            "mqadmin updateSubGroup -s true"
-        )
+    group = consuming_group(store.path, name)
     if is_ordered(group, None):
         raise OptionError(
-            f"{where} without order, found consumeMessageOrderly=true in subscriptionGroup.json; a "
-            "micro-batch has no order. Leave consumeMode out, or use rmq_spark.pop.SimpleConsumer"
+            f"{store.path}: group {name}: expected a group without order, found "
+            "consumeMessageOrderly=true in subscriptionGroup.json; a micro-batch has no order. Leave "
+            "consumeMode out, or use rmq_spark.pop.SimpleConsumer"
         )
     return group

@@ -19,7 +19,8 @@ from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_fli
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog
 from store_format.pop.records import PointKey
-from store_format.pop.state import PopState
+from store_format.pop.state import PopQueue, PopState
+from store_format.pop.witness import is_after_pop, popped_entry
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -40,27 +41,60 @@ def take_over(name: PopName, log: InFlightLog, store: Store, conf: BrokerConf | 
     if not found and not log.run(lambda state: state.in_flight or state.settled):
         return 0
     offsets = read_group_offsets(store.path, name.group)
-    ends = {queue.key: queue.max_offset for queue in store.queues(name.flags().__contains__)}
-    found = [each for each in found if _exists(store, each, ends)]
-    return log.run(lambda state: merge_broker_points(state, name, found, offsets))
+    found, firsts = _of_this_topic(name, store, found)
+    return log.run(lambda state: merge_broker_points(state, name, found, offsets, firsts))
 
 
-def _exists(store: Store, found: BrokerInFlight, ends: Mapping[QueueKey, int]) -> bool:
-    """Whether the queue has got as far as the check point: else the topic was created again since."""
-    record, last = found.record, found.record.offsets[-1]
-    end = ends.get((record.topic, record.queue_id), 0)
-    if last >= end:
+def _of_this_topic(
+    name: PopName, store: Store, found: Sequence[BrokerInFlight]
+) -> tuple[list[BrokerInFlight], dict[PopQueue, int]]:
+    """(the check points that the queues can have had, where queues begin whose topic was created again).
+
+    The topic was created again if a queue has not got as far as a check point, or if its message was stored
+    after the pop time. A clock may be wrong, so the check point itself is passed over only if the message is
+    also behind it in the commitlog. If not, messages may be delivered twice, and none is lost.
+    """
+    queues = {queue.key: queue.range for queue in store.queues(name.flags().__contains__)}
+    kept, gone, firsts = list[BrokerInFlight](), list[BrokerInFlight](), dict[PopQueue, int]()
+    for each in found:
+        record = each.record
+        queue = queues.get((record.topic, record.queue_id))
+        if queue is None or record.offsets[-1] >= queue.max_offset:
+            gone.append(each)
+            continue
+        entry, later_ms = popped_entry(store.log, queue, record.start, record.pop_time)
+        if later_ms:
+            firsts[each.flag, each.queue_id] = queue.min_offset
+        is_new = is_after_pop(later_ms) and entry is not None and entry.physical_offset > each.physical_offset
+        (gone if is_new else kept).append(each)
+    popped = {(each.flag, each.queue_id) for each in kept}
+    for each in gone:
+        queue = queues.get((each.record.topic, each.queue_id))
+        if queue is not None and (each.flag, each.queue_id) not in popped:
+            firsts[each.flag, each.queue_id] = queue.min_offset
+    if gone:
+        record = gone[0].record
         _log.warning(
-            "%s: a check point of group %s is passed over: it has offset %d of %s-%d, which ends at %d",
-            store.path, shown(record.group), last, shown(record.topic), record.queue_id, end,
+            "%s: group %s: topic %s was deleted and created again, or the store is an older copy; %d "
+            "messages that were in flight at a broker are forgotten, such as offset %d of %s-%d",
+            store.path, shown(name.group), shown(name.topic), sum(len(each.unacked) for each in gone),
+            record.start, shown(record.topic), record.queue_id,
         )  # fmt: skip
-    return last < end
+    return kept, firsts
 
 
 def merge_broker_points(
-    state: PopState, name: PopName, found: Sequence[BrokerInFlight], offsets: Mapping[QueueKey, int]
+    state: PopState,
+    name: PopName,
+    found: Sequence[BrokerInFlight],
+    offsets: Mapping[QueueKey, int],
+    firsts: Mapping[PopQueue, int],
 ) -> int:
-    """`take_over` with the records and the group's offsets at hand; a change of the in-flight log."""
+    """`take_over` with the records and the group's offsets at hand; a change of the in-flight log.
+
+    `firsts` are where the group begins in queues of a new topic if it has no offset, otherwise it begins at
+    the first message in flight.
+    """
     points = {each.key: each for each in map(_check_point, found)}
     for known in [each for each in state.check_points() if each.origin is not None]:
         held = points.pop(known.key, None)
@@ -70,11 +104,13 @@ def merge_broker_points(
             state.ack(known.key, _positions(held.acked & ~known.acked))
     new = [each for each in points.values() if each.key not in state.settled]
     _ack_handed_over(state, new)
+    lowest = dict[PopQueue, int]()
     for point in new:
         queue = point.key[:2]
+        lowest[queue] = min(lowest.get(queue, point.start), point.start)
+    for queue, first in (lowest | dict(firsts)).items():
         if queue not in state.queues:
-            first = min(each.start for each in new if each.key[:2] == queue)
-            state.set_offset(*queue, offsets.get((name.topic_of(point.flag), point.queue_id), first))
+            state.set_offset(*queue, offsets.get((name.topic_of(queue[0]), queue[1]), first))
     new = [each for each in new if state.check_point(each.key) is None]
     if new:
         state.take_over(new)

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from copy import copy
 from functools import partial
 from random import Random
+from typing import Self
 
-from rmq_spark.pop.choose import ShareRules, visits
+from rmq_spark.pop.again import hand_out_again, located
+from rmq_spark.pop.choose import DRAWN_BELOW, ShareRules, visits
+from rmq_spark.pop.deleted import note_deleted, skip_deleted
+from rmq_spark.pop.handed_out import HandedOut, PopRequest
 from rmq_spark.pop.handles import acknowledge, position_of, unknown_handle
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.share import Share
+from rmq_spark.pop.watcher import notify
 from rmq_spark.pop.window import Subscription, Window, read_window
 from store_format.errors import (
     CorruptStoreError,
@@ -37,37 +42,12 @@ _log = logging.getLogger(__name__)
 # Rounds of a pop without progress: retention has deleted queue files that the last look has seen.
 _REPEATS_MAX = 3
 
+_REVIVE_SECONDS = 0.2  # that a change of an invisible time to 0 waits for the store's lock
+
 _Failed = dict[PopQueue, StoreError]  # queues that cannot be read
 
 # a message that has reached the group's maximum of deliveries: its check point and its position
 DeadLetters = list[tuple[CheckPoint, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class PopRequest:
-    """What one receive asks for. `pop_time` is now in ms; `owner` is the consumer's name, for views.
-
-    `attempt_id` names the receive: in order, a repeat with the same name gets the same messages.
-    """
-
-    count: int
-    invisible_ms: int
-    pop_time: int
-    owner: str = ""
-    attempt_id: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class HandedOut:
-    """Messages of one queue that this consumer got; `window` has their places.
-
-    `attempts` are the earlier deliveries by queue offset, of messages whose own number does not say so.
-    """
-
-    point: CheckPoint
-    queue: Queue
-    window: Window
-    attempts: Mapping[int, int] = field(default_factory=dict)
 
 
 class TopicPop:
@@ -105,6 +85,14 @@ class TopicPop:
         self._windows: dict[PopQueue, Window] = {}
         self._last_read: dict[PopQueue, tuple[int, int]] = {}  # entries of the last window, and its stop
         self._next: dict[PopQueue, int] = {}  # the next offsets when this process last had the log
+        self._renewals: int | None = None  # those that the windows are from
+
+    def with_subscription(self, subscription: Subscription) -> Self:
+        """The same with another filter. What was read ahead was matched against the former one."""
+        other = copy(self)
+        other._subscription = subscription
+        other._windows, other._last_read, other._next = {}, {}, {}
+        return other
 
     @property
     def root(self) -> str:
@@ -202,10 +190,13 @@ class TopicPop:
                 f"fifo: a consumer was opened that pops {way} ({self.share.name.directory}); give all "
                 "consumers of the group the same fifo, and open this one again"
             )
-        out: list[HandedOut] = []
+        if state.renewals != self._renewals:  # the windows may be of a topic that was deleted
+            self._windows.clear()
+            self._renewals = state.renewals
         unread: list[tuple[PopQueue, int]] = []
-        left = request.count
-        for key in order:
+        out = self._hand_out_again(state, queues, request)
+        left = request.count - len(out)
+        for key in order if left else ():
             known = state.queues.get(key)
             if known is None or self._is_blocked(state, key, request):
                 continue
@@ -213,7 +204,7 @@ class TopicPop:
             self._next[key] = start
             queue = queues[key]
             if start < queue.min_offset:
-                self._note_lost(queue, start)
+                note_deleted(self._counters, queue, start, queue.min_offset - start)
                 start = queue.min_offset
                 state.skip(*key, start)  # so that nobody counts the same messages again
             if start >= queue.max_offset:
@@ -235,7 +226,20 @@ class TopicPop:
             left -= len(offsets)
             if not left:
                 break
+        if left and not unread and not self.is_ordered:
+            out += hand_out_again(state, queues, request, left)
         return out, unread
+
+    def _hand_out_again(
+        self, state: PopState, queues: Mapping[PopQueue, Queue], request: PopRequest
+    ) -> list[HandedOut]:
+        """Messages that cannot be stored again come before the new ones as often as those of retry topics."""
+        first = state.again.first
+        if self.is_ordered or first is None or first > request.pop_time:
+            return []
+        if self._random.randrange(DRAWN_BELOW) >= self._rules.retry_probability:
+            return []
+        return hand_out_again(state, queues, request, request.count)
 
     def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
         """Whether the queue must be left alone now, whatever it has."""
@@ -252,17 +256,10 @@ class TopicPop:
         """Hands out the taken messages: the queue's key, the offsets, the next offset behind them."""
         key, offsets, next_offset = taken
         point = state.hand_out(
-            *key, offsets, next_offset, request.pop_time, request.invisible_ms, request.owner
-        )
-        return HandedOut(point, queue, window)
-
-    def _note_lost(self, queue: Queue, start: int) -> None:
-        count = queue.min_offset - start
-        self._counters.add(lost=count)
-        _log.warning(
-            "%s: queue %s-%d: retention deleted %d messages, from offset %d on, before they were delivered",
-            queue.store.path, queue.topic, queue.queue_id, count, start,
+            *key, offsets, next_offset, request.pop_time, request.invisible_ms, request.owner,
+            physical_offset=window.physical_offset(offsets[-1]),
         )  # fmt: skip
+        return HandedOut(point, queue, window)
 
     # ---- what was handed out -------------------------------------------------------------------------------
 
@@ -278,22 +275,25 @@ class TopicPop:
         keys = [each.point.key for each in out]
         self.share.run(lambda state: [state.renew(key, 0) for key in keys])
 
-    def _messages(self, out: Iterable[HandedOut]) -> list[MessageView]:
+    def _messages(self, out: Sequence[HandedOut]) -> list[MessageView]:
         """The messages of these check points; the others are acknowledged or become dead letters."""
         found: list[MessageView] = []
-        passed: list[tuple[CheckPoint, int]] = []
         dead: DeadLetters = []
+        deleted: list[tuple[HandedOut, list[int]]] = []
+        out, passed = located(out, self._subscription, self._counters)
         for each in out:
-            point, queue = each.point, each.queue
+            point, queue, window = each.point, each.queue, each.window
+            assert window is not None, "located has read it"
             tags = self._subscription.tags.tags
-            places = each.window.places(point.offsets)
+            places = window.places(point.offsets)
+            gone: list[int] = []
             units = read_units(queue.store.log, places)
             for bit, (offset, unit, (physical, size)) in enumerate(
                 zip(point.offsets, units, places, strict=True)
             ):
                 if unit is None:
                     passed.append((point, bit))
-                    self._note_gone(queue, offset, physical)
+                    gone.append(offset)
                     continue
                 file, data = unit
                 place = UnitPlace(file.path, file.start, physical, size, queue.topic, queue.queue_id, offset)
@@ -304,12 +304,17 @@ class TopicPop:
                     passed.append((point, bit))
                     self._counters.add(filtered=1)
                     continue
-                elif message.delivery_attempt > self._max_attempts:
+                elif message.delivery_attempt > self._max_attempts and not point.again:
                     dead.append((point, bit))
                     continue
                 found.append(message)
+            if gone:
+                deleted.append((each, gone))
         if passed:
             self.acknowledge(passed)
+        for each, gone in deleted:
+            skipped = skip_deleted(self.share, each.point.key[:2], each.queue)
+            note_deleted(self._counters, each.queue, gone[0], len(gone) + skipped)
         if dead:
             self._give_up(dead)
         return found
@@ -328,15 +333,7 @@ class TopicPop:
             )
         except CorruptStoreError as error:
             _log.warning("a damaged message was delivered with its error: %s", error)
-            return MessageView(self.root, self.topic, handle, place, None, error)
-
-    def _note_gone(self, queue: Queue, offset: int, physical: int) -> None:
-        self._counters.add(lost=1)
-        _log.warning(
-            "%s: queue %s-%d offset %d: the message at commitlog %d was deleted (retention) before it was "
-            "delivered",
-            queue.store.path, queue.topic, queue.queue_id, offset, physical,
-        )  # fmt: skip
+            return MessageView(self.root, self.topic, handle, place, None, error, attempt=attempt or 1)
 
     # ---- handles -------------------------------------------------------------------------------------------
 
@@ -363,4 +360,30 @@ class TopicPop:
                 return unknown_handle(handle)
             return handle._replace(start=point.start, pop_time=point.pop_time, invisible_ms=invisible_ms)
 
-        return self.share.run(change)
+        found = self.share.run(change)
+        if isinstance(found, ReceiptHandle) and not invisible_ms:
+            self._deliver_now(found.visible_at)
+        return found
+
+    # ---- delivering again ----------------------------------------------------------------------------------
+
+    def _deliver_now(self, visible_at: int) -> None:
+        """Makes what is visible deliverable, without a wait for the keeper's next round."""
+        try:
+            self.revive(_REVIVE_SECONDS, visible_at)
+        except (StoreError, OSError) as error:
+            _log.debug("%s: due messages are stored again later: %s", self.root, error)
+        self.wake()
+
+    def revive(self, lock_timeout: float | None = None, until_ms: int = 0) -> None:
+        """Stores due messages again, as `Share.revive`. Those that no longer exist count as lost."""
+        self._counters.add(lost=self.share.revive(lock_timeout=lock_timeout, until_ms=until_ms).gone)
+
+    def wake(self) -> None:
+        """Wakes the waiting consumers of this process if a message waits to be delivered from its own place.
+
+        Messages that are stored again need no call: their commit ends the wait.
+        """
+        first = self.share.run(lambda state: state.again.first)
+        if first is not None and first <= self.share.options.clock_ms():
+            notify(self.root, self.topic, self.share.group)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Self
@@ -33,6 +33,7 @@ class Look:
     stores: tuple[StoreLook, ...]
     notified: int  # how often `notify` had been called before
     place: tuple[Place, int]  # and the version of its list of stores
+    waiter: Waiter  # that has looked
 
 
 class WaiterClosedError(ValueError):
@@ -62,7 +63,7 @@ class Waiter:
     def __init__(
         self,
         path: str,
-        topics: Sequence[str],
+        topics: Iterable[str],
         *,
         group: str = "",
         also: Sequence[str] = (),
@@ -106,14 +107,15 @@ class Waiter:
         found.sort(key=lambda each: self._news.get(each.root, float("inf")))
         for each in found:
             self._news.pop(each.root, None)
-        return Look(tuple(found), notified, (place, version))
+        return Look(tuple(found), notified, (place, version), self)
 
     def wait(self, look: Look, timeout: float) -> Look | None:
         """The next look with news since `look`, after at most `timeout` seconds; None on a timeout.
 
         News are new messages (or other changes) in queues of the topics, a new store, a call of `notify`, and
-        a change of a file in `also`. None comes after a last look that found nothing new. A caller that waits
-        for a time, as the end of an invisible time, gives the timeout up to then. Raises as `look`.
+        a change of a file in `also`. After a look of another waiter, everything is news. None comes after a
+        last look that found nothing new. A caller that waits for a time, as the end of an invisible time,
+        gives the timeout up to then. Raises as `look`.
         """
         deadline = time.monotonic() + min(timeout, _TIMEOUT_MAX)
         with self._condition:
@@ -206,7 +208,7 @@ class Waiter:
         if self.is_closed or joined is None or self._notified != look.notified:
             return True
         place = joined[1]
-        if look.place != (place, place.version):
+        if look.waiter is not self or look.place != (place, place.version):
             return True
         seen = {each.root: each.version for each in look.stores}
         return any(

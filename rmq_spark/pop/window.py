@@ -53,6 +53,10 @@ class Window:
             return taken, int(self.offsets[first + len(taken)])
         return taken, self.stop
 
+    def physical_offset(self, offset: int) -> int:
+        """That of the message at this queue offset, which the window has."""
+        return int(self.physical_offsets[self.offsets.searchsorted(offset)])
+
     def places(self, offsets: Sequence[int]) -> list[tuple[int, int]]:
         """(physical offset, size) of the messages at these queue offsets, which the window has."""
         index = self.offsets.searchsorted(offsets)

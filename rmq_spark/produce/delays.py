@@ -31,6 +31,7 @@ class Parked:
     delay_ms: NDArray[np.int64]  # of the delay level; 0: the message is not in SCHEDULE_TOPIC_XXXX
     by_client: dict[str, pa.LargeBinaryArray]
     by_broker: dict[str, pa.LargeBinaryArray]
+    first_timer_ms: int | None = None  # the earliest TIMER_OUT_MS; None without messages in the timer
 
 
 def park(
@@ -80,6 +81,7 @@ def park(
         delays[store, level],
         _without_empty(by_client),
         _without_empty(by_broker),
+        int(out[parked].min()) if parked.any() else None,
     )
 
 

@@ -90,6 +90,7 @@ class ProducedMessages:
     real_topic: NDArray[np.int64]  # place in `real_topics`
     real_queue_id: NDArray[np.int64]
     body_crc: NDArray[np.int64] | None  # of bodies before compression; None without compression
+    first_timer_ms: int | None  # the earliest TIMER_OUT_MS; None without messages in the timer
 
     def __len__(self) -> int:
         return len(self.topic)
@@ -236,6 +237,7 @@ class Producer:
             real_topic=rows.codes,
             real_queue_id=choice.queue_id,
             body_crc=None if settings.compression is None else body_crcs(body),
+            first_timer_ms=place.first_timer_ms,
         )
 
     def report(self) -> None:

@@ -52,6 +52,8 @@ _FIRST_RETRY_LEVEL = 3
 # HookUtils.checkIfTimerMessage removes these from a message with a delay level
 _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _ORDERLY_DEAD_LEVEL = "-1"  # SendMessageProcessor.handleRetryAndDLQ
+CLIENT_DEFAULT = -1  # maxReconsumeTimes of RocketMQ's consumers, if nobody sets it
+_CONCURRENT_RETRIES = 16  # what it means for them: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,21 +89,23 @@ def send_back(
 ) -> SentBack:
     """What a broker stores for messages that a consumer of `group` sends back.
 
-    A message that was delivered again `max_reconsume_times` times (default: the group's retryMaxTimes), or
-    with a negative delay level, becomes a dead letter. The others are retried after delay level
-    `delay_levels`, or after level 3 + reconsumeTimes if that is 0; a level above `level_max` is lowered.
+    A message that was delivered again `max_reconsume_times` times (default: the group's retryMaxTimes; -1,
+    the default of RocketMQ's consumers, is 16), or with a negative delay level, becomes a dead letter. The
+    others are retried after delay level `delay_levels`, or after level 3 + reconsumeTimes if that is 0; a
+    level above `level_max` is lowered.
     `queue_ids` are queues of the retry topic; a broker takes random ones, the default is computed from the
     place of the message. `store_host` is the broker's address, by default that of the stored message.
 
-    Raises OptionError for a group whose retryQueueNums is not above 0, IllegalMessageError and
-    UnsupportedFormatError for a message that a broker refuses or stores into other queues too.
+    Raises OptionError for a group whose retryQueueNums is not above 0 and for a maximum below -1,
+    IllegalMessageError and UnsupportedFormatError for a message that a broker refuses or stores into other
+    queues too.
     """
     topic, dlq = retry_topic(check_group(group.group_name)), dead_letter_topic(group.group_name)
+    times_max = _retries_max(group, max_reconsume_times)
     refuse_without_retries(group)
     _refuse_messages(stored)
     times = np.asarray(stored.messages.reconsume_times, np.int64)
     levels = np.broadcast_to(np.asarray(delay_levels, np.int64), len(stored))
-    times_max = group.retry_max_times if max_reconsume_times is None else max_reconsume_times
     is_dead = (times >= times_max) | (levels < 0)
     _refuse_long_topic(dlq, is_dead)
     levels = np.where(levels == 0, _FIRST_RETRY_LEVEL + times, levels)
@@ -266,6 +270,18 @@ def scattered(physical_offsets: _Ints, queue_nums: _Ints | int) -> _Ints:
     mixed = physical_offsets.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     queues: _Ints = (mixed >> np.uint64(33)).astype(np.int64) % queue_nums
     return queues
+
+
+def _retries_max(group: SubscriptionGroup, given: int | None) -> int:
+    """How often a message of the group is delivered again. Raises OptionError for a number below -1."""
+    if given is None:
+        return group.retry_max_times
+    if given < CLIENT_DEFAULT:
+        raise OptionError(
+            f"max_reconsume_times={given}: expected -1 (RocketMQ's default, {_CONCURRENT_RETRIES}) or a "
+            "number from 0"
+        )
+    return _CONCURRENT_RETRIES if given == CLIENT_DEFAULT else given
 
 
 # ---- refusals ----------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.real_queue import real_queues
-from store_format.java.numbers import read_integers
+from store_format.java.number_columns import read_integers
 from store_format.message import sysflag
 from store_format.message.encode import PROPERTIES_SIZE_MAX, MessageColumns
 from store_format.message.property_encoder import encode_property_columns
@@ -129,7 +129,7 @@ def timer_copies(
         topic=pc.if_else(pa.array(rolls), TIMER_TOPIC, queues.topics.take(rows)),
         queue_id=np.where(rolls, np.asarray(good.messages.queue_id, np.int64), queues.queue_ids[kept]),
         properties=properties.take(rows),
-        prepared_transaction_offset=0,
+        prepared_transaction_offset=np.zeros(len(kept), np.int64),
     )
     return copies, kept
 

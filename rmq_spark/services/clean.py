@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from rmq_spark.services.service import Now
+from rmq_spark.services.service import Now, Tally, tallied
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.expiry import (
@@ -108,13 +108,17 @@ def gate(
     )
 
 
-def reserved_ms(conf: BrokerConf) -> int:
-    """fileReservedTime in ms. Raises OptionError if nobody gave the setting: a default deletes no files."""
+def reserved_ms(conf: BrokerConf, *, is_service: bool = False) -> int:
+    """fileReservedTime in ms. Raises OptionError if nobody gave the setting: a default deletes no files.
+
+    A turn of the service (`is_service`) takes the broker's settings and no argument of hours.
+    """
     if "fileReservedTime" not in conf.given:
+        hours = "" if is_service else " or the hours (--file-reserved-time, file_reserved_hours=)"
         raise OptionError(
             "clean needs an explicit fileReservedTime, the hours for which files are kept: write "
             "fileReservedTime=72 to the store's .rmqlog/broker.conf, or give the broker's file "
-            "(--broker-conf, broker_conf=) or the hours (--file-reserved-time, file_reserved_hours=)"
+            f"(--broker-conf, broker_conf=){hours}"
         )
     if conf.file_reserved_hours < 0:
         raise OptionError(f"fileReservedTime: expected hours, at least 0, found {conf.file_reserved_hours}")
@@ -195,15 +199,16 @@ class CleanPlan:
 
         Takes the store's lock, unless the caller has it in `session`. Raises StoreInUseError if a broker runs
         on the store. Raises StoreWriteError, with nothing changed, if the commitlog has changed since the
-        plan.
+        plan. Raises PartsFailedError, whose `done` is the number of deleted files, if a later one cannot be
+        deleted.
         """
         if session is not None:
-            return _delete(self, session)
+            return _deleted(self, session)
         options = CommitOptions(
             log_directories=self.store.commit_log_paths, conf=self.now.conf, lock_timeout=10.0
         )
         with write_session(self.store.path, options) as own:
-            return _delete(self, own)
+            return _deleted(self, own)
 
 
 def plan(
@@ -289,7 +294,13 @@ def _disk_percent(path: str) -> int:
     return disk_usage(path)[1]
 
 
-def _delete(plan: CleanPlan, session: WriteSession) -> int:
+def _deleted(plan: CleanPlan, session: WriteSession) -> int:
+    with tallied() as tally:
+        _delete(plan, session, tally)
+    return tally.done
+
+
+def _delete(plan: CleanPlan, session: WriteSession, tally: Tally) -> None:
     """Deletes under the lock: the commitlog from its oldest file on, then what follows its new start."""
     refuse_linked_directories(plan.store.path)
     store = session.store()
@@ -302,17 +313,16 @@ def _delete(plan: CleanPlan, session: WriteSession) -> int:
         )
     files = session.files
     for file in plan.log_files:
-        files.remove(file.path)
+        tally.done += files.remove(file.path)
     for directory in session.options.log_directories or (f"{store.path}/commitlog",) if wanted else ():
         files.sync_directory(directory)
     log_min = session.store().log.min_offset
-    done, directories = len(wanted), set()
+    directories = set()
     for follower in following_files(store.path, log_min) if log_min else ():
-        done += files.remove(follower.path)
+        tally.done += files.remove(follower.path)
         directories.add(follower.path.rpartition("/")[0])
     for directory in sorted(directories):
         files.sync_directory(directory)
-    return done
 
 
 # ---- the service -------------------------------------------------------------------------------------------
@@ -330,11 +340,12 @@ class CleanService:
 
     def plan(self, store: Store, ledger: Ledger, now: Now) -> CleanPlan:
         """Raises OptionError without an explicit fileReservedTime."""
+        kept_ms = reserved_ms(now.conf, is_service=True)
         next_ms, interval_ms = self._next_ms.get(store.path, now.ms), now.conf.clean_resource_interval_ms
         if now.ms < next_ms <= now.ms + interval_ms:
             waiting = Gate(False, False, f"the next look is at {next_ms}")
             then = Now(next_ms - interval_ms, now.conf)
-            return CleanPlan(store, then, waiting, reserved_ms(now.conf), (), (), store.log.min_offset)
+            return CleanPlan(store, then, waiting, kept_ms, (), (), store.log.min_offset)
         self._next_ms[store.path] = now.ms + interval_ms
         followed = self._followed.get(store.path, 0)
         found = _clean_plan(store, now, self.zone, self.disk_percent, followed=followed)

@@ -8,17 +8,15 @@ producers, so it does not apply.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.half import HALF_QUEUE_ID, committed, delayed, op_bodies, op_messages
 from rmq_spark.produce.real_queue import real_queues
-from rmq_spark.services.half_queue import HalfQueue, find_half_queue
+from rmq_spark.services.half_queue import find_half_queue
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.session import WriteSession
@@ -29,21 +27,17 @@ from store_format.message.stored import StoredMessages, join_columns
 from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49
-from store_format.names import OP_TOPIC, PGROUP, REAL_QID, REAL_TOPIC
+from store_format.names import OP_TOPIC, REAL_QID, REAL_TOPIC
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored
-from store_format.views.transactions import Transaction, find_transactions
+from store_format.views.transactions import PENDING, Transaction, find_transactions
 
 COMMIT, ROLLBACK = "commit", "rollback"
-PENDING = "pending"
 _PART = "transaction/decide"
 _DONE = {  # decision -> states in which nothing is left to do
     COMMIT: frozenset({"committed"}),
     ROLLBACK: frozenset({"rolled back", "discarded"}),
 }
-_COLUMNS = (
-    "msgId", REAL_TOPIC, REAL_QID, PGROUP, "queueOffset", "physicalOffset", "storeSize", "bornTimestampMs",
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +68,7 @@ class Decision:
     name: HalfName
     decision: str
     state: str
-    row: Mapping[str, Any]  # Any: values of _COLUMNS
+    row: Mapping[str, Any]  # Any: values of HALF_COLUMNS
     offsets: tuple[int, ...] = ()
 
     @property
@@ -94,89 +88,37 @@ def find_decisions(
     Raises OptionError for a name of two transactions, for two decisions about one, and for a transaction that
     ended the other way.
     """
-    queue = find_half_queue(store, conf)
-    if queue is None or not wanted:
+    if not wanted or find_half_queue(store, conf) is None:
         return {}
-    of_newest = {name: _newest_name(queue, name) for name, _ in wanted}
-    names = {of_newest[name]: decision for name, decision in wanted}
-    found = _pending(queue, names)
-    rest = {name: decision for name, decision in names.items() if name not in found}
-    if rest:
-        found |= _ended(store, rest)
-    known = {
-        name: replace(found[of_newest[name]], name=name, decision=decision)
-        for name, decision in wanted
-        if of_newest[name] in found
-    }
+    ids = {name.msg_id for name, _ in wanted if name.msg_id is not None}
+    offsets = {name.queue_offset for name, _ in wanted if name.queue_offset is not None}
+    by_name: dict[object, list[Transaction]] = {}
+    for each in find_transactions(store, msg_ids=ids, queue_offsets=offsets):
+        for place in (each.copies[-1]["msgId"], *(copy["queueOffset"] for copy in each.copies)):
+            by_name.setdefault(place, []).append(each)
+    known = {}
+    for name, decision in wanted:
+        named = by_name.get(name.msg_id if name.queue_offset is None else name.queue_offset)
+        if named:
+            known[name] = _decision(name, decision, named)
     _refuse_contrary(known)
     return known
 
 
-def _newest_name(queue: HalfQueue, name: HalfName) -> HalfName:
-    """The name, or the message id for the offset of a copy that the checker has passed."""
-    if name.queue_offset is None or name.queue_offset >= queue.half_offset:
-        return name
-    rows = queue.rows(("msgId",), name.queue_offset, name.queue_offset + 1)
-    return HalfName(rows["msgId"][0].as_py(), label=str(name)) if len(rows) else name
-
-
-def _pending(queue: HalfQueue, names: Mapping[HalfName, str]) -> dict[HalfName, Decision]:
-    """The pending ones: the checker has not passed their newest copy, and no op message lists a copy."""
-    table = queue.rows(_COLUMNS, queue.half_offset)
-    if not len(table):
-        return {}
-    ids = pa.array({name.msg_id for name in names if name.msg_id is not None}, pa.string())
-    offsets = pa.array({name.queue_offset for name in names if name.queue_offset is not None}, pa.int64())
-    named = pc.or_(pc.is_in(table["msgId"], ids), pc.is_in(table["queueOffset"], offsets))
-    ids = pc.unique(table.filter(named)["msgId"])
-    rows = table.filter(pc.is_in(table["msgId"], ids)).to_pylist()
-    if not rows:
-        return {}
-    copies: dict[tuple[object, object], list[dict[str, Any]]] = {}
-    for row in rows:
-        copies.setdefault((row["msgId"], row[REAL_TOPIC]), []).append(row)
-    op_decided = queue.decided()
-    pending = {
-        key: each for key, each in copies.items() if op_decided.isdisjoint(row["queueOffset"] for row in each)
-    }
-    by_id: dict[object, list[tuple[object, object]]] = {}
-    for key in pending:
-        by_id.setdefault(key[0], []).append(key)
-    by_offset = {row["queueOffset"]: key for key, each in pending.items() for row in each}
-    found = {}
-    for name, decision in names.items():
-        place = by_offset.get(name.queue_offset) if name.queue_offset is not None else None
-        keys = by_id.get(name.msg_id, []) if name.queue_offset is None else [place] if place else []
-        if len(keys) > 1:
-            topics = ", ".join(sorted(str(key[1]) for key in keys))
-            raise OptionError(
-                f"{name}: expected one transaction, found {len(keys)}, for topics {topics}; "
-                "name it by its half offset"
-            )
-        if keys:
-            each = pending[keys[0]]
-            rows_offsets = tuple(row["queueOffset"] for row in each)
-            found[name] = Decision(name, decision, PENDING, each[-1], rows_offsets)
-    return found
-
-
-def _ended(store: Store, names: Mapping[HalfName, str]) -> dict[HalfName, Decision]:
-    """How the transactions ended that are not pending. Reads their destination topics."""
-    ids = {name.msg_id for name in names if name.msg_id is not None}
-    offsets = {name.queue_offset for name in names if name.queue_offset is not None}
-    by_name: dict[object, list[Transaction]] = {}
-    for each in find_transactions(store, msg_ids=ids, queue_offsets=offsets):
-        by_name.setdefault(each.copies[-1]["msgId"], []).append(each)
-        for copy in each.copies:
-            by_name.setdefault(copy["queueOffset"], []).append(each)
-    found = {}
-    for name, decision in names.items():
-        transactions = by_name.get(name.msg_id if name.queue_offset is None else name.queue_offset, [])
-        if transactions:
-            states = {each.state for each in transactions}
-            state = min(states - _DONE[decision], default=min(states))
-            found[name] = Decision(name, decision, state, transactions[0].copies[-1])
-    return found
+def _decision(name: HalfName, decision: str, named: Sequence[Transaction]) -> Decision:
+    """The decision about the transaction of this name that is pending, else about one that ended."""
+    pending = [each for each in named if each.state == PENDING]
+    if len(pending) > 1:
+        topics = ", ".join(sorted(str(each.copies[-1][REAL_TOPIC]) for each in pending))
+        raise OptionError(
+            f"{name}: expected one transaction, found {len(pending)}, for topics {topics}; "
+            "name it by its half offset"
+        )
+    if pending:
+        return Decision(name, decision, PENDING, pending[0].copies[-1], tuple(pending[0].unlisted))
+    states = {each.state for each in named}
+    state = min(states - _DONE[decision], default=min(states))
+    return Decision(name, decision, state, named[0].copies[-1])
 
 
 def _refuse_contrary(found: Mapping[HalfName, Decision]) -> None:

@@ -17,6 +17,7 @@ from store_format.commit.expiry import ExpiredFile, expired_count, log_files_bef
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, time_us
 from store_format.files.status import DiskSpace, disk_space
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.read.served_elsewhere import tiered_metadata
 from store_format.read.store import Store
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS, rows_with_losses
 
@@ -28,7 +29,11 @@ LOSS_COLUMNS = (
     ViewColumn("group", TEXT, "The consumer group."),
     ViewColumn("topic", TEXT, "The topic."),
     ViewColumn("lagMessages", LONG, "Unconsumed messages."),
-    ViewColumn("lostMessages", LONG, "Unconsumed messages that retention has already deleted."),
+    ViewColumn(
+        "lostMessages",
+        LONG,
+        "Unconsumed messages that retention has already deleted; null if tiered storage may have them.",
+    ),
     ViewColumn(
         "nextLostMessages",
         LONG,
@@ -69,6 +74,11 @@ class Forecast:
         """How many files are deleted at once, whatever their age."""
         return len(self.files) if self.gate.is_forced else 0
 
+    @property
+    def is_tiered(self) -> bool:
+        """Whether tiered storage may have what is deleted here: nobody knows what is lost then."""
+        return tiered_metadata(self.store.path) is not None
+
     def deleted_at(self, number: int, expires_ms: int) -> int:
         """When the broker deletes a commitlog file, by its number and the time at which it expires."""
         if number < self.forced:
@@ -77,13 +87,14 @@ class Forecast:
 
     def losses(self) -> list[tuple[object, ...]]:
         """Rows of `LOSS_COLUMNS`: groups that lost or lose unread messages, the soonest loss first."""
-        names = [column.name for column in LAG_BY_TOPIC_COLUMNS]
+        names, is_tiered = [column.name for column in LAG_BY_TOPIC_COLUMNS], self.is_tiered
         rows = []
         for values, loss in rows_with_losses(
             self.store, self.now_ms, self.conf, self.deleted_at, self.forced
         ):
             row = dict(zip(names, values, strict=True))
-            if loss is None and not row["lostMessages"]:
+            is_unknown = row["lostMessages"] is None and is_tiered
+            if loss is None and not row["lostMessages"] and not is_unknown:
                 continue
             deleted = None if loss is None else loss.deleted_ms
             rows.append(

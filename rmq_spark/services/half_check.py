@@ -21,21 +21,23 @@ from rmq_spark.services.decisions import COMMIT, decision_columns
 from rmq_spark.services.half_due import Act, act_of, facts_of, op_stop
 from rmq_spark.services.half_message import Decide, answer_of, half_messages
 from rmq_spark.services.half_queue import CHECK_PART, HalfQueue, find_half_queue
-from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, tallied
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_topics
 from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import IllegalMessageError, StoreError
+from store_format.message.encode import MessageColumns
 from store_format.message.stored import StoredMessages, join_columns
 from store_format.message.unit_refs import Identity
 from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
-from store_format.names import CHECKER_GROUP, DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC
+from store_format.names import CHECKER_GROUP, DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNIQ_KEY
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored
+from store_format.views.transactions import PENDING, Transaction, find_transactions
 
 _log = logging.getLogger(__name__)
 _NOT_COMMITTED = "%s: a half message cannot be committed and is checked again: %s"
@@ -92,6 +94,9 @@ class CheckPlan:
     decide: Decide
     acts: list[Act] = field(default_factory=list)
     parts: list[StoredMessages] = field(default_factory=list)
+    unlisted: list[tuple[int, ...]] = field(default_factory=list)  # of each act's transaction
+    decided: list[StoredMessages] = field(default_factory=list)  # copies of which another one is decided
+    decided_unlisted: set[int] = field(default_factory=set)  # the offsets of all their unlisted copies
     stop: int = 0
     op_stop: int = 0
     next_due: int | None = None
@@ -104,13 +109,12 @@ class CheckPlan:
         """Goes on until a half message must wait, as the broker does."""
         ops = queue.op_messages(queue.op_offset)
         decided = {offset for _, listed in ops for offset in listed}
-        is_decided = _Decided(queue, decided)
         self.stop = queue.half_offset
         size = 0
         for chunk in _CHUNKS:
             halves, last = _read_undecided(queue, self.store, self.stop, decided, chunk)
             size += int(halves.sizes.sum())
-            if not self._walk_chunk(halves, last, is_decided):
+            if not self._walk_chunk(halves, last):
                 break
             if len(self.acts) >= TURN_MESSAGES_MAX or size >= TURN_BYTES_MAX:
                 break
@@ -123,28 +127,37 @@ class CheckPlan:
         if self.stop < queue.half.max_offset and self.next_due is None:
             self.next_due = self.now.ms
 
-    def _walk_chunk(self, halves: StoredMessages, last: int, is_decided: _Decided) -> bool:
-        """Adds the acts of these messages; False if one must wait, whose offset is then `stop`."""
-        acts: list[Act | None] = []
-        for facts in facts_of(halves):
-            act, due = act_of(facts, self.now, is_decided)
-            if due is not None and due > self.now.ms:
-                self.next_due = due
-                self.stop = facts.queue_offset
-                self._keep(halves, acts)
-                return False
-            if act is not None and due is not None:
-                self.late_ms = max(self.late_ms or 0, self.now.ms - due)
-            acts.append(act)
-        self.stop = last
-        self._keep(halves, acts)
-        return True
+    def _walk_chunk(self, halves: StoredMessages, last: int) -> bool:
+        """Adds the acts of these messages; False if one must wait, whose offset is then `stop`.
 
-    def _keep(self, halves: StoredMessages, acts: Sequence[Act | None]) -> None:
-        kept = [place for place, act in enumerate(acts) if act is not None]
+        A copy is passed if a newer copy exists, or if the transaction is decided.
+        """
+        transactions: dict[int, Transaction] | None = None
+        kept: list[int] = []
+        decided: list[int] = []
+        must_wait = False
+        for place, facts in enumerate(facts_of(halves)):
+            act, due = act_of(facts, self.now)
+            if due > self.now.ms:
+                self.next_due, last, must_wait = due, facts.queue_offset, True
+                break
+            if transactions is None:  # nothing is read while nothing is due
+                transactions = _transactions_of(self.store, halves)
+            each = transactions.get(facts.queue_offset) or Transaction()
+            if each.state not in (PENDING, "unknown"):
+                decided.append(place)
+                self.decided_unlisted.update(each.unlisted)
+            elif not each.copies or each.copies[-1]["queueOffset"] <= facts.queue_offset:
+                self.late_ms = max(self.late_ms or 0, self.now.ms - due)
+                kept.append(place)
+                self.acts.append(act)
+                self.unlisted.append(tuple(each.unlisted))
+        self.stop = last
         if kept:
             self.parts.append(halves.take(np.array(kept)))
-            self.acts += [act for act in acts if act is not None]
+        if decided:
+            self.decided.append(halves.take(np.array(decided)))
+        return not must_wait
 
     # ---- the plan ----
 
@@ -156,7 +169,9 @@ class CheckPlan:
     def changes(self) -> bool:
         queue = self.queue
         return queue is not None and (
-            bool(self.acts) or self.stop != queue.half_stored or self.op_stop != queue.op_offset
+            bool(self.acts or self.decided)
+            or self.stop != queue.half_stored
+            or self.op_stop != queue.op_offset
         )
 
     def halves(self) -> StoredMessages:
@@ -195,26 +210,67 @@ class CheckPlan:
         return pa.Table.from_batches([batch_of(CHECK_COLUMNS, rows)])
 
     def apply(self, session: WriteSession) -> int:
-        """One commit of checked and discarded messages and of the decisions; then the offsets."""
+        """One commit of checked and discarded messages and of the decisions; then the offsets.
+
+        Raises PartsFailedError if only the offsets cannot be written.
+        """
         assert self.queue is not None
-        if self.acts:
-            self._append(session)
         offsets = {(HALF_TOPIC, HALF_QUEUE_ID): self.stop}
         if self.queue.op is not None:
             offsets[OP_TOPIC, HALF_QUEUE_ID] = self.op_stop
-        write_group_offsets_held(
-            session.root, CHECKER_GROUP, offsets,
-            timestamp=self.now.ms, is_reset=True, files=session.files,
-        )  # fmt: skip
-        return len(self.acts)
+        with tallied() as tally:
+            if self.acts or self.decided:
+                self._append(session)
+                tally.done = len(self.acts)
+            write_group_offsets_held(
+                session.root, CHECKER_GROUP, offsets,
+                timestamp=self.now.ms, is_reset=True, files=session.files,
+            )  # fmt: skip
+        return tally.done
 
     def _append(self, session: WriteSession) -> None:
         """A broker stores a message again, asks, and then decides the new copy; so the copies come first.
 
-        A half message whose properties get too long with one more check in them is discarded.
+        An op message lists all copies of a decided transaction, so that no broker asks about another copy.
         """
         assert self.queue is not None
-        halves, acts, answers = self.halves(), np.array(self.acts), list(self.answered())
+        again = _Again.of(self, session) if self.acts else _Again()
+        parts = [*again.columns]
+        halves = [*again.answered, *self.decided]
+        new_topics = dict(again.new_topics)
+        if halves:
+            decided = StoredMessages(join_columns([each.messages for each in halves]))
+            is_commit = np.zeros(len(decided), bool)
+            is_commit[: len(again.is_commit)] = again.is_commit
+            columns, _ = decision_columns(
+                decided, is_commit, sorted({*again.offsets, *self.decided_unlisted}), self.now.ms,
+                is_old=is_broker_49(session.root),
+            )  # fmt: skip
+            parts.append(columns)
+            new_topics[OP_TOPIC] = 1
+        turn = ServiceTurn(CHECK_PART, self.stop, self.queue.half_stored)
+        session.append(join_columns(parts), turn=turn, new_topics=new_topics)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """What a check stores for its acts: `columns` are the checked and discarded messages.
+
+    `answered` are the new copies of half messages with an answer, at most one part; `is_commit` are their
+    answers, and `offsets` those of all unlisted copies.
+    """
+
+    columns: tuple[MessageColumns, ...] = ()
+    answered: tuple[StoredMessages, ...] = ()
+    is_commit: Sequence[bool] = ()
+    offsets: frozenset[int] = frozenset()
+    new_topics: Mapping[str, int] = field(default_factory=dict)
+
+    @staticmethod
+    def of(plan: CheckPlan, session: WriteSession) -> _Again:
+        """A half message whose properties get too long with one more check in them is discarded."""
+        assert plan.queue is not None
+        halves, acts, answers = plan.halves(), np.array(plan.acts), list(plan.answered())
         for place, error in _without_room(session, halves, acts).items():
             _log.warning(
                 "%s: the half message at offset %d cannot be stored again and is discarded: %s",
@@ -230,25 +286,25 @@ class CheckPlan:
         order = np.argsort(np.concatenate([np.flatnonzero(again), np.flatnonzero(~again)]))
         columns = StoredMessages(join_columns(parts)).take(order).messages
         answers = _possible_answers(session, halves, answers)
-        known = np.array([answer is not None for answer in answers], bool)
         new_topics = {} if again.all() else {DISCARDED_TOPIC: 1}
-        if known.any():
-            copies = StoredMessages(
-                replace(
-                    columns,
-                    physical_offset=session.next_places(columns),
-                    queue_offset=self.queue.half.max_offset + np.cumsum(again) - 1,
-                )
-            ).take(known)
-            is_commit = np.array([answer == COMMIT for answer in answers if answer is not None], bool)
-            decided, _ = decision_columns(
-                copies, is_commit, copies.queue_offsets.tolist(), self.now.ms,
-                is_old=is_broker_49(session.root),
-            )  # fmt: skip
-            columns = join_columns([columns, decided])
-            new_topics[OP_TOPIC] = 1
-        turn = ServiceTurn(CHECK_PART, self.stop, self.queue.half_stored)
-        session.append(columns, turn=turn, new_topics=new_topics)
+        known = np.array([answer is not None for answer in answers], bool)
+        if not known.any():
+            return _Again((columns,), new_topics=new_topics)
+        copies = StoredMessages(
+            replace(
+                columns,
+                physical_offset=session.next_places(columns),
+                queue_offset=plan.queue.half.max_offset + np.cumsum(again) - 1,
+            )
+        ).take(known)
+        older = (each for each, is_known in zip(plan.unlisted, known.tolist(), strict=True) if is_known)
+        return _Again(
+            (columns,),
+            (copies,),
+            [answer == COMMIT for answer in answers if answer is not None],
+            frozenset(copies.queue_offsets.tolist()).union(*older),
+            new_topics,
+        )
 
 
 def _without_room(
@@ -296,23 +352,16 @@ def _possible_answers(
 # ---- reading -----------------------------------------------------------------------------------------------
 
 
-class _Decided:
-    """Whether any op message lists a half message, also one that the checker has passed.
-
-    A broker looks only at op messages that it has not passed, and may deliver a message twice whose first
-    copy was decided before (CHECK_IMMUNITY_TIME_IN_SECONDS).
-    """
-
-    def __init__(self, queue: HalfQueue, decided: set[int]) -> None:
-        self._queue, self._decided = queue, decided
-        self._old: frozenset[int] | None = None
-
-    def __call__(self, offset: int) -> bool:
-        if offset in self._decided or offset >= self._queue.half_offset:
-            return offset in self._decided
-        if self._old is None:
-            self._old = self._queue.decided()
-        return offset in self._old
+def _transactions_of(store: Store, halves: StoredMessages) -> dict[int, Transaction]:
+    """The transactions of these half messages, by the offset of each copy in the half topic."""
+    keys = halves.properties(UNIQ_KEY)[0].to_pylist()
+    without_key = [
+        offset for offset, key in zip(halves.queue_offsets.tolist(), keys, strict=True) if key is None
+    ]
+    found = find_transactions(
+        store, msg_ids=[key for key in keys if key is not None], queue_offsets=without_key
+    )
+    return {copy["queueOffset"]: each for each in found for copy in each.copies}
 
 
 def _read_undecided(

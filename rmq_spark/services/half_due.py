@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -13,7 +13,7 @@ from rmq_spark.services.service import Now
 from store_format.java.numbers import parse_long
 from store_format.message.stored import StoredMessages
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.names import CHECK_IMMUNITY_TIME, PREPARED_QUEUE_OFFSET
+from store_format.names import CHECK_IMMUNITY_TIME
 
 
 class Act(Enum):
@@ -34,11 +34,10 @@ class Facts:
     stored: int
     check_times: int
     immunity: str | None
-    prepared: str | None
 
 
 def facts_of(halves: StoredMessages) -> list[Facts]:
-    immunity, prepared = halves.properties(CHECK_IMMUNITY_TIME, PREPARED_QUEUE_OFFSET)
+    (immunity,) = halves.properties(CHECK_IMMUNITY_TIME)
     return [
         Facts(*each)
         for each in zip(
@@ -47,21 +46,17 @@ def facts_of(halves: StoredMessages) -> list[Facts]:
             halves.store_timestamps.tolist(),
             check_times(halves),
             immunity.to_pylist(),
-            prepared.to_pylist(),
             strict=True,
         )
     ]
 
 
-def act_of(facts: Facts, now: Now, is_decided: Callable[[int], bool]) -> tuple[Act | None, int | None]:
-    """(what to do with a message that no op message lists; None: pass it, when that is due in ms).
+def act_of(facts: Facts, now: Now) -> tuple[Act, int]:
+    """(what to do with a message whose transaction is pending, when that is due in ms).
 
     A broker checks every transactionCheckInterval; here a copy that a check has stored waits that long.
     """
     conf = now.conf
-    first = None if facts.prepared is None else parse_long(facts.prepared)
-    if first is not None and is_decided(first):
-        return None, None  # decided under its first offset
     again = facts.stored + conf.transaction_check_interval_ms if facts.check_times > 0 else 0
     if again > now.ms:
         return Act.ASK, again

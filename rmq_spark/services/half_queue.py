@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-
-import pyarrow as pa
 
 from rmq_spark.produce.half import HALF_QUEUE_ID, OP_TAG
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.java.numbers import parse_long
-from store_format.message.columns import DecodeOptions
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import (
@@ -21,8 +17,7 @@ from store_format.names import (
     ROCKSDB_HALF_TOPIC,
     ROCKSDB_OP_TOPIC,
 )
-from store_format.read.store import Queue, Store, read_pieces
-from store_format.read.tolerance import Tolerance
+from store_format.read.store import Queue, Store
 from store_format.views.messages import read_queues
 
 CHECK_PART = "transaction"  # of the keys of a check's turns in the ledger
@@ -58,19 +53,6 @@ class HalfQueue:
                 offsets = [parse_long(text) for text in texts]
                 found.append((row["queueOffset"], [each for each in offsets if each is not None]))
         return found
-
-    def decided(self, start: int | None = None) -> frozenset[int]:
-        """The queue offsets of half messages that op messages from `start` list."""
-        return frozenset(offset for _, listed in self.op_messages(start) for offset in listed)
-
-    def rows(self, columns: Sequence[str], start: int, stop: int | None = None) -> pa.Table:
-        """The half messages at queue offsets [start, stop), without damaged ones."""
-        tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
-        pieces = [(self.half, self.half.piece(start, stop))]
-        batches = list(read_pieces(pieces, DecodeOptions(tuple(columns), verify_crc=False), tolerance))
-        if not batches:
-            return pa.table({name: pa.array([], pa.int64()) for name in columns})
-        return pa.Table.from_batches(batches)
 
 
 def find_half_queue(store: Store, conf: BrokerConf) -> HalfQueue | None:

@@ -6,12 +6,12 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Service
-from rmq_spark.services.turn import TurnReport, is_preview, now_of, take_turn
+from rmq_spark.services.turn import TurnReport, error_text, now_of, take_turn
 from store_format.errors import OptionError, StoreError
 from store_format.files.read import entry_names
 from store_format.metadata.broker_conf import BrokerConf
@@ -27,12 +27,13 @@ class Services:
 
     A turn begins when something is due, and at the latest `every` seconds after the previous turn. A turn
     that has begun is completed before the block ends. While another writer has the store, the turn waits. If
-    a broker starts, the turns pause until the broker has stopped, and a warning says so. The directory may be
-    missing or empty at first, because the first write of a query creates the store.
+    a broker starts, the turns pause until the broker has stopped, and a warning says so. If a service fails,
+    a warning says why, the other services go on, and the service tries again. The directory may be missing or
+    empty at first, because the first write of a query creates the store.
 
     Example::
 
-        with Services("/data/store"):
+        with Services("/data/store", apply=True):
             query.awaitTermination()
     """
 
@@ -51,20 +52,20 @@ class Services:
     ) -> None:
         """Checks the arguments; the thread starts with the `with` block.
 
-        `only`, `broker_conf`, `apply`, `commit_log_paths` and `extra` are those of `run_once`. `on_turn` is
-        called with the reports of each turn. `clock_ms` returns the time in ms since 1970.
+        `only`, `broker_conf`, `commit_log_paths` and `extra` are those of `run_once`. `apply` must be true:
+        the services write to the store. `on_turn` is called with the reports of each turn. `clock_ms` returns
+        the time in ms since 1970.
 
-        Raises OptionError for a store that rmqlog did not create, unless `apply` is true or a turn was
-        applied before.
+        Raises OptionError without `apply`; `run_once(path)` is the preview.
         """
         path = os.path.abspath(path)
         if every <= 0:
             raise OptionError(f"every={every}: expected a number of seconds above 0")
-        self._path, self._apply = path, apply
-        if entry_names(path, missing_ok=True) and is_preview(path, apply):
+        self._path = path
+        if not apply:
             raise OptionError(
-                f"{path}: rmqlog did not create this store, and the services would deliver all due messages. "
-                "Look at run_once(path) first; then give apply=True"
+                f"{path}: the services write to the store and deliver all due messages: expected apply=True, "
+                "found False. run_once(path) shows what they would do"
             )
         self._every = every
         self._services = [*chosen_services(only), *extra]
@@ -74,7 +75,7 @@ class Services:
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="rmqlog-services", daemon=True)
         self._failure: BaseException | None = None  # of `on_turn`
-        self._failing = ""
+        self._failing: dict[str, str] = {}
 
     def __enter__(self) -> Services:
         self._thread.start()
@@ -89,6 +90,11 @@ class Services:
         if self._failure is not None and error is None:
             raise self._failure
 
+    @property
+    def failing(self) -> dict[str, str]:
+        """Why services failed in their last turn, by service; "" is the store itself."""
+        return dict(self._failing)
+
     def stop(self) -> None:
         """Ends the loop after the current turn. A signal handler may call this method."""
         self._stopping.set()
@@ -100,8 +106,10 @@ class Services:
         while not self._stopping.is_set():
             self._stopping.wait(self._turn())
         if any(each.name == "flush" for each in self._services):
+            failing = self._failing
             self._services = chosen_services(["flush"])  # A broker that stops flushes everything.
             self._turn()
+            self._failing = failing | self._failing
 
     def _run(self) -> None:
         try:
@@ -115,8 +123,6 @@ class Services:
         if not entry_names(self._path, missing_ok=True):
             return self._every  # The first write of a query creates the store.
         try:
-            if is_preview(self._path, self._apply):
-                raise OptionError(f"{self._path}: rmqlog did not create this store; give apply=True")
             now = now_of(self._path, self._clock_ms(), self._broker_conf)
             reports = take_turn(
                 self._path,
@@ -126,26 +132,29 @@ class Services:
                 clock_ms=self._clock_ms,
             )
         except StoreError as error:
-            self._warn(error)
+            self._note_errors({"": (error,)})
             return self._every
         except Exception:
             # The thread must not end silently, whatever a store makes of a service.
             _log.exception("services on %s: the next turn begins in %g s", self._path, _AFTER_ERROR_SECONDS)
             return _AFTER_ERROR_SECONDS
-        for each in reports:
-            if each.error is not None:
-                self._warn(each.error)
-        if all(each.error is None for each in reports):
-            self._failing = ""
+        self._note_errors({each.service: each.errors for each in reports if each.errors})
         self._on_turn(reports)
         due = [each.next_due for each in reports if each.next_due is not None]
         wait = (min(due) - self._clock_ms()) / 1000 if due else self._every
-        if any(each.error is not None for each in reports):
-            return max(min(wait, self._every), min(self._every, _AFTER_ERROR_SECONDS))
-        return min(max(wait, _PAUSE_SECONDS), self._every)
+        longest = min(self._every, _AFTER_ERROR_SECONDS) if self._failing else self._every
+        return min(max(wait, _PAUSE_SECONDS), longest)
 
-    def _warn(self, error: StoreError) -> None:
-        """Logs an error once until the turns succeed again."""
-        if str(error) != self._failing:
-            self._failing = str(error)
-            _log.warning("services on %s: %s", self._path, error)
+    def _note_errors(self, failed: Mapping[str, Sequence[Exception]]) -> None:
+        """Logs the errors of each service once, until they change or the service succeeds."""
+        texts = {name: "; ".join(map(error_text, errors)) for name, errors in failed.items()}
+        for name, errors in failed.items():
+            if self._failing.get(name) == texts[name]:
+                continue
+            unforeseen = [each for each in errors if not isinstance(each, StoreError | OSError)]
+            service = f"service {name}: " if name else ""
+            _log.warning(
+                "services on %s: %s%s", self._path, service, texts[name],
+                exc_info=unforeseen[0] if unforeseen else None,
+            )  # fmt: skip
+        self._failing = texts

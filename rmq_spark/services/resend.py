@@ -2,7 +2,8 @@
 
 RocketMQ's dashboard hands a dead letter directly to a running consumer. Without a broker the message is
 stored again instead, in its original topic or in the group's retry topic. `.rmqlog/resent.json` notes which
-dead letters were stored again.
+dead letters were stored again: their physical offsets, each with the message id, because another message may
+lie there after a backup was restored.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pyarrow as pa
 
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.produce.resend import resend as copies_of
+from rmq_spark.services.service import Tally, tallied
 from rmq_spark.write.send_back import kept_group
 from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
@@ -34,6 +36,7 @@ from store_format.metadata.values import TopicConfig
 from store_format.names import (
     DLQ_PREFIX,
     RESENT_FROM,
+    UNIQ_KEY,
     did_you_mean,
     is_retry_topic,
     is_system_topic,
@@ -145,26 +148,29 @@ class ResendPlan:
         After a crash, apply a new plan: it leaves out the dead letters that were stored before the crash.
         Raises StoreInUseError while a broker has the store, and OffsetOutOfRangeError for a dead letter that
         retention has deleted. Raises StoreWriteError, with nothing stored, if the position of a dead letter
-        now has another message.
+        now has another message. Raises PartsFailedError, whose `done` is the number of dead letters that were
+        stored again, for an error after these.
         """
         clock = (lambda: time.time_ns() // 1_000_000) if now_ms is None else (lambda: now_ms)
         options = CommitOptions(
             lock_timeout=lock_timeout, log_directories=self.store.commit_log_paths, clock=clock
         )
-        with write_session(self.store.path, options) as session:
+        with tallied() as tally, write_session(self.store.path, options) as session:
             done = _read_done(session.store(), self.group, session.ledger())
             if done.is_behind:
                 _write_done(session, self.group, done)
             waiting = [
                 (row, target)
                 for row, target in zip(self.rows, self.targets, strict=True)
-                if row["physicalOffset"] not in done.offsets
+                if not done.has(row)
             ]
             _refuse_targets(self.store, self.group, {target for _, target in waiting})
-            self._append(session, waiting, done)
+            self._append(session, waiting, done, tally)
         return ResendResult(len(waiting), len(self.rows) - len(waiting))
 
-    def _append(self, session: WriteSession, waiting: Sequence[tuple[_Row, str]], done: _Done) -> None:
+    def _append(
+        self, session: WriteSession, waiting: Sequence[tuple[_Row, str]], done: _Done, tally: Tally
+    ) -> None:
         """Commits a turn for each chunk of dead letters, and then notes the turn in the state file."""
         places = [(str(row["topic"]), int(row["queueId"]), int(row["queueOffset"])) for row, _ in waiting]
         new_topics = {}
@@ -187,8 +193,9 @@ class ResendPlan:
             )
             turn = ServiceTurn(_resend_part(self.group), done.turns + 1, done.turns)
             session.append(copies, turn=turn, new_topics=new_topics)
+            tally.done += len(chosen)
             done.turns += 1
-            done.offsets.update(messages.physical_offsets.tolist())
+            done.ids |= {row["physicalOffset"]: row["msgId"] for row, _ in chosen}
             _write_done(session, self.group, done)
 
 
@@ -223,7 +230,8 @@ def resend(
     targets = tuple(_target(store, row, to) for row in chosen)
     _refuse_targets(store, group, set(targets))
     done = _read_done(store, group, read_ledger(store.path))
-    return ResendPlan(store, group, tuple(chosen), targets, frozenset(done.offsets))
+    sent = frozenset(row["physicalOffset"] for row in chosen if done.has(row))
+    return ResendPlan(store, group, tuple(chosen), targets, sent)
 
 
 def _target(store: Store, row: _Row, to: str | None) -> str:
@@ -279,14 +287,19 @@ def _refuse_targets(store: Store, group: str, targets: set[str]) -> None:
 
 @dataclass(slots=True)
 class _Done:
-    """The state of a group: its turns, and the physical offsets of the dead letters stored again.
+    """The state of a group: its turns, and the dead letters stored again, as physical offset -> message id.
 
+    The id None is of an older version, which noted offsets only: it stands for whatever dead letter is there.
     `is_behind`: the file lacks the last turn, because a crash came after the commit.
     """
 
     turns: int = 0
-    offsets: set[int] = field(default_factory=set)
+    ids: dict[int, str | None] = field(default_factory=dict)
     is_behind: bool = False
+
+    def has(self, row: _Row) -> bool:
+        """Whether the dead letter was stored again."""
+        return self.ids.get(row["physicalOffset"], "") in (None, row["msgId"])
 
 
 def _resend_part(group: str) -> str:
@@ -300,24 +313,26 @@ def _path(root: str) -> str:
 def _read_done(store: Store, group: str, ledger: Ledger) -> _Done:
     """The state in the file, and a turn that a crash kept from being noted there (`Ledger.resume`)."""
     done = _read_file(store.path).get(group, _Done())
-    done.offsets = {offset for offset in done.offsets if offset >= store.log.min_offset}
+    done.ids = {offset: each for offset, each in done.ids.items() if offset >= store.log.min_offset}
     turns = ledger.resume(_resend_part(group), done.turns, store.log)
     if turns != done.turns:
         entry = ledger.keys[SERVICE_PREFIX + _resend_part(group)]
-        done.offsets.update(_resent_between(store.log, entry.start, entry.stop))
+        done.ids |= _resent_between(store.log, entry.start, entry.stop)
         done.turns, done.is_behind = turns, True
     return done
 
 
-def _resent_between(log: CommitLog, start: int, stop: int) -> Iterator[int]:
-    """The dead letters of which the copies in this physical range were made."""
+def _resent_between(log: CommitLog, start: int, stop: int) -> Iterator[tuple[int, str]]:
+    """(physical offset, message id) of the dead letters of which the copies in this range were made."""
     for run in log.walk(start, stop):
         if isinstance(run, Damage):
             continue
         messages, _, _ = read_stored(log, run.physical_offsets, run.sizes)
-        for origin in messages.properties(RESENT_FROM)[0].to_pylist():
+        origins, keys = messages.properties(RESENT_FROM, UNIQ_KEY)
+        for origin, key in zip(origins.to_pylist(), keys.to_pylist(), strict=True):
             if origin is not None:
-                yield int(origin[-_PHYSICAL_DIGITS:], 16)
+                # clients show the offset message id of a message without UNIQ_KEY
+                yield int(origin[-_PHYSICAL_DIGITS:], 16), key or origin
 
 
 def _read_file(root: str) -> dict[str, _Done]:
@@ -326,19 +341,27 @@ def _read_file(root: str) -> dict[str, _Done]:
     if data is None:
         return {}
     try:
-        return {
-            str(group): _Done(int(each["turns"]), {int(offset) for offset in each["physicalOffsets"]})
-            for group, each in json.loads(data)["groups"].items()
-        }
+        return {str(group): _done_of(each) for group, each in json.loads(data)["groups"].items()}
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "the dead letters that were stored again", str(error) or "something else"
         ) from error
 
 
+def _done_of(value: Mapping[str, Any]) -> _Done:  # Any: JSON
+    """Version 1 of the file has `physicalOffsets` without message ids."""
+    messages = value["messages"] if "messages" in value else dict.fromkeys(value["physicalOffsets"])
+    ids = {int(offset): None if each is None else str(each) for offset, each in messages.items()}
+    return _Done(int(value["turns"]), ids)
+
+
 def _write_done(session: WriteSession, group: str, done: _Done) -> None:
     states = _read_file(session.root) | {group: done}
     groups = {
-        name: {"turns": each.turns, "physicalOffsets": sorted(each.offsets)} for name, each in states.items()
+        name: {
+            "turns": each.turns,
+            "messages": {str(offset): each.ids[offset] for offset in sorted(each.ids)},
+        }
+        for name, each in states.items()
     }
-    session.files.replace(_path(session.root), json.dumps({"version": 1, "groups": groups}).encode())
+    session.files.replace(_path(session.root), json.dumps({"version": 2, "groups": groups}).encode())

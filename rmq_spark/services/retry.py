@@ -19,6 +19,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import commit
 from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.commit.disk_limit import refuse_full_disk
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import StagingWriter
@@ -57,6 +58,7 @@ def send_back(
     store_host: Host | None = None,
     broker_conf: str | BrokerConf | None = None,
     lock_timeout: float = 10.0,
+    disk_limit: int | None = None,
 ) -> SendBackResult:
     """Sends failed messages of `group` back, so that the group consumes them again later. Writes all or none.
 
@@ -64,15 +66,17 @@ def send_back(
     message that is named twice is sent back once. `delay_level` is 0 for RocketMQ's own delay (level 3 +
     reconsumeTimes), a level from 1, or negative for a dead letter at once; give one value for all places, or
     one for each. After `max_reconsume_times` retries (default: retryMaxTimes of the group, 16), a message
-    becomes a dead letter. With a `key` (id, number), a second call with this number or a lower number writes
-    nothing. `now_ms` is the clock (ms since 1970), `lock_timeout` the seconds to wait for the store's lock.
-    `store_host` is the (address, port) of the broker (default: the host of each message). `broker_conf` has
-    the broker's settings (messageDelayLevel), as for `run_once`. The service `schedule` delivers the retries
-    when they are due.
+    becomes a dead letter. -1, the default of RocketMQ's consumers, is 16, whatever the group's retryMaxTimes.
+    With a `key` (id, number), a second call with this number or a lower number writes nothing. `now_ms` is
+    the clock (ms since 1970), `lock_timeout` the seconds to wait for the store's lock. `store_host` is the
+    (address, port) of the broker (default: the host of each message). `broker_conf` has the broker's settings
+    (messageDelayLevel), as for `run_once`. `disk_limit` is the percentage of a disk above which nothing is
+    written (default: diskSpaceWarningLevelRatio, 90). The service `schedule` delivers the retries when they
+    are due.
 
     Raises OffsetOutOfRangeError for a place without a message, StoreInUseError while a broker has the store,
-    OptionError for a group that keeps no retries, and IllegalMessageError for a message that a broker
-    refuses.
+    OptionError for a group that keeps no retries and for a maximum below -1, IllegalMessageError for a
+    message that a broker refuses, and StoreWriteError for a disk that is too full.
 
     Example::
 
@@ -90,6 +94,7 @@ def send_back(
     )
     staged, files = StagedBack(), list[StagedFile]()
     if key is None or not read_ledger(root).has(key):  # The messages of a committed call may be deleted.
+        refuse_full_disk(root, disk_limit, conf, store.commit_log_paths)
         staged, files = _staged_copies(store, _found_messages(store, places), delay_level, settings)
     options = CommitOptions(
         new_topics=staged.new_topics,

@@ -7,6 +7,7 @@ revived by the next consumer, or by a broker.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pyarrow as pa
 from rmq_spark.pop.due import MESSAGES_MAX, Due, first_due
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import revive_due
-from rmq_spark.services.service import Now
+from rmq_spark.services.service import Now, PartsFailedError
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.session import WriteSession
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
@@ -43,7 +44,7 @@ class Revive:
         self._readers: dict[PopName, InFlightReader] = {}
 
     def plan(self, store: Store, ledger: Ledger, now: Now) -> RevivePlan:
-        """A log that cannot be read is an error of `apply`; the others have their turn before."""
+        """A log that cannot be read is one of the plan's `errors`; the others have their turn."""
         names = [PopName(store.path, group, topic) for group, topic in in_flight_logs(store.path)]
         for gone in self._readers.keys() - set(names):
             self._readers.pop(gone).close()
@@ -68,7 +69,11 @@ def _next_after(state: PopState, due: list[Due]) -> int | None:
         return state.next_visible
     revived = {each.key: each.count for each in due}
     return min(
-        (each.visible_at for each in state.check_points() if revived.get(each.key) != each.left),
+        (
+            each.visible_at
+            for each in state.check_points()
+            if not each.again and revived.get(each.key) != each.left
+        ),
         default=None,
     )
 
@@ -105,7 +110,7 @@ class RevivePlan:
 
     @property
     def next_due(self) -> int | None:
-        return min((each.next_due for each in self.logs if each.next_due is not None), default=None)
+        return _first_due(self.logs)
 
     @property
     def late_ms(self) -> int | None:
@@ -128,21 +133,27 @@ class RevivePlan:
     def apply(self, session: WriteSession) -> int:
         """Stores the due messages again, a commit for each log, and returns how many were stored.
 
-        Raises the first error after all logs have had their turn.
+        Raises PartsFailedError after all logs have had their turn.
         """
-        done, seen, errors = 0, 0, list(self.errors)
+        done, seen, errors, going = 0, 0, list(self.errors), list[_Log]()
         for each in self.logs:
             if not (each.due or each.is_broken) or seen >= MESSAGES_MAX:
+                going.append(each)
                 continue
             log = InFlightLog(each.name.directory, sync=session.options.sync)
             try:
                 found = revive_due(each.name, log, session, self.now.ms)
                 done += found.copies
                 seen += found.messages
+                going.append(each)
             except StoreError as error:
                 errors.append(error)
             finally:
                 log.close()
         if errors:
-            raise errors[0]
+            raise PartsFailedError(done, _first_due(going), errors)
         return done
+
+
+def _first_due(logs: Iterable[_Log]) -> int | None:
+    return min((each.next_due for each in logs if each.next_due is not None), default=None)

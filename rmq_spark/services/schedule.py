@@ -7,7 +7,7 @@ delivery, so a turn without a due message reads one queue entry for each level a
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_spark.produce.real_queue import RealQueues, delivered_from_level, real_queues
-from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, PartsFailedError
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice
@@ -225,7 +225,7 @@ class SchedulePlan:
 
     @property
     def next_due(self) -> int | None:
-        return min((each.next_due for each in self.levels if each.next_due is not None), default=None)
+        return _first_due(self.levels)
 
     @property
     def late_ms(self) -> int | None:
@@ -240,15 +240,16 @@ class SchedulePlan:
     def apply(self, session: WriteSession) -> int:
         """Delivers level by level, a commit for each, then writes delayOffset.json once.
 
-        Raises the first error after all levels have had their turn: a level with a message that cannot be
+        Raises PartsFailedError after all levels have had their turn: a level with a message that cannot be
         delivered stops there, as in the broker.
         """
-        done, errors = 0, list(self.errors)
+        done, errors, going = 0, list(self.errors), list[_Due]()
         progress = {}
         for each in self.levels:
             if not len(each.offsets):
                 if each.next_due is not None or each.stop != each.level.began:
                     progress[each.level.level] = each.stop
+                going.append(each)
                 continue
             try:
                 found = _appended(session, each, _read(self.store, each))
@@ -257,12 +258,21 @@ class SchedulePlan:
                 continue
             done += len(found.messages)
             progress[each.level.level] = found.stop
-            if found.error is not None:
+            if found.error is None:
+                going.append(each)
+            else:
                 errors.append(found.error)
-        write_delay_offsets(session.root, progress, timestamp=self.now.ms, files=session.files)
+        try:
+            write_delay_offsets(session.root, progress, timestamp=self.now.ms, files=session.files)
+        except StoreError as error:  # the ledger knows what was delivered
+            errors.append(error)
         if errors:
-            raise errors[0]
+            raise PartsFailedError(done, _first_due(going), errors)
         return done
+
+
+def _first_due(levels: Iterable[_Due]) -> int | None:
+    return min((each.next_due for each in levels if each.next_due is not None), default=None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ the commit: a crash in between repeats nothing (`Ledger.resume`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -14,6 +16,7 @@ import pyarrow as pa
 
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.session import WriteSession
+from store_format.errors import StoreError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
 
@@ -30,8 +33,48 @@ class Now:
     conf: BrokerConf = field(default_factory=BrokerConf)
 
 
+class PartsFailedError(StoreError):
+    """Parts of a turn failed, such as a delay level or the log of a group; the other parts were done.
+
+    `done` is the number of messages of the other parts, and `next_due` is when these want their next turn.
+    `errors` has an error for each part that failed.
+    """
+
+    def __init__(self, done: int, next_due: int | None, errors: Sequence[StoreError]) -> None:
+        super().__init__(done, next_due, errors)  # the arguments of __init__: pickle needs them
+        self.done, self.next_due, self.errors = done, next_due, tuple(errors)
+
+    def __str__(self) -> str:
+        return "; ".join(map(str, self.errors))
+
+
+@dataclass(slots=True)
+class Tally:
+    """The number of messages or files that a turn has done so far."""
+
+    done: int = 0
+
+
+@contextmanager
+def tallied() -> Iterator[Tally]:
+    """A tally for `apply` to count in.
+
+    Raises PartsFailedError with the count if a StoreError comes after a part of the turn was done.
+    """
+    tally = Tally()
+    try:
+        yield tally
+    except StoreError as error:
+        if not tally.done:
+            raise
+        raise PartsFailedError(tally.done, None, [error]) from error
+
+
 class ServicePlan(Protocol):
-    """What a service does in one turn."""
+    """What a service does in one turn.
+
+    A plan of several parts also has `errors`: why parts could not be planned. `apply` raises them.
+    """
 
     @property
     def due(self) -> int:
@@ -58,7 +101,11 @@ class ServicePlan(Protocol):
         ...
 
     def apply(self, session: WriteSession) -> int:
-        """Does what is due, writes the progress, and returns how many messages or files were done."""
+        """Does what is due, writes the progress, and returns how many messages or files were done.
+
+        Raises PartsFailedError after all parts have had their turn, if a part fails and others do not. Parts
+        that depend on each other end at the first error, such as a state file after the messages.
+        """
         ...
 
 

@@ -1,8 +1,9 @@
 """The service `timer`: delivers messages with a delivery time (TimerMessageStore, spec 7.4, 8.3).
 
 A turn puts new messages of rmq_sys_wheel_timer into the timerlog and the wheel, delivers copies of the
-messages whose slot has passed, and writes timercheck. A broker that starts afterwards continues from these
-files. `recall` cancels a waiting message.
+messages whose slot has passed, puts those that it stored in rmq_sys_wheel_timer again into the wheel too, and
+writes timercheck. A broker that starts afterwards continues from these files. `recall` cancels a waiting
+message.
 """
 
 from __future__ import annotations
@@ -16,15 +17,19 @@ import numpy as np
 import pyarrow as pa
 
 from rmq_spark.services.recall import RecallPlan, recall
-from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
-from rmq_spark.services.timer_slots import DueSlot, copies_of, parts_of
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, Tally, tallied
+from rmq_spark.services.timer_slots import DueSlot, Found, copies_of, parts_of
 from rmq_spark.write.timer_wheel import (
     BEHIND_SLOTS_MAX,
+    TIMER_PART,
+    WheelTimes,
     WheelTurn,
     enqueue,
     enqueue_again,
+    fill_wheel,
     lost_queue,
     real_topics,
+    save_check,
     save_timer,
     timer_queue,
 )
@@ -32,7 +37,9 @@ from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_timeline
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.errors import CorruptStoreError
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, IllegalMessageError
+from store_format.message.stored import StoredMessages
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import read_timer_check
 from store_format.metadata.timer_state import TimerState, recover_timer
@@ -47,7 +54,7 @@ __all__ = ["RecallPlan", "Timer", "TimerPlan", "recall"]
 
 _log = logging.getLogger(__name__)
 
-_TURN, _SLOT_TURN = "timer", "timer/slot"  # keys of the ledger: slots that are read, parts of a slot
+_SLOT_TURN = f"{TIMER_PART}/slot"  # of the ledger's keys: parts of a slot
 
 _COLUMNS = (
     ViewColumn("dueTimestamp", TIME, "The time of the slot in the wheel; the slot fires when it has passed."),
@@ -74,18 +81,17 @@ class Timer:
         if queue is None and check is not None and check.last_timer_queue_offset > 0:
             raise lost_queue(f"{store.path}/consumequeue/{TIMER_TOPIC}/0")
         plan.state = state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
-        plan.read_ms = ledger.resume(_TURN, state.check.last_read_time, store.log)
+        plan.read_ms = ledger.resume(TIMER_PART, state.check.last_read_time, store.log)
         _refuse_future(plan)
         plan.queue_offset = state.check.last_timer_queue_offset
         oldest = plan.clock_ms - BEHIND_SLOTS_MAX * conf.timer_precision_ms
         # The wheel turns in 14 days: slots that are far behind are read before new ones take their places.
-        is_far_behind = plan.read_ms > 0 and bool(state.slots_between(plan.read_ms, oldest))
-        plan.after_ms = plan.read_ms if is_far_behind else max(plan.read_ms, oldest)
-        if queue is not None and not conf.timer_stop_enqueue and not is_far_behind:
+        plan.is_far_behind = plan.read_ms > 0 and bool(state.slots_between(plan.read_ms, oldest))
+        plan.after_ms = plan.read_ms if plan.is_far_behind else max(plan.read_ms, oldest)
+        if queue is not None and not conf.timer_stop_enqueue and not plan.is_far_behind:
             _enqueue(plan, state, queue)
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
-        plan.has_more_due |= is_far_behind
         if plan.changes:
             refuse_timeline(store.path, conf)
             _warn_of_clock(plan)
@@ -108,6 +114,7 @@ class TimerPlan:
     queue_offset: int = 0
     has_more_new: bool = False
     has_more_due: bool = False
+    is_far_behind: bool = False
     slots: list[DueSlot] = field(default_factory=list)
     waiting: Counter[str] = field(default_factory=Counter)  # by topic, what the turn adds
 
@@ -129,13 +136,8 @@ class TimerPlan:
     def changes(self) -> bool:
         """Whether `apply` writes anything."""
         state = self.state
-        return state is not None and bool(
-            self.slots
-            or state.slots
-            or state.is_damaged
-            or state.has_lost_units
-            or self.queue_offset != state.check.last_timer_queue_offset
-            or self.read_ms != state.check.last_read_time
+        return state is not None and (
+            bool(self.slots) or self._fills or self.read_ms != state.check.last_read_time
         )
 
     @property
@@ -143,8 +145,8 @@ class TimerPlan:
         """When the next message is due, in ms since 1970; None if no message waits."""
         if self.state is None:
             return None
-        if self.has_more_new or self.has_more_due or any(each.rolls.any() for each in self.slots):
-            return self.now.ms
+        if self.has_more_new or self.has_more_due or self._must_fill:
+            return self.now.ms  # The next turn knows.
         time = self.state.next_slot_ms(self.clock_ms)
         return None if time is None else time + self.now.conf.timer_precision_ms
 
@@ -160,7 +162,7 @@ class TimerPlan:
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         for part in parts_of(self.slots):
-            found = copies_of(self.store, part, self.now)
+            found = copies_of(self.store, part, self.now, self.clock_ms)
             (keys,) = found.messages.properties(UNIQ_KEY)
             yield from zip(
                 map(time_us, found.slot_ms.tolist()),
@@ -172,29 +174,90 @@ class TimerPlan:
             )
 
     def apply(self, session: WriteSession) -> int:
-        """Writes the timerlog and the wheel, stores the copies, and writes timercheck last.
+        """Writes the timerlog and the wheel, stores the copies, and fills the wheel again.
 
-        After a crash the units that are in the log already are found there, and the ledger knows which slots
-        were delivered.
+        Each time timercheck comes last, so that a broker never takes a slot for read whose messages are not
+        stored. After a crash the units that are in the log already are found there, and the ledger knows
+        which slots were delivered.
+
+        Raises PartsFailedError for an error after copies were stored. The slots that are left wait for the
+        next turn, because a broker reads the slots in their order.
         """
-        state = self.state
-        if state is None:
+        if self.state is None:
             return 0
+        with tallied() as tally:
+            self._apply(session, self.state, tally)
+        return tally.done
+
+    def _apply(self, session: WriteSession, state: TimerState, tally: Tally) -> None:
         began = state.check.last_read_time
         write_timer_log(state, session.files)
         write_timer_wheel(state, session.files)
-        done = 0
+        turn = _wheel_turn(self, state)
+        if not self.slots:
+            # While the ledger knows of later slots, unread messages may be of times before them.
+            save_timer(turn, session, began if self.has_more_new else self.after_ms, self.now.ms)
+            return
+        if self._fills:
+            save_check(turn, session, began, self.now.ms)
+        self._store_copies(session, began, tally)
+        times = WheelTimes(self.clock_ms, self.read_ms, self.after_ms)
+        if self._must_fill:
+            turn = fill_wheel(session, self.now.conf, times, self.waiting) or turn
+        save_timer(turn, session, self.after_ms, self.now.ms)
+
+    @property
+    def _fills(self) -> bool:
+        """Whether the turn puts units into the wheel before it delivers."""
+        state = self.state
+        assert state is not None
+        return (
+            bool(state.slots)
+            or state.is_damaged
+            or state.has_lost_units
+            or self.queue_offset != state.check.last_timer_queue_offset
+        )
+
+    @property
+    def _must_fill(self) -> bool:
+        """Whether messages are left for the wheel after the delivery: stored again, or not read before.
+
+        Not while slots far behind are left, whose places they might take.
+        """
+        if self.now.conf.timer_stop_enqueue or (self.is_far_behind and self.has_more_due):
+            return False
+        return self.is_far_behind or any(each.rolls.any() for each in self.slots)
+
+    def _store_copies(self, session: WriteSession, began: int, tally: Tally) -> None:
         for part in parts_of(self.slots):
-            found = copies_of(self.store, part, self.now)
-            turn = ServiceTurn(_TURN, self.after_ms, began)
+            found = copies_of(self.store, part, self.now, self.clock_ms)
+            turn = ServiceTurn(TIMER_PART, self.after_ms, began)
             if part.stop is not None:
                 turn = ServiceTurn(_SLOT_TURN, part.stop, part.slots[0].time_ms)
-            if len(found.messages):
-                session.append(found.copies, turn=turn)
-            done += len(found.messages)
+            found = _appended(session, found, turn)
+            tally.done += len(found.messages)
             self.waiting.subtract(real_topics(found.messages))
-        save_timer(_wheel_turn(self, state), session, self.after_ms, self.now.ms)
-        return done
+
+
+def _appended(session: WriteSession, found: Found, turn: ServiceTurn) -> Found:
+    """Stores the copies. A copy that is too large is left out, as is a message without a queue to go to."""
+    if not len(found.messages):
+        return found
+    try:
+        session.append(found.copies, turn=turn)
+        return found
+    except IllegalMessageError:
+        refused = session.refused(StoredMessages(found.copies))
+        if not refused:
+            raise
+    for place, error in refused.items():
+        _log.warning(
+            "%s: the timer message at physical offset %d is not delivered: %s",
+            session.root, found.messages.physical_offsets[place], shown(str(error)),
+        )  # fmt: skip
+    kept = np.ones(len(found.messages), bool)
+    kept[list(refused)] = False
+    return _appended(session, found.take(kept), turn)
 
 
 def _refuse_future(plan: TimerPlan) -> None:
@@ -218,10 +281,8 @@ def _warn_of_clock(plan: TimerPlan) -> None:
 
 
 def _wheel_turn(plan: TimerPlan, state: TimerState) -> WheelTurn:
-    return WheelTurn(
-        plan.store, plan.now.conf, state, plan.clock_ms, plan.read_ms, plan.after_ms, plan.queue_offset,
-        waiting=plan.waiting,
-    )  # fmt: skip
+    times = WheelTimes(plan.clock_ms, plan.read_ms, plan.after_ms)
+    return WheelTurn(plan.store, plan.now.conf, state, times, plan.queue_offset, waiting=plan.waiting)
 
 
 def _enqueue(plan: TimerPlan, state: TimerState, queue: Queue) -> None:
@@ -259,7 +320,7 @@ def _done_until(ledger: Ledger, time_ms: int, store: Store) -> int:
 
     If a later turn has ended the slot, somebody has set timercheck back, who wants all of the slot again.
     """
-    ended = ledger.keys.get(SERVICE_PREFIX + _TURN)
+    ended = ledger.keys.get(SERVICE_PREFIX + TIMER_PART)
     if ended is not None and ended.number > time_ms:
         return 0
     position = ledger.resume(_SLOT_TURN, time_ms, store.log)

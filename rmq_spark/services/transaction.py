@@ -207,7 +207,8 @@ def check(
     birth, or after its own CHECK_IMMUNITY_TIME_IN_SECONDS. Further checks follow every
     transactionCheckInterval (30 s); each check stores the message again. After transactionCheckMax (15)
     checks, or when the message is older than fileReservedTime, it is moved to TRANS_CHECK_MAX_TIME_TOPIC,
-    which means that it is rolled back.
+    which means that it is rolled back. A transaction is decided once any copy of its half message is, and is
+    checked once, by its newest copy.
 
     Raises UnsupportedFormatError if transactions are in RocksDB (transRocksDBEnable).
 
@@ -224,7 +225,7 @@ def checker(decide: Decide) -> Checker:
 
     Example::
 
-        with Services("/data/store", extra=[transaction.checker(decide)]):
+        with Services("/data/store", extra=[transaction.checker(decide)], apply=True):
             query.awaitTermination()
     """
     return Checker(decide)

@@ -27,8 +27,8 @@ class Orderly:
     `suspend_current_queue_time_millis` (10 to 30000 ms), the queue is tried again from the failed message;
     with Trigger.AvailableNow, the next run tries again. If a message fails after `max_reconsume_times`
     further deliveries, it becomes a dead letter in `%DLQ%group` and its queue continues. -1, RocketMQ's
-    default, means no limit. `row.reconsumeTimes` is the number of earlier deliveries, if the query reads this
-    column.
+    default, means no limit here, as for orderly consumers of RocketMQ; for concurrent ones it means 16.
+    `row.reconsumeTimes` is the number of earlier deliveries, if the query reads this column.
 
     The number of failures and the position are stored in the group's directory, so they survive a restart.
     After a crash, a message may be handled again (at least once, as with RocketMQ's MessageListenerOrderly).

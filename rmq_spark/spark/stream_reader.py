@@ -12,7 +12,6 @@ from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
-from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import StoreError
@@ -99,8 +98,13 @@ class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _positions(scan: Scan) -> StreamPositions | PopPositions:
     stores, options = StreamStores(scan.options), scan.options
+    # imported here: each process of a stream imports this module, and few are members of a group
     if options.pop is not None:
-        from rmq_spark.pop.stream import PopPositions  # imported here: each Python worker imports this module
+        from rmq_spark.pop.stream import PopPositions
 
         return PopPositions(stores, scan, options.pop)
-    return StreamPositions(stores) if options.group is None else GroupPositions(stores, options.group)
+    if options.group is not None:
+        from rmq_spark.stream.group_positions import GroupPositions
+
+        return GroupPositions(stores, options.group)
+    return StreamPositions(stores)

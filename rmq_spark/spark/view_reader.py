@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -27,12 +26,11 @@ _log = logging.getLogger("rmq_spark")
 
 @dataclass(frozen=True, slots=True)
 class _StoreAt:
-    """One partition: a store, and the time to which ages count, the same for all partitions."""
+    """One partition: a store. Spark keeps it for all queries of a temporary SQL view, so it has no time."""
 
     path: str
     broker_name: str
     commit_log_paths: tuple[str, ...]
-    now_ms: int
     broker_conf: BrokerConf | None
 
 
@@ -46,7 +44,6 @@ class RmqLogViewReader(DataSourceReader):
     @short_errors
     def partitions(self) -> list[InputPartition]:
         _log.info("reading %s", ", ".join(f"{name}={value}" for name, value in self._options.resolved()))
-        now = time.time_ns() // 1_000_000
         given = self._options.broker_conf
         conf = None if given is None else read_broker_conf(given)
         try:
@@ -54,7 +51,7 @@ class RmqLogViewReader(DataSourceReader):
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error  # as in RmqLogReader.partitions
         return [
-            InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, now, conf))
+            InputPartition(_StoreAt(store.path, store.broker_name, store.commit_log_paths, conf))
             for store in stores
         ]
 
@@ -66,7 +63,7 @@ class RmqLogViewReader(DataSourceReader):
             at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True
         )
         try:
-            for batch in view_batches(store, self._fields.view, now_ms=at.now_ms, broker_conf=at.broker_conf):
+            for batch in view_batches(store, self._fields.view, broker_conf=at.broker_conf):
                 yield self._fields.apply(batch)
         except UnsupportedFormatError as error:
             raise StoreError(str(error)) from error

@@ -16,6 +16,7 @@ from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
+from rmq_spark.consume.permission import consuming_group
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.group_start import begin_of, subscribe_set, usable_offsets
@@ -57,7 +58,7 @@ class StreamGroup:
         not match the stores or the other members.
         """
         part = self._part or self._join()
-        queues, positions = self._shared(), previous.positions
+        queues, positions, part.places = self._shared(), previous.positions, previous.at
         if self._first is None:
             self._first = frozenset(queues)
         if is_bounded and not self._has_waited:
@@ -89,11 +90,15 @@ class StreamGroup:
     def leave(self, previous: StreamOffset) -> None:
         """Records the offsets and gives all queues back: a bounded run has read everything."""
         if self._part is not None:
+            self._part.places = previous.at
             self._part.leave(previous.positions, previous.reset)
 
     def _join(self) -> Member | SoleMember:
         options, stores = self._options, self._stores.stores
         roots = {store.broker_name: store.path for store in stores}
+        is_broadcasting = options.message_model == BROADCASTING
+        for store in stores:
+            consuming_group(store.path, options.group, is_broadcasting=is_broadcasting)
         self._refuse_unknown()
         self._refuse_pop()
         offsets = options.make_offset_store(roots)
@@ -106,7 +111,6 @@ class StreamGroup:
             )
         membership = options.make_membership(self._stores.options.subscription, sorted(roots))
         self.clients, self._membership = membership.clients, membership
-        is_broadcasting = options.message_model == BROADCASTING
         checked = CheckedOffsets(offsets, self._usable)
         paths = self._stores.options.paths
         directory = (

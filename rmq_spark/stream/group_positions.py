@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from rmq_spark.consume.group.membership import Assignment, Clocks
 from rmq_spark.consume.group.state import Stop
@@ -20,6 +21,7 @@ from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OffsetOutOfRangeError
+from store_format.follow.replaced import replaced_since
 
 _log = logging.getLogger(__name__)
 
@@ -79,9 +81,6 @@ class GroupPositions(StreamPositions):
         )
         return [frozenset(key for key in keys if owner[key] == client) for client in self._group.clients]
 
-    def _is_own(self, end: StreamOffset) -> bool:
-        return self._last is not None and self._last[1] == end
-
     def _at_boundary(self, previous: StreamOffset) -> None:
         now = self._group.settle(previous, is_bounded=self._bound is not None)
         if self._stops_before is None:
@@ -118,12 +117,21 @@ class GroupPositions(StreamPositions):
             low, high = offset_limits(self.stores.queues.get(key))
             begin = self._now.next_offset(key, before)
             replaced = self.stores.replaced.get(key) if before is not None else None
-            if replaced is not None and replaced.begin is not None:
+            created = self._created_again(key, begin)
+            if created is not None:
+                found[key] = begin, created
+            elif replaced is not None and replaced.begin is not None:
                 if begin > replaced.begin and not self.stores.options.fail_on_data_loss:  # else `_add` raises
                     found[key] = begin, replaced.begin
             elif begin > high:
                 found[key] = begin, before if before is not None and low <= before <= high else high
         return found
+
+    def _created_again(self, key: MessageQueue, begin: int) -> int | None:
+        """The first offset of a queue if the group's offset `begin` is that of a deleted topic; else None."""
+        queue, place = self.stores.queues.get(key), self._now.places.get(key)
+        replaced = None if queue is None or place is None else replaced_since(queue, begin, place)
+        return replaced.begin if replaced is not None else None
 
     def _correct(self, beyond: Mapping[MessageQueue, tuple[int, int]], previous: StreamOffset) -> None:
         """Moves the group's offsets that are beyond the end of their queue back, as a client does for
@@ -200,6 +208,5 @@ class GroupPositions(StreamPositions):
         if begin != before:
             step.moved[key] = begin
 
-    def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
-        end = super()._end(step, is_first=is_first)
-        return StreamOffset(end.positions, end.starts, self._now.reset)
+    def _end(self, step: Step, previous: StreamOffset, *, is_first: bool) -> StreamOffset:
+        return replace(super()._end(step, previous, is_first=is_first), reset=self._now.reset)

@@ -20,10 +20,14 @@ _NEW_CHECKPOINT = "start with a new checkpoint"
 
 
 class Losses:
-    """Collects the losses of one look, until `report`."""
+    """Collects the losses of one look, until `report`.
 
-    def __init__(self, fail_on_data_loss: bool) -> None:
+    `keeps_offsets`: the offsets are those of a checkpoint, so that a new checkpoint begins elsewhere.
+    """
+
+    def __init__(self, fail_on_data_loss: bool, *, keeps_offsets: bool = True) -> None:
         self._fail = fail_on_data_loss
+        self._anew = f"{_NEW_CHECKPOINT}, or " if keeps_offsets else ""
         self._found: list[tuple[int, str, str]] = []  # (messages, what happened, advice)
         self._reported: set[str] = set()
         self._replaced: dict[MessageQueue, Replaced] = {}  # reported; no micro-batch began there yet
@@ -45,7 +49,7 @@ class Losses:
                 f"by {position - high} "
                 "(is the store an older copy, or was the topic deleted and created again?)"
             )
-            self.add(name, 0, what, f"{_NEW_CHECKPOINT}, or {_CONTINUE} at offset {high}")
+            self.add(name, 0, what, f"{self._anew}{_CONTINUE} at offset {high}")
             return high
         return position
 

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits
 from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.batch import Plan, available_cores
-from rmq_spark.plan.splits import Split, StoreSlices, make_splits, splits_of_clients
+from rmq_spark.plan.splits import Plan, Split, StoreSlices, available_cores, make_splits, splits_of_clients
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
@@ -49,13 +48,17 @@ def plan_stream(
     *,
     clients: Sequence[frozenset[MessageQueue]] | None = None,
     cores: int | None = None,
+    deleted: frozenset[MessageQueue] = frozenset(),
 ) -> Plan:
     """The splits of a micro-batch, at least one. With `clients`, each partition reads exactly these queues.
+
+    The `deleted` queues belong to topics that were deleted and created again: what the micro-batch had from
+    them no longer exists.
 
     Raises OffsetOutOfRangeError for messages that no longer exist, or with failOnDataLoss=false counts them.
     """
     wanted = [(name, low, high) for name, (low, high) in ranges(start, end).items()]
-    return plan_ranges(options, stores, wanted, clients=clients, cores=cores)
+    return plan_ranges(options, stores, wanted, clients=clients, cores=cores, deleted=deleted)
 
 
 def plan_ranges(
@@ -65,6 +68,7 @@ def plan_ranges(
     *,
     clients: Sequence[frozenset[MessageQueue]] | None = None,
     cores: int | None = None,
+    deleted: frozenset[MessageQueue] = frozenset(),
 ) -> Plan:
     """As `plan_stream`, for ranges of queues; a queue may have several that do not overlap."""
     if not all(_holds(stores.queues.get(name), low, high) for name, low, high in wanted):
@@ -76,7 +80,8 @@ def plan_ranges(
         follower.store.broker_name: StoreSlices(follower.store, follower.cuts)
         for follower in stores.followers
     }
-    planning.add([each for each in wanted if each[0] not in names], stores.queues, found)
+    planning.add([each for each in wanted if each[0] not in names | deleted], stores.queues, found)
+    planning.add([each for each in wanted if each[0] in deleted - names], {}, {})
     every = list(found.values())
     for store, there in stores.find_unchosen(names):
         queues = {MessageQueue.of(queue): queue for queue in (*there.queues, *there.scanned)}

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field, replace
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.batch import Plan
 from rmq_spark.plan.garbage import collector_paused
+from rmq_spark.plan.splits import Plan
 from rmq_spark.plan.starts import start_offset
 from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
@@ -25,6 +25,7 @@ from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.errors import OptionError
+from store_format.follow.replaced import physical_offset_before, replaced_since
 
 _log = logging.getLogger(__name__)
 
@@ -70,6 +71,7 @@ class StreamPositions:
         self._initial: _Json | None = None
         self._bound: dict[MessageQueue, int] | None = None
         self._resumed = False
+        self._has_compared = False
         # (topic, broker) of the checkpoint that the stores no longer have
         self._deleted: frozenset[tuple[str, str]] = frozenset()
         # (version of the stores, offset): at this version there was nothing to read after the offset
@@ -113,6 +115,7 @@ class StreamPositions:
         """
         version = self.stores.look()
         previous = self._read(start)
+        self._compare(previous)
         self._at_boundary(previous)
         if self._idle == (version, previous):
             return start
@@ -128,7 +131,7 @@ class StreamPositions:
         if self._bound is None and total and self._pace.waits(total, self._clock_ms()):
             return start
         self._forget_replaced()  # not earlier: the offset has to say where the batch begins
-        offset = self._end(step, is_first=is_first)
+        offset = self._end(step, previous, is_first=is_first)
         if offset == previous:
             offset = replace(offset, again=True)
         end = offset.to_json()
@@ -140,6 +143,24 @@ class StreamPositions:
     def _forget_replaced(self) -> None:
         self.stores.replaced.clear()
         self._losses.forget_replaced()
+
+    def _compare(self, previous: StreamOffset) -> None:
+        """Adds to `stores.replaced` the queues whose message before the position is another one now.
+
+        Once after a restart, and for queues that were gone for a while. While a queue is known, the looks at
+        its store find out.
+        """
+        names = self.stores.gone & previous.at.keys() if self._has_compared else previous.at.keys()
+        for key in names:
+            queue = self.stores.queues.get(key)
+            position = previous.positions.get(key)
+            if queue is None or position is None or key in self.stores.replaced:
+                continue
+            replaced = replaced_since(queue, position, previous.at[key])
+            if replaced is not None:
+                self.stores.replaced[key] = replaced
+        self._has_compared = True
+        self.stores.gone.clear()
 
     def _resume(self, previous: StreamOffset) -> None:
         """Checks the names in the options against the stores and the checkpoint, once after a restart.
@@ -179,8 +200,31 @@ class StreamPositions:
         begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self.begin_batch(begun, ended)
         return plan_stream(
-            self.stores.options, self.stores, begun, ended, clients=self.clients_of(begun, ended)
+            self.stores.options,
+            self.stores,
+            begun,
+            ended,
+            clients=self.clients_of(begun, ended),
+            deleted=frozenset() if self._is_own(ended) else self._deleted_since(ended),
         )
+
+    def _is_own(self, end: StreamOffset) -> bool:
+        """Whether this process has made the offset; else Spark repeats a batch of an earlier one."""
+        return self._last is not None and self._last[1] == end
+
+    def _deleted_since(self, end: StreamOffset) -> frozenset[MessageQueue]:
+        """The queues of a repeated batch whose topic was deleted and created again.
+
+        Their messages no longer exist, and the new topic is read from its first message by the next batch.
+        """
+        if end.at:
+            self.stores.look()
+        replaced = {
+            key: replaced_since(self.stores.queues[key], end.positions[key], at)
+            for key, at in end.at.items()
+            if key in self.stores.queues and key in end.positions
+        }
+        return frozenset(key for key, each in replaced.items() if each is not None and each.begin is not None)
 
     def begin_batch(self, start: StreamOffset, end: StreamOffset) -> None:
         """Called before a micro-batch is planned, also before one that Spark repeats."""
@@ -192,13 +236,22 @@ class StreamPositions:
     def _at_boundary(self, previous: StreamOffset) -> None:
         """Called between micro-batches, before new messages are looked for."""
 
-    def _end(self, step: Step, *, is_first: bool) -> StreamOffset:
+    def _end(self, step: Step, previous: StreamOffset, *, is_first: bool) -> StreamOffset:
         counts = admit(self.stores, step.begins, step.stops, self._limits)
         positions = (
             step.kept | step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
         )
         starts = step.begins if is_first else step.moved
-        return StreamOffset(positions, step.waiting | starts)
+        at = {key: self._at(key, position, step, previous) for key, position in positions.items()}
+        known = {key: physical for key, physical in at.items() if physical is not None}
+        return StreamOffset(positions, step.waiting | starts, at=known)
+
+    def _at(self, key: MessageQueue, position: int, step: Step, previous: StreamOffset) -> int | None:
+        """The physical offset of the message before a position: at most one read, for a moved position."""
+        if previous.positions.get(key) == position and key in previous.at and key not in step.moved:
+            return previous.at[key]
+        queue = self.stores.queues.get(key)
+        return None if queue is None else physical_offset_before(queue, position)
 
     def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
         self._refuse_other_brokers(previous)

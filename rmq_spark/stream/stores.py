@@ -33,12 +33,14 @@ class StreamStores:
     """The chosen `queues` of all stores as of the last look. `version` counts the looks that found a change.
 
     `replaced` are queues that have other messages than before, until `StreamPositions` has dealt with them.
+    `gone` are queues that a look did not find, until then.
     """
 
     def __init__(self, options: ReadOptions) -> None:
         self.options = options
         self.queues: dict[MessageQueue, Queue] = {}
         self.replaced: dict[MessageQueue, Replaced] = {}
+        self.gone: set[MessageQueue] = set()
         self.version = 0
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
@@ -141,6 +143,7 @@ class StreamStores:
                     self._leave_out(topic)
                 elif queue is None:
                     self.queues.pop(MessageQueue(topic, broker, queue_id), None)
+                    self.gone.add(MessageQueue(topic, broker, queue_id))
                 else:
                     self.queues[MessageQueue(topic, broker, queue_id)] = queue
             self.replaced |= {

@@ -17,6 +17,7 @@ from rmq_spark.produce.messages import ProducedMessages, Producer, ProducerSetti
 from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write.target import TargetStore, WriteTarget, given_settings
+from rmq_spark.write.timer_wheel import put_late_in_wheel
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import CommitResult, commit, commit_cluster
@@ -27,6 +28,7 @@ from store_format.commit.unsupported import refuse_timer
 from store_format.errors import StoreError
 from store_format.files.read import entry_names
 from store_format.message.encode import encode
+from store_format.names import TIMER_TOPIC
 
 _log = logging.getLogger("rmq_spark")
 
@@ -39,10 +41,14 @@ _ABORT_LOCK_TIMEOUT = 5.0  # seconds; files that are not removed by then are col
 
 @dataclass(frozen=True, slots=True)
 class Staged:
-    """The staged files of one task attempt, by store root, and (topic, number of queues) of new topics."""
+    """The staged files of one task attempt, by store root, and (topic, number of queues) of new topics.
+
+    `first_timer_ms` is the earliest TIMER_OUT_MS of its messages; None without messages in the timer.
+    """
 
     files: Mapping[str, StagedFile]
     new_topics: tuple[tuple[str, int], ...]
+    first_timer_ms: int | None = None
 
 
 # ---- in a task ---------------------------------------------------------------------------------------------
@@ -76,17 +82,21 @@ def stage_rows(
         partition=partition,
     )
     queue_nums: dict[str, int] = {}  # by topic, in the order met
+    timer_ms: list[int] = []
     with _Staging(target) as staging:
         for batch in batches:
             if batch.num_rows:
                 messages = producer.produce(batch, _now_ms())
                 for topic, needed in messages.queue_nums().items():
                     queue_nums[topic] = max(queue_nums.get(topic, 0), needed)
+                if messages.first_timer_ms is not None:
+                    timer_ms.append(messages.first_timer_ms)
                 staging.append(messages)
         files = staging.close()
     producer.report()
     created = target.routes.created(queue_nums)
-    return Staged(files, tuple((name, config.write_queue_nums) for name, config in created.items()))
+    new_topics = tuple((name, config.write_queue_nums) for name, config in created.items())
+    return Staged(files, new_topics, min(timer_ms, default=None))
 
 
 class _Staging:
@@ -191,6 +201,10 @@ def commit_write(
         results = commit_cluster(members, key=key, watched=watched, options=settings)
     else:
         results = {target.stores[0].root: _commit_one(target.stores[0], members, key, settings)}
+    timer_ms = [each.first_timer_ms for each in staged if each.first_timer_ms is not None]
+    for root, result in results.items() if timer_ms else ():
+        if (TIMER_TOPIC, 0) in result.queues:
+            put_late_in_wheel(root, min(timer_ms), settings)
     _collect_staging(target, members)
     messages = sum(file.units for files in members.values() for file in files)
     _log_commit(target, results, key, messages, time.perf_counter() - begun)
@@ -238,6 +252,7 @@ def commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptio
         lock_timeout=options.writer_lock_timeout_ms / 1000,
         settings=given_settings(options, target.stores[0].settings.broker_name),
         rebuild_lost_queues=options.rebuild_lost_queues,
+        ignore_missing_stores=options.ignore_missing_stores,
         is_queue_size_given=options.new_store.mapped_file_size_consume_queue is not None,
         conf=None if options.broker_conf is None else target.stores[0].conf,  # None: each store's own
     )

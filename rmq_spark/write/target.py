@@ -17,11 +17,11 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, read_settings, settings_of
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.create_store import is_store
+from store_format.commit.disk_limit import full_disk
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder, lock_holder
-from store_format.files.status import disk_usage
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_topics
@@ -202,13 +202,6 @@ def _held(root: str, options: WriteOptions) -> str | None:
 
 
 def _full(root: str, options: WriteOptions, conf: BrokerConf) -> str | None:
-    """Why a broker on these disks would refuse to write
-    (DefaultMessageStore.CleanCommitLogService.isSpaceToDelete).
-    """
+    """Why a broker on these disks would refuse to write."""
     given = options.disk_used_percent_max
-    limit = conf.disk_warning_percent if given is None else given
-    for path in (root, f"{root}/commitlog", f"{root}/consumequeue"):
-        mount, used = disk_usage(path)
-        if used > limit:
-            return f"the file system {mount} is {used} % full, above the limit of {limit} % for writes"
-    return None
+    return full_disk(root, (), conf.disk_warning_percent if given is None else given)

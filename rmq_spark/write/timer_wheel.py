@@ -1,7 +1,9 @@
 """Puts the messages of the timer topic into the timerlog and the wheel (TimerMessageStore, spec 8.3).
 
-A broker that starts reads the slots in their order. A message that it must put into the wheel itself, because
-nobody has, is delivered at once if its time has passed: perhaps before messages of earlier slots.
+A broker that starts reads the slots in their order, from the read time of timercheck on. While it starts, it
+puts a message that nobody has put into the wheel into the slot of its own time. If timercheck says that this
+slot was read, no broker ever delivers the message. So timercheck must not say of a time that it was read
+while the timer topic has messages of that time that are not in the wheel.
 """
 
 from __future__ import annotations
@@ -14,17 +16,21 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.commit.session import WriteSession
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.session import WriteSession, write_session
 from store_format.consumequeue.slices import read_slice
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.java.hashes import java_hash_many
-from store_format.java.numbers import read_integers
+from store_format.java.number_columns import read_integers
 from store_format.message.stored import StoredMessages
 from store_format.message.unit_refs import Identity
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.timer import WHEEL_SLOTS
+from store_format.metadata.read import config_path
+from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, read_timer_check
 from store_format.metadata.timer_metrics import write_timer_metrics
+from store_format.metadata.timer_precision import with_wheel_precision
 from store_format.metadata.timer_state import TimerState, recover_timer
 from store_format.metadata.timer_write import (
     next_timer_check,
@@ -39,58 +45,112 @@ from store_format.read.stored_messages import read_stored
 
 _log = logging.getLogger(__name__)
 
+TIMER_PART = "timer"  # of the ledger's keys: slots that are read
 BEHIND_SLOTS_MAX = WHEEL_SLOTS // 2 - 60  # a broker that starts looks no further back
 ENQUEUED_MAX = 10_000, 32 << 20  # messages and bytes that are read at once
+
+
+@dataclass(frozen=True, slots=True)
+class WheelTimes:
+    """`clock_ms` is the clock, `read_ms` the time up to which slots were read before a turn and `after_ms`
+    afterwards, all multiples of the precision.
+    """
+
+    clock_ms: int
+    read_ms: int
+    after_ms: int
 
 
 @dataclass(slots=True)
 class WheelTurn:
     """How far the timer is, and what a turn changes.
 
-    `clock_ms` is the clock, `read_ms` the time up to which slots were read before the turn and `after_ms`
-    afterwards, all multiples of the precision. `queue_offset` is the next offset of the timer topic to put
-    into the wheel. `waiting` counts by topic what the turn adds.
+    `queue_offset` is the next offset of the timer topic to put into the wheel. `waiting` counts by topic what
+    the turn adds.
     """
 
     store: Store
     conf: BrokerConf
     state: TimerState
-    clock_ms: int
-    read_ms: int
-    after_ms: int
+    times: WheelTimes
     queue_offset: int
     has_more_new: bool = False
     waiting: Counter[str] = field(default_factory=Counter)
 
 
-def put_in_wheel(session: WriteSession, conf: BrokerConf, read_ms: int, now_ms: int) -> None:
-    """Puts all messages of the timer topic into the wheel, and delivers none. `read_ms` as in WheelTurn."""
+def put_late_in_wheel(root: str, first_ms: int, options: CommitOptions) -> None:
+    """Puts all messages of the timer topic into the wheel if a broker would miss one of them.
+
+    `first_ms` is the earliest TIMER_OUT_MS of the messages that were committed now. They may have been staged
+    long before, and the service may have read their slots meanwhile.
+    """
+    check = read_timer_check(config_path(root, "timercheck"))
+    if check is None or first_ms >= check.last_read_time:
+        return
+    conf = with_wheel_precision(root, broker_conf_of(root, options.conf))
+    if conf.timer_stop_enqueue:
+        return
+    try:
+        with write_session(root, options) as session:
+            put_in_wheel(session, conf, options.clock())
+    except StoreError as error:
+        # Not an error of the write: the messages are committed.
+        _log.warning(
+            "%s: messages whose delivery time passed during the write are not in the timer's wheel yet. Run "
+            "the service `timer` before a broker starts, which would not deliver them: %s", root, error,
+        )  # fmt: skip
+
+
+def put_in_wheel(session: WriteSession, conf: BrokerConf, now_ms: int) -> None:
+    """Puts all messages of the timer topic into the wheel, and delivers none."""
+    check = read_timer_check(config_path(session.root, "timercheck")) or TimerCheck()
+    # Also after a turn that a crash broke off:
+    read_ms = session.ledger().resume(TIMER_PART, check.last_read_time, session.store().log)
+    precision = conf.timer_precision_ms
+    clock_ms = max(now_ms // precision * precision, read_ms)
+    times = WheelTimes(clock_ms, read_ms, max(read_ms, clock_ms - BEHIND_SLOTS_MAX * precision))
+    turn = fill_wheel(session, conf, times, Counter())
+    if turn is not None:
+        save_timer(turn, session, turn.state.check.last_read_time, now_ms)
+
+
+def fill_wheel(
+    session: WriteSession, conf: BrokerConf, times: WheelTimes, waiting: Counter[str]
+) -> WheelTurn | None:
+    """Puts all messages of the timer topic into the timerlog and the wheel, and counts them in `waiting`.
+
+    Returns None if all are there. The caller writes timercheck.
+    """
     store = session.store()
     queue = timer_queue(store)
     if queue is None:
-        return
+        return None
     state = recover_timer(store.path, conf.timer_precision_ms, conf.timer_log_file_size)
-    precision = conf.timer_precision_ms
-    clock_ms = max(now_ms // precision * precision, read_ms)
-    oldest = clock_ms - BEHIND_SLOTS_MAX * precision
-    turn = WheelTurn(
-        store, conf, state, clock_ms, read_ms, max(read_ms, oldest), state.check.last_timer_queue_offset
-    )
+    turn = WheelTurn(store, conf, state, times, state.check.last_timer_queue_offset, waiting=waiting)
     if state.has_lost_units:
         enqueue_again(turn, queue)
     elif turn.queue_offset >= queue.max_offset:
-        return
+        return None
     enqueue(turn, queue)
     while turn.has_more_new:
         enqueue(turn, queue)
     write_timer_log(state, session.files)
     write_timer_wheel(state, session.files)
-    save_timer(turn, session, state.check.last_read_time, now_ms)
+    return turn
 
 
 def save_timer(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int) -> None:
     """Writes timercheck, with slots read up to `read_ms`, and the counts of what waits."""
-    check = next_timer_check(
+    save_check(turn, session, read_ms, now_ms)
+    try:
+        write_timer_metrics(session.root, turn.waiting, timestamp=now_ms, files=session.files)
+    except CorruptStoreError as error:  # only statistics: a broker counts again at night
+        _log.warning("%s", error)
+
+
+def save_check(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int) -> None:
+    """Writes timercheck, with slots read up to `read_ms`."""
+    turn.state.check = next_timer_check(
         turn.state.check,
         read_time=read_ms,
         queue_offset=turn.queue_offset,
@@ -98,11 +158,7 @@ def save_timer(turn: WheelTurn, session: WriteSession, read_ms: int, now_ms: int
         now_ms=now_ms,
     )
     aside = f"{session.root}/{OWN_DIRECTORY}/timercheck.new"
-    write_timer_check(session.root, check, session.files, aside=aside)
-    try:
-        write_timer_metrics(session.root, turn.waiting, timestamp=now_ms, files=session.files)
-    except CorruptStoreError as error:  # only statistics: a broker counts again at night
-        _log.warning("%s", error)
+    write_timer_check(session.root, turn.state.check, session.files, aside=aside)
 
 
 def real_topics(messages: StoredMessages) -> list[str]:
@@ -183,7 +239,7 @@ def enqueue(
             "%s: the timer message at physical offset %d is passed over: expected a time in the property %s, "
             "found none", store.path, messages.physical_offsets[row], TIMER_OUT_MS,
         )  # fmt: skip
-    is_time &= (offsets[rows] >= read_before) | (out_ms >= turn.read_ms)
+    is_time &= (offsets[rows] >= read_before) | (out_ms >= turn.times.read_ms)
     is_recall = pc.is_valid(recalls).to_numpy(zero_copy_only=False)
     if not read_before:  # else the messages are counted already
         turn.waiting.update(real_topics(messages.take(is_time & ~is_recall)))
@@ -191,8 +247,8 @@ def enqueue(
     waiting = wait_in_wheel(
         out_ms[is_time],
         is_recall[is_time],
-        write_ms=turn.clock_ms,
-        read_ms=turn.after_ms,
+        write_ms=turn.times.clock_ms,
+        read_ms=turn.times.after_ms,
         precision_ms=conf.timer_precision_ms,
         window_slots=roll_window_slots(conf.timer_roll_window_slots),
     )

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
+from rmq_spark.cli.named_roots import named_roots
 from rmq_spark.cli.options import broker_conf_option, file_reserved_time_option, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import show_batches
+from store_format.display.text import shown
 from store_format.display.units import size_text
+from store_format.errors import StoreError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -46,7 +50,7 @@ def clean_(
     broker of STORE must be stopped. A commitlog file goes when fileReservedTime is over since its last write;
     if the disk is more than 85 % full, files of any age go, at most ten. The hour of deleteWhen does not
     count. Queue, index and timer files follow. fileReservedTime must be given, here, in --broker-conf or in
-    .rmqlog/broker.conf of STORE.
+    .rmqlog/broker.conf of STORE. In a cluster each store goes on by itself; if one fails, the exit code is 4.
 
     \b
     rmqlog clean /data/store --file-reserved-time 72
@@ -56,6 +60,7 @@ def clean_(
     from rmq_spark.services.clean import CLEAN_COLUMNS, plan
     from store_format.views.unread import UNREAD_COLUMNS
 
+    named = named_roots(roots)
     plans = [
         plan(
             root, now_ms, broker_conf, file_reserved_hours=hours, is_manual=True,
@@ -64,21 +69,40 @@ def clean_(
         for root in roots
     ]  # fmt: skip
     lost = [_unread(each) for each in plans]
-    columns, shown = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
+    columns, chosen = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
     tables = [table for table in lost if table is not None] if unread else [each.table() for each in plans]
     batches = [batch for table in tables for batch in table.to_batches()]
-    show_batches(output, batches, [column.name for column in columns], shown)
-    for each, table in zip(plans, lost, strict=True):
-        done = each.apply() if apply_ else None
-        messages = None if table is None else sum(filter(None, table["messages"].to_pylist()))
-        remark(f"{each.store.path}: {_summary(each, done, messages)}")
-    return PARTIAL if any(table is None for table in lost) else OK
+    show_batches(output, batches, [column.name for column in columns], chosen)
+    counts = [None if table is None else sum(filter(None, table["messages"].to_pylist())) for table in lost]
+    failed = _apply_all(plans, named, counts) if apply_ else 0
+    if not apply_:
+        for name, each, count in zip(named, plans, counts, strict=True):
+            remark(f"{name}: {_summary(each, None, count)}")
+    return PARTIAL if failed or None in counts else OK
+
+
+def _apply_all(plans: Sequence[CleanPlan], named: Sequence[str], unread: Sequence[int | None]) -> int:
+    """Applies each plan, also after one that fails. Returns how many failed; raises if none did anything."""
+    from rmq_spark.services.service import PartsFailedError
+
+    errors: list[StoreError] = []
+    for name, each, count in zip(named, plans, unread, strict=True):
+        try:
+            remark(f"{name}: {_summary(each, each.apply(), count)}")
+        except PartsFailedError as error:
+            errors.append(error)
+            remark(f"{name}: {error.done} of {each.due} files deleted, then failed: {shown(str(error))}")
+        except StoreError as error:
+            errors.append(error)
+            is_last = len(errors) == len(plans)
+            if is_last and not any(isinstance(other, PartsFailedError) for other in errors):
+                raise
+            remark(f"{name}: nothing was deleted: {shown(str(error))}")
+    return len(errors)
 
 
 def _unread(plan: CleanPlan) -> pa.Table | None:
     """The unread messages; None, with a remark on stderr, if the store does not say what is read."""
-    from store_format.errors import StoreError
-
     try:
         return plan.unread()
     except StoreError as error:

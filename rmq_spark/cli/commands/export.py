@@ -86,6 +86,7 @@ def export_(
             _write_text(form, sys.stdout.write, source, body_form)
             sys.stdout.flush()
         else:
+            _refuse_inside_store(out, stores)
             with new_file(os.path.abspath(out), replace=force) as file:
                 _write_file(form, file, source, body_form)
     remark(
@@ -93,6 +94,18 @@ def export_(
     )
     code = warn_of_damage(tolerance)
     return code if code or source.rows else nothing("no message matches")
+
+
+def _refuse_inside_store(out: str, stores: Sequence[MessageStore]) -> None:
+    """Raises UsageError if OUT lies in a store, where a broker or a reader may take it for a store's file."""
+    from store_format.read.store_root import store_around
+
+    place = os.path.realpath(os.path.dirname(os.path.abspath(out)))
+    own = {os.path.realpath(path): path for store in stores for path in (store.path, *store.commit_log_paths)}
+    inside = [path for real, path in own.items() if os.path.commonpath((place, real)) == real]
+    root = inside[0] if inside else store_around(place)
+    if root is not None:
+        raise click.UsageError(f"{out} is inside the store {root}; give a place outside of it")
 
 
 def _form_of(out: str) -> str:

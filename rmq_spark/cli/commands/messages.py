@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.address import parse_address, read_address
+from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.cells import BODY_FORMS
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
@@ -178,6 +178,7 @@ def get_(stores: list[MessageStore], id: str, output: Output) -> int:
     if address is not None:
         write(output, read_address(stores, address, names), names)
         return OK
+    refuse_near_address(id)
     founds = []
     for store in stores:
         with Progress("get", 0) as progress:

@@ -55,6 +55,7 @@ _BY_QUEUE: tuple[str, ...] = (
     "file",
     "expiresTimestamp",
 )
+_UNKNOWN = "which groups lose unread messages is not known"
 _LEVELS = {
     "normal": "normal",
     "clean": "a broker deletes expired files at any hour",
@@ -111,10 +112,13 @@ def retention_(
         refuse_unknown_group(stores, group)
     code = what_is_unknown(stores)
     nobody = f"no {'matching ' if keep.patterns else ''}group loses unread messages to the next deletion"
-    nobody = nobody if code == OK else "which groups lose unread messages is not known"
+    nobody = nobody if code == OK else _UNKNOWN
     rows = [_queues(each, keep) for each in found] if queues else [[batch] for batch in losses]
     if output.form == "json" and not output.columns:
-        verdicts = [_verdict([batch], nobody, output) for batch in losses]
+        verdicts = [
+            _verdict([] if each.is_tiered else [batch], _UNKNOWN if each.is_tiered else nobody, output)
+            for each, batch in zip(found, losses, strict=True)
+        ]
         _write_json(found, rows, verdicts, filters.limit)
         return code
     for each in found:
@@ -127,7 +131,8 @@ def retention_(
     count = show_batches(output, every, every[0].schema.names, shown_columns, limit=filters.limit)
     if count and is_report(output):
         print()
-    write_verdict(output, _verdict(losses, nobody, output))
+    known = [batch for each, batch in zip(found, losses, strict=True) if not each.is_tiered]
+    write_verdict(output, _verdict(known, nobody if len(known) == len(losses) else _UNKNOWN, output))
     return code
 
 

@@ -1,19 +1,27 @@
-"""`services`: RocketMQ's background work on stores without a broker, once or as a loop."""
+"""`services`: RocketMQ's background work on stores without a broker, once or as a loop.
+
+Each store, and each service of a store, goes on by itself. The rows, the lines on stderr and the exit code
+say what was done, what failed, and why.
+"""
 
 from __future__ import annotations
 
 import queue
 import signal
-import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.exit_codes import INTERRUPTED, OK
+from rmq_spark.cli.exit_codes import INTERRUPTED, OK, PARTIAL
+from rmq_spark.cli.named_roots import broker_name, named_roots
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
+from rmq_spark.cli.remarks import remark
+from store_format.display.text import shown
+from store_format.errors import StoreError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -21,10 +29,11 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_spark.services.turn import TurnReport
+    from store_format.metadata.broker_conf import BrokerConf
 
 
 @click.command("services")
-@store_argument(opened=False)
+@store_argument(opened=False, tolerant=True)
 @click.option("--once", is_flag=True, help="One turn, then exit.")
 @click.option(
     "--every", metavar="TIME", default="1s", show_default=True, help="The longest pause between two turns."
@@ -33,10 +42,11 @@ if TYPE_CHECKING:
     "--only", metavar="NAMES", help="These services, separated by commas, such as schedule,timer,clean."
 )
 @broker_conf_option
-@click.option("--apply", "apply_", is_flag=True, help="Write to a store that rmqlog did not create.")
+@click.option("--apply", "apply_", is_flag=True, help="Write to STORE; without it one turn is only shown.")
 @output_options()
 def services_(
     roots: list[str],
+    left_out: list[StoreError],
     commit_log_paths: tuple[str, ...],
     once: bool,
     every: str,
@@ -47,83 +57,127 @@ def services_(
 ) -> int:
     """Deliver what is due, flush and clean, as a broker does.
 
-    The broker of STORE must be stopped: a store in use is refused with exit code 6. Without --once, turns
-    follow each other until SIGTERM or Ctrl-C; a turn that has begun is completed. On a store that rmqlog did
-    not create, nothing is written without --apply: the turn is only shown. Files are deleted only with
-    `clean` in --only.
+    What is due is only shown; --apply lets the services write to STORE. The broker of STORE must be stopped:
+    a store in use is refused with exit code 6. Without --once, turns follow each other until SIGTERM or
+    Ctrl-C; a turn that has begun is completed. In a cluster, each store and each service goes on by itself;
+    if one fails, the others do their work, and the exit code is 4. Files are deleted only with `clean` in
+    --only.
 
     \b
     rmqlog services /data/spark-log
+    rmqlog services /data/spark-log --apply
     rmqlog services /data/store-copy --once --only schedule --apply
     """
     from rmq_spark.options.parse import Given, duration_ms
-    from rmq_spark.services.turn import is_preview
+    from rmq_spark.services.registry import chosen_services
+    from store_format.metadata.broker_conf import read_broker_conf
 
     every_ms = duration_ms(Given("--every", every, 0))
     if every_ms <= 0:
         raise click.UsageError(f"--every: expected a time above 0, such as 1s, found {every}")
     names = None if only is None else [name.strip() for name in only.split(",") if name.strip()]
-    previews = [root for root in roots if is_preview(root, apply_)]
-    batches = _turns(roots, commit_log_paths, names, broker_conf, apply_)
-    if previews or once:
-        _write_turns(output, batches)
-        if previews:
-            print(
-                f"rmqlog: nothing was written to {', '.join(previews)}, which rmqlog did not create; add "
-                "--apply to write",
-                file=sys.stderr,
-            )
-        return OK
-    turns = _until_signal()  # before the first turn: a signal must not end it
-    _write_turns(output, batches)
-    return _loop(roots, commit_log_paths, names, broker_conf, every_ms / 1000, output, turns)
+    chosen_services(names)  # an unknown name is refused before any store is touched
+    conf = None if broker_conf is None else read_broker_conf(broker_conf)
+    named = named_roots(roots)
+    asked = _Asked(roots, commit_log_paths, names, conf, apply_)
+    turns = None if once or not apply_ else _until_signal()  # before the first turn: none must end it
+    summary = _Summary([("", error) for error in left_out])
+    _write_turns(output, _first_turns(asked, summary))
+    if not apply_:
+        remark(f"nothing was written to {', '.join(named)}; add --apply to write")
+    if turns is None:
+        return summary.end()
+    summary.end_of_first_turn()
+    return _loop(asked, every_ms / 1000, output, turns, is_whole=not left_out)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What the command line asks for."""
+
+    roots: Sequence[str]
+    commit_log_paths: tuple[str, ...]
+    only: Sequence[str] | None
+    conf: BrokerConf | None
+    apply: bool
+
+
+@dataclass(slots=True)
+class _Summary:
+    """What failed in the first turns, as (who, why), and whether anything did its work."""
+
+    failed: list[tuple[str, Exception]] = field(default_factory=list)
+    has_worked: bool = False
+
+    def add(self, root: str, reports: Sequence[TurnReport]) -> None:
+        self.has_worked |= any(each.has_worked for each in reports)
+        for each in reports:
+            name = f"{broker_name(root)}, service {each.service}" if each.service else ""
+            self.failed += [(name, error) for error in each.errors]
+
+    def end(self) -> int:
+        """Prints what failed, and returns the exit code.
+
+        Raises the first error if nothing worked, and an error that nobody foresaw: it is a bug of rmqlog.
+        """
+        bugs = [error for _, error in self.failed if not isinstance(error, StoreError | OSError)]
+        last = bugs[0] if bugs else None if self.has_worked or not self.failed else self.failed[0][1]
+        self._print(besides=last)
+        if last is not None:
+            raise last
+        return PARTIAL if self.failed else OK
+
+    def end_of_first_turn(self) -> None:
+        """Prints what failed before the loop goes on. Raises the first error if nothing worked."""
+        if not self.has_worked and self.failed:
+            self.end()
+        self._print()
+
+    def _print(self, besides: Exception | None = None) -> None:
+        from rmq_spark.services.turn import error_text
+
+        for who, error in self.failed:
+            if error is not besides:
+                remark(shown(f"{who}: {error_text(error)}" if who else error_text(error)))
 
 
 def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
+    """Writes the rows of turns. A table has no column `error`: stderr has the errors."""
     from rmq_spark.services.turn import TURN_COLUMNS
 
-    write_rows(
-        output, batches, output.columns or ["brokerName", *(each.name for each in TURN_COLUMNS)],
-        following=following,
-    )  # fmt: skip
+    names = [each.name for each in TURN_COLUMNS if each.name != "error" or output.form != "table"]
+    write_rows(output, batches, output.columns or ["brokerName", *names], following=following)
 
 
-def _turns(
-    roots: Sequence[str],
-    commit_log_paths: tuple[str, ...],
-    only: Sequence[str] | None,
-    broker_conf: str | None,
-    apply: bool,
-) -> Iterator[pa.RecordBatch]:
-    """One turn of each store. Raises the first error of a service after the table of its store."""
+def _first_turns(asked: _Asked, summary: _Summary) -> Iterator[pa.RecordBatch]:
+    """One turn of each store. A store that fails has one row, without a service, beside other stores."""
     from rmq_spark.services.registry import chosen_services
-    from rmq_spark.services.turn import is_preview, now_of, take_turn
+    from rmq_spark.services.turn import TurnReport, now_of, take_turn
 
-    for root in roots:
-        reports = take_turn(
-            root,
-            chosen_services(only),
-            now_of(root, None, broker_conf),
-            preview=is_preview(root, apply),
-            commit_log_paths=commit_log_paths,
-        )
-        yield _batch(root, reports)
-        for each in reports:
-            if each.error is not None:
-                raise each.error
+    for root in asked.roots:
+        try:
+            reports = take_turn(
+                root,
+                chosen_services(asked.only),
+                now_of(root, None, asked.conf),
+                preview=not asked.apply,
+                commit_log_paths=asked.commit_log_paths,
+            )
+        except Exception as error:  # also what nobody foresaw: the other stores have their turn
+            reports = [TurnReport("", errors=(error,))]
+        summary.add(root, reports)
+        if any(each.service for each in reports) or len(asked.roots) > 1:
+            yield _batch(root, reports)
 
 
 def _batch(root: str, reports: Sequence[TurnReport]) -> pa.RecordBatch:
     import pyarrow as pa
 
     from rmq_spark.services.turn import turn_table
-    from store_format.read.store_root import broker_name_of
 
     table = turn_table(reports).combine_chunks()
-    names = pa.array([broker_name_of(root)] * len(table), pa.string())
-    table = table.add_column(0, "brokerName", names)
-    # A table without rows, when every service had an error, has no batches.
-    return (table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)])[0]
+    names = pa.array([broker_name(root)] * len(table), pa.string())
+    return table.add_column(0, "brokerName", names).to_batches()[0]
 
 
 _Turns = queue.SimpleQueue["tuple[str, list[TurnReport]] | int"]  # reports of a store, or a signal
@@ -141,16 +195,11 @@ def _until_signal() -> _Turns:
     return turns
 
 
-def _loop(
-    roots: Sequence[str],
-    commit_log_paths: tuple[str, ...],
-    only: Sequence[str] | None,
-    broker_conf: str | None,
-    every: float,
-    output: Output,
-    turns: _Turns,
-) -> int:
-    """Turns in a thread for each store; writes the turns that did something, until a signal."""
+def _loop(asked: _Asked, every: float, output: Output, turns: _Turns, *, is_whole: bool) -> int:
+    """Turns in a thread for each store; writes the turns that did something, until a signal.
+
+    `is_whole`: no store of the cluster was left out.
+    """
     from rmq_spark.services.loop import Services
 
     def did() -> Iterator[pa.RecordBatch]:
@@ -163,13 +212,21 @@ def _loop(
 
     ended_by: list[int] = []
     with ExitStack() as stack:
-        for root in roots:
+        loops = [
             stack.enter_context(
                 Services(
-                    root, every, only=only, broker_conf=broker_conf, apply=True,
-                    commit_log_paths=commit_log_paths,
+                    root,
+                    every,
+                    only=asked.only,
+                    broker_conf=asked.conf,
+                    apply=True,
+                    commit_log_paths=asked.commit_log_paths,
                     on_turn=lambda reports, root=root: turns.put((root, reports)),  # type: ignore[misc]
                 )
-            )  # fmt: skip
+            )
+            for root in asked.roots
+        ]
         _write_turns(output, did(), following=0)
-    return INTERRUPTED if ended_by == [signal.SIGINT] else OK
+    if ended_by == [signal.SIGINT]:
+        return INTERRUPTED
+    return PARTIAL if not is_whole or any(each.failing for each in loops) else OK

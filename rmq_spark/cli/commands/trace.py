@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.address import parse_address, read_address
+from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.column_look import BOLD, painted
 from rmq_spark.cli.exit_codes import NotFoundError
-from rmq_spark.cli.options import Filters, filter_options, store_argument
+from rmq_spark.cli.options import Filters, filter_options, known_topics, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.view_rows import show_batches
@@ -54,6 +54,8 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
         address = parse_address(id)
         if address is not None:
             id = read_address(stores, address, ("msgId",))[0]["msgId"][0].as_py()
+        else:
+            refuse_near_address(id, lambda: known_topics(stores))
         batches = [batch for store in stores for batch in store.trace(id).to_batches()]
         if not _is_only_a_key(batches):
             if not show_batches(output, batches, names, _TRACE):
@@ -77,7 +79,9 @@ def _trace_key(stores: list[MessageStore], filters: Filters, output: Output, nam
 
     ids = ids_of_key(stores, filters)
     if not ids:
-        raise NotFoundError(f"no message has the key {filters.key!r}")
+        filters.refuse_unknown_topic(known_topics(stores))
+        of_topic = "" if filters.topic is None else f" of --topic {shown(filters.topic)}"
+        raise NotFoundError(f"no message{of_topic} has the key {filters.key!r}")
     traced = ids[: filters.limit]
     events = {
         each: [batch for store in stores for batch in store.trace(each).to_batches()] for each in traced

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.exit_codes import DAMAGE, OK
+from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
 from rmq_spark.cli.options import store_argument
 from rmq_spark.cli.output import Output, output_options, print_json
 from rmq_spark.cli.progress import Progress
@@ -38,7 +38,8 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
 
     Checks every record of the commitlog with its CRC, every consume queue entry, every index entry, the
     checkpoint and the configuration. The last lines are a verdict in one sentence, and the next command to
-    type. The exit code is 3 if messages are damaged. Works on stores that other commands refuse, too.
+    type. The exit code is 3 if messages are damaged, and 4 for a DLedger store, which is not checked. Works
+    on stores that other commands refuse, too.
 
     \b
     rmqlog verify /data/store
@@ -52,7 +53,9 @@ def verify_(roots: list[str], commit_log_paths: tuple[str, ...], output: Output)
             reach = partial(_reach, progress, start)
             found[root] = diagnose(root, commit_log_paths, on_offset=reach)
     _write(output, found)
-    return DAMAGE if any(diagnosis.of("damage") for diagnosis in found.values()) else OK
+    if any(diagnosis.of("damage") for diagnosis in found.values()):
+        return DAMAGE
+    return OK if all(diagnosis.is_checked for diagnosis in found.values()) else PARTIAL
 
 
 def _reach(progress: Progress, start: int, offset: int) -> None:
@@ -161,6 +164,8 @@ def _camel(name: str) -> str:
 def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object]) -> None:
     from store_format.diagnose.problems import counted
 
+    if not diagnosis.is_checked:
+        return
     summary = diagnosis.summary
     severities: tuple[Severity, ...] = ("damage", "warning", "info")
     counts = (

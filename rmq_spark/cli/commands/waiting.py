@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
 from rmq_spark.cli.bodies import wants_bodies, with_body_option
 from rmq_spark.cli.completion import complete_group
-from rmq_spark.cli.exit_codes import OK, NotFoundError
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
+from rmq_spark.cli.group_options import refuse_unknown_group
 from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
+from store_format.errors import StoreError
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 
 if TYPE_CHECKING:
+    from rmq_spark.services.resend import ResendPlan
     from store_format import MessageStore
 
 _DLQ = (
@@ -116,7 +120,15 @@ def dlq_(
         keep=keep,
         body_at=body_at,
     )
-    return OK if count else nothing("no dead letters match")
+    if not count:
+        refuse_unknown_group(stores, group, _groups_with_dead_letters(stores))
+        return nothing("no dead letters match")
+    return OK
+
+
+def _groups_with_dead_letters(stores: list[MessageStore]) -> set[str]:
+    topics = {topic for store in stores for topic in store.topics()}
+    return {topic.removeprefix(DLQ_PREFIX) for topic in topics if topic.startswith(DLQ_PREFIX)}
 
 
 def _resend(
@@ -134,12 +146,7 @@ def _resend(
     topic = dead_letter_topic(group)
     having = [store for store in stores if topic in store.topics()]
     if not having:
-        groups = sorted(
-            name.removeprefix(DLQ_PREFIX)
-            for store in stores
-            for name in store.topics()
-            if name.startswith(DLQ_PREFIX)
-        )
+        groups = sorted(_groups_with_dead_letters(stores))
         raise NotFoundError(
             f"group {group!r} has no dead letters; {did_you_mean(group, groups, 'groups with dead letters')}"
         )
@@ -165,11 +172,28 @@ def _resend(
             + (f"; {already} were stored again before" if already else ""),
         )
         return OK
-    done = [plan.apply() for plan in plans]
-    remark(
-        f"{_letters(sum(each.resent for each in done))} of {shown(group)} stored again, "
-        f"{sum(each.already for each in done)} were before",
-    )
+    return _apply_all(plans, group)
+
+
+def _apply_all(plans: Sequence[ResendPlan], group: str) -> int:
+    """Applies the plan of each store; says what was stored again before an error, too."""
+    from rmq_spark.services.service import PartsFailedError
+
+    resent = already = 0
+    try:
+        for plan in plans:
+            done = plan.apply()
+            resent, already = resent + done.resent, already + done.already
+    except StoreError as error:
+        resent += error.done if isinstance(error, PartsFailedError) else 0
+        if not resent:
+            raise
+        remark(
+            f"{_letters(resent)} of {shown(group)} stored again, then failed: {shown(str(error))}; run the "
+            "command again for the others"
+        )
+        return PARTIAL
+    remark(f"{_letters(resent)} of {shown(group)} stored again, {already} were before")
     return OK
 
 

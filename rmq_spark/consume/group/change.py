@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events
 from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, Stop, write_state
@@ -99,12 +100,17 @@ class Change:
         return entry is not None and entry.owner == member and entry.epoch == epoch
 
     def record(
-        self, member: str, held: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int
+        self,
+        member: str,
+        held: Mapping[MessageQueue, int],
+        positions: Mapping[MessageQueue, int],
+        reset: int,
+        places: Mapping[MessageQueue, int] = MappingProxyType({}),
     ) -> None:
         """Raises the recorded positions of queues that the member owns in the epochs of `held`; lowers none.
 
         `reset` is the reset number of the offset that holds the positions. A position from before a queue's
-        last reset is ignored.
+        last reset is ignored. `places` are the physical offsets of the messages before the positions.
         """
         for queue, epoch in held.items():
             position = positions.get(queue)
@@ -113,6 +119,7 @@ class Change:
             entry = self.state.queues[queue]
             if entry.reset <= reset and (entry.position is None or position > entry.position):
                 entry.position = position
+                entry.at = (position, places[queue]) if queue in places else None
                 self.is_changed = True
                 if entry.stop is not None and position >= entry.stop.offset:
                     entry.stop = None

@@ -159,4 +159,6 @@ def _merge_queues(state: GroupState, theirs: GroupState) -> None:
         there = state.queues.get(queue)
         if there is None or (entry.reset, entry.position or 0) > (there.reset, there.position or 0):
             epoch = max(entry.epoch, there.epoch if there else 0)
-            state.queues[queue] = QueueEntry(None, None, epoch, entry.position, entry.reset, entry.mirrored)
+            state.queues[queue] = QueueEntry(
+                None, None, epoch, entry.position, entry.reset, entry.mirrored, at=entry.at
+            )

@@ -59,6 +59,7 @@ class Member:
     """One query in a group; made by `join`. Only the thread of the query's reader may use it."""
 
     def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:
+        self.places: Mapping[MessageQueue, int] = {}  # of the messages before the positions (`$at`)
         self._directory = directory
         self._membership = membership
         self._mirror = Mirror(membership.group, offsets)
@@ -109,8 +110,8 @@ class Member:
         the start of a queue for which neither the group nor the checkpoint has a position. `force` records
         even if persistConsumerOffsetInterval is not over.
 
-        A call with nothing to do costs one `stat` of a file. It stays that cheap if unchanged queues and
-        positions are passed as the same objects.
+        A call with nothing to do costs one `stat` of a file, if unchanged queues and positions are passed as
+        the same objects.
         """
         now = self._clocks.monotonic()
         if not force and not self._is_due(queues, positions, reset, now):
@@ -171,20 +172,22 @@ class Member:
             self._write(change)
 
     def leave(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> None:
-        """Records positions, releases all queues and leaves the group."""
-        with self._locked():
-            change = self._begin()
-            if self._id in change.state.members:
-                change.record(self._id, self._held, positions, reset)
-                self._drop_lost(change)
-                self._mirror.follow(change, self._held, ())
-                self._write(change)
-                change = self._save(change.state)
-                change.dismiss(self._id)
-                self._write(change)
-        if self._lease is not None:
-            self._lease.end()
-        self._lease, self._held, self._now = None, {}, Assignment()
+        """Records positions, releases all queues and leaves the group. The lease ends even if that fails."""
+        try:
+            with self._locked():
+                change = self._begin()
+                if self._id in change.state.members:
+                    change.record(self._id, self._held, positions, reset, self.places)
+                    self._drop_lost(change)
+                    self._mirror.follow(change, self._held, ())
+                    self._write(change)
+                    change = self._save(change.state)
+                    change.dismiss(self._id)
+                    self._write(change)
+        finally:
+            if self._lease is not None:
+                self._lease.end()
+            self._lease, self._held, self._now = None, {}, Assignment()
 
     # ---- under the lock ------------------------------------------------------------------------------------
 
@@ -229,7 +232,7 @@ class Member:
         # The checkpoint comes from another directory of the group: the next reset needs a higher number.
         if reset > change.state.reset:
             change.state.reset, change.is_changed = reset, True
-        change.record(self._id, self._held, positions, reset)
+        change.record(self._id, self._held, positions, reset, self.places)
         self._drop_lost(change)
         target = self._target(change.state, queues)
         self._exchange(change, target, positions, reset, begin)
@@ -281,9 +284,10 @@ class Member:
             recorded = entry.position or 0
             if position is None or position < recorded or entry.reset > reset:
                 starts[queue] = recorded
-        lost = frozenset(before - owned.keys())
         stops = {queue: stop for queue in owned if (stop := state.queues[queue].stop) and stop.times}
-        return Assignment(owned, starts, lost, target == owned.keys(), state.reset, stops)
+        places = {queue: place for queue in starts if (place := state.queues[queue].place) is not None}
+        lost, is_settled = frozenset(before - owned.keys()), target == owned.keys()
+        return Assignment(owned, starts, lost, is_settled, state.reset, stops, places)
 
     def _admit(self, change: Change) -> None:
         """Adds this query with a new id and a new lease. A refused query leaves no lease behind."""
@@ -317,8 +321,7 @@ class Member:
         self._admit(change)
 
     def _drop_lost(self, change: Change) -> None:
-        held = self._held
-        self._held = {queue: epoch for queue, epoch in held.items() if change.owns(self._id, queue, epoch)}
+        self._held = {q: epoch for q, epoch in self._held.items() if change.owns(self._id, q, epoch)}
 
     def _take(
         self,
@@ -362,17 +365,15 @@ class Member:
             return True
         if now >= self._next_look:
             self._next_look = now + self._look_seconds
-            if state_serial(self._directory) != self._serial or self._others.any_gone():
-                return True
-            if self._mirror.is_moved():
+            is_changed = state_serial(self._directory) != self._serial
+            if is_changed or self._others.any_gone() or self._mirror.is_moved():
                 return True
         if self._is_mirror_due and now >= self._next_record:
             # Recorded positions reach the offset file after the interval even when no new message arrives.
             return True
-        if queues is not self._queues and list(queues) != list(self._queues):
-            return True
+        is_other = queues is not self._queues and list(queues) != list(self._queues)
         is_moved = positions is not self._positions and positions != self._positions
-        return is_moved and (now >= self._next_record or bool(self._now.starts))
+        return is_other or (is_moved and (now >= self._next_record or bool(self._now.starts)))
 
     def _quiet(self) -> Assignment:
         """The assignment of the last boundary, without its `lost` queues."""

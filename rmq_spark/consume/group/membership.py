@@ -88,7 +88,8 @@ class Assignment:
     were gained and that others read further, and queues that were reset. They are repeated until positions
     arrive that include them. `lost` are the queues that went to others since the last boundary. `is_settled`:
     the query owns every queue that the strategy allocates to it. `reset` is the group's reset number, which
-    belongs into the query's offset. `stops` are the owned queues in which an orderly handler failed.
+    belongs into the query's offset. `stops` are the owned queues in which an orderly handler failed. `places`
+    has the physical offset of the message before each start, where it was recorded.
     """
 
     owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
@@ -97,6 +98,7 @@ class Assignment:
     is_settled: bool = False
     reset: int = 0
     stops: Mapping[MessageQueue, Stop] = field(default_factory=dict)
+    places: Mapping[MessageQueue, int] = field(default_factory=dict)
 
     def next_offset(self, queue: MessageQueue, position: int | None) -> int:
         """The next offset to read of an owned queue. `position` is the one that `settle` was called with."""

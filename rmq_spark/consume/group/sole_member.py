@@ -25,6 +25,7 @@ class SoleMember:
     def __init__(
         self, membership: Membership, offsets: OffsetStore, *, shares: bool, clocks: Clocks | None = None
     ) -> None:
+        self.places: Mapping[MessageQueue, int] = {}  # as in `Member`; nothing records them
         self._membership = membership
         self._offsets = offsets
         self._shares = shares

@@ -64,7 +64,8 @@ class QueueEntry:
     `reset` is the number of the reset that last moved the queue. `mirrored` is the offset that members last
     wrote to the offset file or found there: `NOT_IN_FILE`, or None before the first look. `is_unattended`: no
     member has run since the queue's last owner. The module `mirror` explains both. `stop` is where an orderly
-    handler stopped, until a recorded position is beyond it.
+    handler stopped, until a recorded position is beyond it. `at` is a recorded position with the physical
+    offset of the message before it: no file of a store says that a topic was created again.
     """
 
     owner: str | None = None
@@ -75,6 +76,12 @@ class QueueEntry:
     mirrored: int | None = None
     is_unattended: bool = False
     stop: Stop | None = None
+    at: tuple[int, int] | None = None
+
+    @property
+    def place(self) -> int | None:
+        """The physical offset of the message before `position`; None where nobody recorded it."""
+        return self.at[1] if self.at is not None and self.at[0] == self.position else None
 
 
 @dataclass(slots=True)
@@ -173,6 +180,8 @@ def read_state(directory: str) -> GroupState:
         entries = list(state.queues.values())
         for index, *stop in value.get("stops", ()):
             entries[_from_zero(index, len(entries))].stop = Stop(*map(_from_zero, stop))
+        for index, position, place in value.get("at", ()):
+            entries[_from_zero(index, len(entries))].at = _from_zero(position), _from_zero(place)
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "the state of a consumer group (JSON)", f"other content ({str(error)[:100]})"
@@ -266,4 +275,8 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
     ]
     if stops:
         value["stops"] = stops
+    entries = enumerate(state.queues.values())
+    places = [[index, entry.position, entry.place] for index, entry in entries if entry.place is not None]
+    if places:
+        value["at"] = places
     files.replace(_state_path(directory), json.dumps(value, separators=(",", ":")).encode())

@@ -29,7 +29,7 @@ from rmq_spark.consume.sql92.steps import (
     Search,
     Step,
 )
-from store_format.java.numbers import double_keys, read_doubles, read_integers
+from store_format.java.number_columns import double_keys, read_doubles, read_integers
 
 _Value: TypeAlias = Literal | Property | Outcomes
 _Mask: TypeAlias = NDArray[np.bool_]
