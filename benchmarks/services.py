@@ -79,7 +79,7 @@ def measure_lateness(directory: Path, messages: int, commits: int) -> Lateness:
     def note(reports: list[TurnReport]) -> None:
         ends.append((time.time() * 1000, (read_delay_offsets(root) or {}).get(1, 0)))
 
-    with Services(root, only=["schedule"], on_turn=note):
+    with Services(root, only=["schedule"], on_turn=note, apply=True):
         for i in range(commits):
             began = time.monotonic()
             _park(root, i * (messages // commits), messages // commits, (1,))

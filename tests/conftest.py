@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.fork_server import ForkServer
 from tests.support.unchanged import unchanged as _unchanged
 
 if TYPE_CHECKING:
@@ -147,6 +148,13 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     rmq_spark.register(session)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="session")
+def forks() -> Iterator[ForkServer]:
+    """Runs actions in forks of a process without threads, for a session."""
+    with ForkServer() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

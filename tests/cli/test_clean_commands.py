@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -82,3 +83,51 @@ def test_what_is_read_may_be_unknown(rmqlog: Runner, aged: Path, settings: Path)
     assert done.code == 4, done.err
     assert "unread messages are not known: " in done.err
     assert "files deleted" in done.err
+
+
+@pytest.fixture
+def pair(aged: Path) -> tuple[Path, Path]:
+    """A directory with two stores, `store` of broker-a and `other` of broker-b, with files of one age."""
+    other = aged.parent / "other"
+    shutil.copytree(aged, other)
+    topics = other / "config" / "topics.json"
+    topics.write_text(topics.read_text().replace("broker-a", "broker-b"))
+    return aged, other
+
+
+def test_each_store_of_a_directory_is_named_with_its_broker(
+    rmqlog: Runner, pair: tuple[Path, Path], settings: Path
+) -> None:
+    """A directory of unrelated stores looks like a cluster."""
+    store, other = pair
+    done = rmqlog("clean", store.parent, "--broker-conf", settings, "--now", NOW_MS)
+    assert done.code == 0
+    for root, broker in ((store, "broker-a"), (other, "broker-b")):
+        assert f"rmqlog: {root} (broker {broker}): " in done.err
+    assert done.err.count("Nothing was deleted; add --apply") == 2
+
+
+def test_two_copies_of_a_broker_are_no_cluster(
+    rmqlog: Runner, aged: Path, settings: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    shutil.copytree(aged, aged.parent / "again")
+    for more in ([], ["--apply"]):
+        with unchanged(aged.parent):
+            said = rmqlog.fails(2, "clean", aged.parent, "--broker-conf", settings, "--now", NOW_MS, *more)
+        assert said.endswith(
+            "both belong to broker broker-a; use only one of them, or each of them on its own"
+        )
+
+
+def test_a_store_that_fails_stops_no_other(rmqlog: Runner, pair: tuple[Path, Path], settings: Path) -> None:
+    store, other = pair
+    asked = ("clean", store.parent, "--broker-conf", settings, "--now", NOW_MS, "--apply")
+    with held(other):  # the first of the two by name
+        done = rmqlog(*asked)
+        assert done.code == 4
+        assert "stop that process first" in done.err
+        assert f"{store} (broker broker-a): " in done.err
+        assert "files deleted" in done.err
+        with held(store):
+            assert rmqlog(*asked).code == 6
+    assert len(list((other / "commitlog").iterdir())) == len(list((store / "commitlog").iterdir())) + 2

@@ -59,7 +59,8 @@ def test_a_store_or_a_name_in_the_wrong_place(rmqlog: Runner, tmp_path: Path) ->
     said = rmqlog.fails(2, "lag", "/data/store", "CG_a b")
     assert "(CG_a b); see rmqlog lag --help" in said  # too unusual for an advice
     assert "(CG_a); write --topic CG_a or --group CG_a; see" in rmqlog.fails(2, "lag", "/data/store", "CG_a")
-    assert "(c); see rmqlog get --help" in rmqlog.fails(2, "get", "/data/store", "b", "c")
+    said = rmqlog.fails(2, "get", "/data/store", "b", "c")
+    assert "(c); rmqlog get takes one ID, call it for each; see rmqlog get --help" in said
 
 
 def test_rare_options_come_last(rmqlog: Runner) -> None:

@@ -95,5 +95,5 @@ def test_two_copies_of_a_broker_are_refused(rmqlog: Runner, golden: Golden, tmp_
     for name in ("master", "slave"):
         shutil.copytree(golden(STORE), tmp_path / name)
     for verb in ("ls", "groups", "tail", "du"):
-        assert "slave both belong to broker broker-a; read only one of them" in rmqlog(verb, tmp_path).err
+        assert "slave both belong to broker broker-a; use only one of them" in rmqlog(verb, tmp_path).err
     assert rmqlog("ls", tmp_path / "slave").code == 0

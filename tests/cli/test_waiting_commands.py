@@ -14,6 +14,7 @@ from store_format import MessageStore
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.halves import half_store, states, visible
+from tests.support.writes import held
 
 Golden = Callable[[str], Path]
 NOW_MS = 1_900_000_000_000
@@ -177,3 +178,17 @@ def test_dead_letters_are_stored_again(rmqlog: Runner, tmp_path: Path) -> None:
     assert "--to needs --resend" in rmqlog.fails(2, "dlq", path, "--to", "Jobs")
     assert "did you mean CG_fail?" in rmqlog.fails(1, "dlq", path, "-g", "CG_fall", "--resend")
     assert "no topic is named 'Jabs'" in rmqlog.fails(2, *command, "--to", "Jabs")
+
+
+def test_a_store_whose_dead_letters_cannot_be_stored_again(rmqlog: Runner, tmp_path: Path) -> None:
+    for name in ("broker-a", "broker-b"):
+        path = goldens.unpack("retry-dlq-5.5.0", tmp_path / "cluster" / name)
+        topics = path / "config" / "topics.json"
+        topics.write_text(topics.read_text().replace("broker-a", name))
+    command = ("dlq", tmp_path / "cluster", "-g", "CG_fail", "--resend", "--apply")
+    with held(tmp_path / "cluster" / "broker-b"):
+        done = rmqlog(*command)
+        assert done.code == 4
+        assert "20 dead letters of CG_fail stored again, then failed: " in done.err
+        assert "stop that process first" in done.err
+    assert "20 dead letters of CG_fail stored again, 20 were before" in rmqlog(*command).err

@@ -73,7 +73,7 @@ def test_a_broker_takes_over_after_a_flush_and_a_cleaning_of_ours(
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 1000, body_size=100), options=CommitOptions(sync=False))
     _aged(root, [3, 3, 3, 3, 3], 0)
-    run_once(str(root), ["flush"])
+    run_once(str(root), ["flush"], apply=True)
     clean.plan(str(root), file_reserved_hours=2, is_manual=True, disk_percent=lambda path: 10).apply()
     ours = {key: (rows[0][0], rows[-1][0] + 1, len(rows)) for key, rows in rows_by_queue(root).items()}
     before = _files(root)

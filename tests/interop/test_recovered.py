@@ -7,15 +7,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from rmq_spark.options.topic_choice import TopicChoice
 from store_format import MessageStore
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.recover import recover
 from store_format.follow.follower import StoreFollower
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours
 from tests.support import goldens
+from tests.support.damages import (
+    Damaged,
+    cut_last_file_within_the_last_properties,
+    cut_middle_file_within_its_last_properties,
+)
 from tests.support.staged import append, numbered, settings_from
 
 _NAME = "crash-5.5.0"
@@ -64,3 +72,36 @@ def test_what_a_recovery_cut_stays_hidden(
         assert as_client(written) == as_client(served)
         check(served, StoreState.LIVE)
         broker.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "is_copy"),
+    [
+        ("cleaned-5.5.0", cut_last_file_within_the_last_properties, False),
+        ("cleaned-5.5.0", cut_last_file_within_the_last_properties, True),
+        ("cleaned-5.5.0", cut_middle_file_within_its_last_properties, True),
+        ("crash-5.5.0", cut_last_file_within_the_last_properties, False),
+    ],
+)
+def test_a_broker_starts_with_a_recovered_store_whose_commitlog_file_was_short(
+    rocketmq: Callable[[str], RocketMQ],
+    copy_of: Callable[[str], Path],
+    tmp_path: Path,
+    name: str,
+    damage: Callable[[Damaged], None],
+    is_copy: bool,
+) -> None:
+    """The message that the file cut off is gone, for the broker too: nobody completes it with zeros."""
+    store, config = copy_of(name), goldens.config(name)
+    damaged = Damaged(store)
+    path = damaged.middle if damage is cut_middle_file_within_its_last_properties else damaged.last
+    cut = int(path.name) + damaged.units_of(path)[-1].position
+    damage(damaged)
+    root = tmp_path / "recovered" if is_copy else store
+    recover(str(store), into=str(root) if is_copy else None, salvage=is_copy).apply()
+    opened = rocketmq("5.5.0").open_store(root, config, start=True)
+    places = {message["physicalOffset"] for message in opened.messages}
+    assert cut not in places
+    assert len(opened.messages) == sum(
+        queue.max_offset - queue.min_offset for queue in MessageStore.open(str(root)).queues()
+    )

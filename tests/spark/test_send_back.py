@@ -94,7 +94,7 @@ def test_a_group_that_fails_gets_its_messages_again(spark: SparkSession, tmp_pat
         run(lambda frame, batch: _send_back(frame, path))
     assert _stored(path, DELAYED) == []
     run(fail_twice)
-    run_once(str(path), ["schedule"], time.time_ns() // 1_000_000 + 60_000)
+    run_once(str(path), ["schedule"], time.time_ns() // 1_000_000 + 60_000, apply=True)
     run(fail_twice)
     assert sorted(seen) == [(body, "Orders", times) for body in (b"1", b"4") for times in (0, 1)]
     waiting = sorted((row["body"], row["reconsumeTimes"], row["queueId"]) for row in _stored(path, DELAYED))

@@ -163,6 +163,32 @@ def test_select_prunes_nothing_and_a_schema_does_4_3(spark: SparkSession) -> Non
 # ---- partitions --------------------------------------------------------------------------------------------
 
 
+def test_a_schema_of_the_caller_decides_about_nulls_before_a_source_is_asked_4_3(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark folds `n IS NULL` away for a column declared NOT NULL. No Python code runs that could refuse."""
+    log = tmp_path / "asked"
+
+    class Refusing(DataSource):
+        def __init__(self, options: dict[str, str]) -> None:
+            with open(log, "a") as file:
+                file.write("x")
+
+        @classmethod
+        def name(cls) -> str:
+            return "facts_not_null"
+
+        def reader(self, schema: StructType) -> DataSourceReader:
+            raise ValueError("expected n to allow null")
+
+    spark.dataSource.register(Refusing)
+    frame = spark.read.format("facts_not_null").schema("n bigint not null").load()
+    assert frame.where("n is null").count() == 0
+    assert not log.exists()
+    with pytest.raises(PySparkException, match="expected n to allow null"):
+        frame.count()
+
+
 def test_no_partitions_are_one_partition_of_none_4_3(spark: SparkSession) -> None:
     def rows(partition: Any) -> Iterator[Any]:
         return iter([(-1 if partition.value is None else 1,)])
@@ -206,6 +232,38 @@ def test_a_frame_is_planned_once_4_3(spark: SparkSession, tmp_path: Path) -> Non
     assert Path(log).read_text() == "x"
     spark.read.format("facts_planned").load().count()
     assert Path(log).read_text() == "xx"
+
+
+def test_a_temporary_view_is_planned_once_and_a_table_at_each_query_4_3(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The view keeps the table object (PythonDataSourceV2), which keeps its partitions. Nothing resets it."""
+    log = tmp_path / "planned"
+
+    def partitions() -> Any:
+        with open(log, "a") as file:
+            file.write("x")
+        return [InputPartition(0)]
+
+    spark.dataSource.register(numbers_source("facts_views", partitions=partitions))
+    spark.sql("CREATE TEMPORARY VIEW facts_v USING facts_views")
+    spark.sql("CREATE TABLE facts_t USING facts_views")
+    try:
+        spark.sql("SELECT * FROM facts_v").collect()
+        spark.sql("REFRESH TABLE facts_v")
+        spark.catalog.refreshTable("facts_v")
+        spark.sql("SELECT count(*) FROM facts_v").collect()
+        assert log.read_text() == "x"
+        spark.sql("SELECT * FROM facts_t").collect()
+        spark.sql("SELECT count(*) FROM facts_t").collect()
+        assert log.read_text() == "xxx"
+        spark.sql("CREATE OR REPLACE TEMPORARY VIEW facts_v AS SELECT * FROM facts_t")  # kept as text
+        spark.sql("SELECT * FROM facts_v").collect()
+        spark.sql("SELECT count(*) FROM facts_v").collect()
+        assert log.read_text() == "xxxxx"
+    finally:
+        spark.catalog.dropTempView("facts_v")
+        spark.sql("DROP TABLE facts_t")
 
 
 # ---- batches -----------------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
 from tests.support.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.support.writes import SMALL, numbered_rows, write
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -56,6 +57,26 @@ def test_a_view_of_chosen_columns(sql: Sql, golden: Golden) -> None:
     )
     # property names have their case
     assert sql("SELECT min(queueOffset), max(queueOffset), count(Region) FROM v") == [(0, 350, 0)]
+
+
+def test_a_view_shows_what_was_there_at_its_first_query_and_a_table_what_is_there(
+    sql: Sql, tmp_path: Path
+) -> None:
+    root = tmp_path / "store"
+    write(root, numbered_rows(0, 40), key=None, **SMALL)
+    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{root}', subscribe 'T')")
+    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{root}', subscribe 'T')")
+    count, tables = "SELECT count(*) FROM v", "SELECT count(*) FROM t"
+    assert (sql(count), sql(tables)) == ([(40,)], [(40,)])
+    write(root, numbered_rows(40, 50))
+    sql("REFRESH TABLE v")
+    assert (sql(count), sql(tables)) == ([(40,)], [(50,)])
+    sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{root}', subscribe 'T')")
+    assert sql(count) == [(50,)]
+    sql("CREATE OR REPLACE TEMPORARY VIEW v AS SELECT * FROM t WHERE queueId >= 0")
+    assert sql(count) == [(50,)]
+    write(root, numbered_rows(50, 55))
+    assert sql(count) == [(55,)]
 
 
 # ---- tables ------------------------------------------------------------------------------------------------

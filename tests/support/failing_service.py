@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from store_format import MessageStore
+from store_format.commit.append import recover
 from store_format.diagnose import diagnose
 from store_format.read.stored_messages import read_stored_slice
 from tests.support.failing_writer import Failure, install
@@ -96,6 +97,18 @@ def _killed(root: str, scenario: Scenario, what: str, at: int) -> bool:
     return True
 
 
+def _lost_by_broker(root: str, scenario: Scenario) -> object:
+    """What a broker never delivers that starts after the next writer has completed the commit."""
+    if scenario.lost is None:
+        return None
+    copy = shutil.copytree(root, f"{root}-killed")
+    recover(root)
+    lost = scenario.lost(root)
+    shutil.rmtree(root)
+    os.rename(copy, root)
+    return lost
+
+
 def check(
     scenario: Scenario, base: str, copies: str, what: str, every: int, *, twice: bool
 ) -> dict[str, int]:
@@ -119,6 +132,8 @@ def check(
         between = messages_seen(root, scenario)
         extra = between - wanted[0] - before
         assert not extra, f"change {at}: a reader sees {extra}"
+        lost = _lost_by_broker(root, scenario)
+        assert not lost, f"change {at}: a broker that starts now never delivers {lost}"
         if twice:
             kills += _killed(root, scenario, what, at // 2 + 1)
         scenario.run(root)

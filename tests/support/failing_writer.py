@@ -1,10 +1,9 @@
-"""A process that commits and dies, or meets an error, at its Nth change of a file: run as `python -m
-tests.support.failing_writer`.
+"""Commits that die, or meet an error, at their Nth change of a file.
 
-Every function of `os` that changes something on disk is counted. Arguments: store, first message, number of
-messages, key number, what to do (`kill`, `torn`, or an errno name with `once` or `on`), the count at which,
-and optionally `async`; `beside`: what is written is cut small, so that a thread writes while the next part is
-made, as with a large batch; and `kernels`: they do the work, as with a large batch.
+Every function of `os` that changes something on disk is counted. `tests/support/kills.py` kills the actions
+`write` and `write_cluster` in forks. `python -m tests.support.failing_writer` is a process of its own with
+the arguments store, first message, number of messages, key number, what to do (`kill`, `torn`, or an errno
+name with `:once` or `:on`), and the count at which.
 """
 
 from __future__ import annotations
@@ -13,15 +12,22 @@ import errno
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from store_format import kernels
+from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit import publication as publish
+from store_format.commit.append import commit, commit_cluster
+from store_format.commit.prepare_store import CommitOptions
+from tests.support.staged import numbered, stage
 
-def command(root: Path, first: int, count: int, what: str, at: int, *more: str) -> list[str]:
+
+def command(root: Path, first: int, count: int, what: str, at: int) -> list[str]:
     """The command of this program, for the repository's root as directory. The key number is 1."""
     numbers = [str(first), str(count), "1", what, str(at)]
-    return [sys.executable, "-m", "tests.support.failing_writer", str(root), *numbers, *more]
+    return [sys.executable, "-m", "tests.support.failing_writer", str(root), *numbers]
 
 
 COUNTED = ("pwrite", "ftruncate", "fsync", "unlink", "rename", "mkdir", "rmdir", "open")
@@ -72,31 +78,47 @@ def install(failure: Failure) -> dict[str, Any]:
 
 def cut_small(set_value: Callable[[Any, str, object], object]) -> None:
     """`set_value` is `setattr`, or a monkeypatch's."""
-    from store_format.commit import publication as publish
-
     for name, value in {"_CHUNK_SIZE": 4096, "_QUEUE_UNITS": 32, "_UNITS_OF_QUEUE": 1}.items():
         assert hasattr(publish, name)
         set_value(publish, name, value)
 
 
-def main(arguments: list[str]) -> None:
-    from store_format import kernels
-    from store_format.commit.append import commit
-    from store_format.commit.prepare_store import CommitOptions
-    from tests.support.staged import numbered, stage
+def write(root: Path, failure: Failure, first: int, count: int, number: int = 1, mode: str = "sync") -> None:
+    """Commits messages `first` to `first + count` of topic T with key number `number`, counting from there.
 
-    root, first, count, number, what, at, *rest = arguments
-    if "beside" in rest:
+    Words of `mode`: `async`; `beside`: what is written is cut small, so that a thread writes while the next
+    part is made, as with a large batch; `kernels`: they do the work, as with a large batch.
+    """
+    if "beside" in mode:
         cut_small(setattr)
-    if "kernels" in rest:
-        kernels.load()
+    if "kernels" in mode:
         assert kernels.worth(1)
-    staged = stage(Path(root), numbered("T", int(first), int(count)), write=f"w{number}", sync=False)
-    failure = Failure(what, int(at))
+    staged = stage(root, numbered("T", first, count), write=f"w{number}", sync=False)
     install(failure)
-    options = CommitOptions(sync="async" not in rest, clock=lambda: 1_700_000_200_000)
-    commit(root, [staged], key=("q", int(number)), options=options)
-    print(failure.count)
+    options = CommitOptions(sync="async" not in mode, clock=lambda: 1_700_000_200_000)
+    commit(str(root), [staged], key=("q", number), options=options)
+
+
+def staged_members(
+    cluster: Path, names: Sequence[str], first: int, write: str
+) -> dict[str, list[StagedFile]]:
+    """Ten messages of topic T staged in each store of a cluster, numbered from `first` on."""
+    return {
+        str(cluster / name): [stage(cluster / name, numbered("T", first + 10 * i, 10), write=write)]
+        for i, name in enumerate(names)
+    }
+
+
+def write_cluster(cluster: Path, failure: Failure, names: Sequence[str]) -> None:
+    """Commits ten messages of topic T to each store of a cluster, with key number 1."""
+    members = staged_members(cluster, names, 0, "w1")
+    install(failure)
+    commit_cluster(members, key=("q", 1), options=CommitOptions(clock=lambda: 1_700_000_200_000))
+
+
+def main(arguments: list[str]) -> None:
+    root, first, count, number, what, at = arguments
+    write(Path(root), Failure(what, int(at)), int(first), int(count), int(number))
 
 
 if __name__ == "__main__":

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from rmq_spark.produce.half import op_bodies, op_messages
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
 from store_format.message.stored import edited_properties
@@ -52,6 +53,13 @@ def add_halves(
         columns_ = replace(columns_, properties=edited_properties(columns_.properties, stored))
     with write_session(str(root), CommitOptions(clock=lambda: born_ms)) as session:
         session.append(columns_, new_topics={"Orders": 2, "RMQ_SYS_TRANS_HALF_TOPIC": 1})
+
+
+def op_message(root: Path, offsets: Sequence[int], born_ms: int = BORN_MS) -> None:
+    """Stores an op message that lists these offsets of the half topic, as a broker does for a rollback."""
+    with write_session(str(root), CommitOptions(clock=lambda: born_ms)) as session:
+        columns = op_messages(op_bodies(offsets), (bytes([127, 0, 0, 1]), 10911), born_ms)
+        session.append(columns, new_topics={"RMQ_SYS_TRANS_OP_HALF_TOPIC": 1})
 
 
 def visible(root: Path, topic: str = "Orders") -> list[str]:

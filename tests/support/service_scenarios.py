@@ -14,7 +14,8 @@ from typing import Any
 
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
-from tests.support.halves import BORN_MS, half_store, states
+from tests.support import timer_broker
+from tests.support.halves import BORN_MS, add_halves, half_store, op_message, states
 from tests.support.order_scenario import make_ordered_pop, ordered_pop_seen, run_ordered_pop
 from tests.support.recover_scenarios import files_seen, make_crashed, make_lost, run_recover
 from tests.support.staged import make_store, messages_of, numbered
@@ -33,14 +34,16 @@ class Scenario:
     own; it runs once to the end, and again after each kill, and may be interrupted anywhere. `seen` is what
     must be equal beyond messages and state files, such as the bytes of a timer wheel. `topics` selects the
     topics whose messages must be equal, system topics included; leave one out only if a broker that crashes
-    may store other records there. `every`: of the changes of a run, every so many is a kill, so that a test
-    takes about 3 s; with --whole all are.
+    may store other records there. `lost` is what a broker never delivers if it takes over after a kill, once
+    a writer has completed the commit. `every`: of the changes of a run, every so many is a kill, so that a
+    test takes about 3 s; with --whole all are.
     """
 
     make: Callable[[Path], object]
     run: Callable[[str], object]
     seen: Callable[[str], object] = _nothing
     topics: Callable[[str], bool] = lambda topic: True
+    lost: Callable[[str], object] | None = None
     every: int = 13
 
 
@@ -58,7 +61,7 @@ def _make_delayed(root: Path) -> None:
 def _run_schedule(root: str, now_ms: int) -> None:
     from rmq_spark.services import run_once
 
-    run_once(root, ["schedule"], now_ms)
+    run_once(root, ["schedule"], now_ms, apply=True)
 
 
 def _run_delayed(root: str) -> None:
@@ -90,7 +93,9 @@ def _run_timer(root: str, now_ms: int) -> None:
         vars(module)["TURN_MESSAGES_MAX"] = 12
     written = max(m.store_timestamp for m in messages_of(Path(root)))
     conf = BrokerConf(timer_log_file_size=1024)
-    while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf)["due"].to_pylist() != [0]:
+    while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf, apply=True)[
+        "due"
+    ].to_pylist() != [0]:
         pass
 
 
@@ -103,6 +108,33 @@ def _run_timers(root: str) -> None:
     ):
         for _ in range(5):
             _run_timer(root, now_ms)
+
+
+def _make_rolled(root: Path) -> None:
+    """Messages of two roll windows in the wheel, recalls, and messages that are not in the wheel yet."""
+    make_store(root)
+    far = timed("T", BEGIN_MS + 24 * _SECOND, 0, 3) + timed("T", BEGIN_MS + 70 * _SECOND, 3, 2)
+    append(root, [*far, recall_of(far[1])])
+    _run_window(str(root), BEGIN_MS)
+    append(root, [*timed("T", BEGIN_MS + 12 * _SECOND, 5, 2), recall_of(far[4])], BEGIN_MS + 1)
+
+
+def _run_window(root: str, now_ms: int) -> None:
+    from rmq_spark.services import run_once
+
+    written = max(m.store_timestamp for m in messages_of(Path(root)))
+    conf = BrokerConf(timer_log_file_size=1024, timer_roll_window_slots=20)
+    run_once(root, ["timer"], max(now_ms, written), broker_conf=conf, apply=True)
+
+
+def _run_windows(root: str) -> None:
+    """A turn at the end of the first window, then late ones."""
+    for seconds in (11, 31, 72, 73, 90):
+        _run_window(root, BEGIN_MS + seconds * _SECOND)
+
+
+def _lost_timers(root: str) -> object:
+    return timer_broker.lost(Path(root))
 
 
 def _timer_files(root: str) -> object:
@@ -127,7 +159,7 @@ def _run_both(root: str) -> None:
 
     for seconds in (4, 8):
         written = max(m.store_timestamp for m in messages_of(Path(root)))
-        run_once(root, ["schedule", "timer", "flush"], max(BEGIN_MS + seconds * _SECOND, written))
+        run_once(root, ["schedule", "timer", "flush"], max(BEGIN_MS + seconds * _SECOND, written), apply=True)
 
 
 # ---- clean and flush ---------------------------------------------------------------------------------------
@@ -166,7 +198,7 @@ def _make_unflushed(root: Path) -> None:
 def _run_flush(root: str) -> None:
     from rmq_spark.services import run_once
 
-    run_once(root, ["flush"], BEGIN_MS + 2_000)
+    run_once(root, ["flush"], BEGIN_MS + 2_000, apply=True)
 
 
 def _checkpoint(root: str) -> object:
@@ -216,11 +248,17 @@ def _resent(root: str) -> object:
     return json.loads(path.read_bytes()) if path.exists() else None
 
 
-_ANSWERS = {"E": "commit", "F": "rollback", "G": None, "H": None, "I": "commit"}
+_ANSWERS = {"E": "commit", "F": "rollback", "G": None, "H": None, "I": "commit", "K": "commit"}
 
 
 def _make_halves(root: Path) -> None:
-    half_store(root, list("ABCDEFGHI"))
+    """J and K were checked before, and J was decided under its first copy."""
+    from rmq_spark.services import transaction
+
+    half_store(root, list("JK"), born_ms=BORN_MS - 60_000)
+    transaction.check(str(root), lambda half: None, BORN_MS - 50_000).apply()
+    op_message(root, [0], BORN_MS - 40_000)
+    add_halves(root, list("ABCDEFGHI"))
 
 
 def _run_transactions(root: str) -> None:
@@ -309,7 +347,7 @@ def _run_pop(root: str) -> None:
     assert share.revive().messages in (0, 8)
     share.begin([(1, 0)])
     _pop_all(share, 1, acknowledged=lambda offset: offset % 3 != 0, stop=8)
-    run_once(root, ["revive"], BEGIN_MS + 122 * _SECOND)
+    run_once(root, ["revive"], BEGIN_MS + 122 * _SECOND, apply=True)
     seconds[0] = 122
     _pop_all(share, 1, acknowledged=lambda offset: offset % 2 == 0)
     share.bury(SubscriptionGroup("g"), share.run(_not_acknowledged))
@@ -426,5 +464,8 @@ SCENARIOS: dict[str, Scenario] = {
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
     "transaction": Scenario(_make_halves, _run_transactions, _transaction_states, every=37),
     "schedule, timer, flush": Scenario(_make_both, _run_both, every=47),
-    "timer": Scenario(_make_timers, _run_timers, _timer_files, every=71),
+    "timer": Scenario(_make_timers, _run_timers, _timer_files, lost=_lost_timers, every=71),
+    "timer, longer than a window": Scenario(
+        _make_rolled, _run_windows, _timer_files, lost=_lost_timers, every=29
+    ),
 }

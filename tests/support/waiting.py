@@ -35,6 +35,16 @@ def delayed(topic: str, level: int, first: int, count: int, *, queues: int = 4) 
     return made
 
 
+def poisoned(topic: str, level: int, number: int) -> Message:
+    """A message of a delay level that cannot be delivered: its REAL_QID is no number."""
+    (made,) = delayed(topic, level, number, 1)
+    properties = {**made.properties, "REAL_QID": "x"}
+    return Message(
+        made.topic_bytes, made.body, oracle.encode_properties(properties), queue_id=level - 1,
+        born_timestamp=made.born_timestamp,
+    )  # fmt: skip
+
+
 def timed(
     topic: str, out_ms: int, first: int, count: int, properties: Mapping[str, str] | None = None
 ) -> list[Message]:

@@ -64,6 +64,37 @@ def test_a_read_names_ours(name: str, hint: str, where: str | None) -> None:
     assert refused(name, where) == f"unknown option {name!r}; {hint}"
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        (
+            "pullThresholdForQueue",
+            "did you mean maxOffsetsPerTrigger? It limits what a micro-batch reads of all",
+        ),
+        (
+            "consumeMessageBatchMaxSize",
+            "did you mean maxOffsetsPerTrigger? It limits what a micro-batch reads",
+        ),
+        ("pullThresholdSizeForTopic", "did you mean maxBytesPerTrigger? It limits what a micro"),
+        (
+            "consumeThreadMin",
+            "did you mean minPartitions? Spark's tasks take the place of a client's threads",
+        ),
+        (
+            "consumeThreadMax",
+            "did you mean minPartitions? Spark's tasks take the place of a client's threads",
+        ),
+        ("popInvisibleTime", "did you mean invisibleDuration? It is for consumeMode=pop"),
+        ("maxReconsumeTimes", "retryMaxTimes of the group in subscriptionGroup.json says how often"),
+        ("pullInterval", "the trigger of the query says how often it reads: leave it out"),
+        ("messageListener", "handle the rows in foreachBatch, or use rmq_spark.pop.SimpleConsumer"),
+        ("vipChannelEnabled", NO_CLIENT),
+    ],
+)
+def test_a_stream_names_ours_for_names_of_rocketmqs_clients(name: str, hint: str) -> None:
+    assert refused(name, "stream").startswith(f"unknown option {name!r}; {hint}")
+
+
 def test_a_hint_suggests_only_what_the_query_has() -> None:
     """maxOffsetsPerTrigger is for streams: a batch that is told of it would be refused again."""
     assert refused("maxFilesPerTrigger", "stream").endswith("; did you mean maxOffsetsPerTrigger?")

@@ -37,6 +37,7 @@ EVERYTHING = {
     "brokerconf": "/etc/rocketmq/broker.conf",
     "diskspacewarninglevelratio": "85",
     "rebuildlostqueues": "false",
+    "ignoremissingstores": "true",
     "writerlocktimeout": "1m 30s",
     "stagingretention": "2 days",
     "brokername": "broker-a",
@@ -74,6 +75,7 @@ def test_a_path_is_enough() -> None:
         86_400_000,
     )
     assert (options.rebuild_lost_queues, options.broker_conf) == (None, None)
+    assert not options.ignore_missing_stores
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
     assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
     assert not [name for name, _ in options.resolved() if name == "topic"]
@@ -84,6 +86,8 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert names == set(EVERYTHING) | {"sendback", "maxreconsumetimes"}
     sent_back = parse_write_options({"path": "/data/store", "sendback": "CG", "maxreconsumetimes": "3"})
     assert (sent_back.send_back, sent_back.max_reconsume_times) == ("CG", 3)
+    default = parse_write_options({"path": "/data/store", "sendback": "CG", "maxreconsumetimes": "-1"})
+    assert default.max_reconsume_times == -1
     options = parse_write_options(EVERYTHING)
     assert (options.transaction, options.producer_group) == ("half", "PG")
     assert (options.path, options.topic, options.message_queue_selector) == (
@@ -106,6 +110,7 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
         172_800_000,
     )
     assert (options.rebuild_lost_queues, options.broker_conf) == (False, "/etc/rocketmq/broker.conf")
+    assert options.ignore_missing_stores
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
     assert (resolved["storeHost"], resolved["path"], resolved["strictProperties"]) == (

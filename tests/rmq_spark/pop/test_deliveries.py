@@ -16,6 +16,7 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from rmq_spark.pop.keeper import end_keeping
 from rmq_spark.pop.topic_pop import TopicPop
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
+from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.store import MessageStore
 from tests.support import goldens
@@ -89,6 +90,20 @@ def test_a_changed_invisible_time_counts_from_now(tmp_path: Path, clock: Clock) 
         consumer._stores.keep()
         assert consumer.receive(1, 10) == []
         consumer.change_invisible_duration(message, 0)
+        (message,) = consumer.receive(1, 10)  # at once: no round of the keeper is needed
+        assert message.delivery_attempt == 2
+        consumer.change_invisible_duration(message, 0)  # in the same ms
+        assert [each.delivery_attempt for each in consumer.receive(1, 10)] == [3]
+
+
+def test_an_invisible_time_of_0_waits_for_no_writer_of_the_store(tmp_path: Path, clock: Clock) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    with _consumer(root, clock) as consumer:
+        (message,) = consumer.receive(1, 10)
+        with StoreLock(str(root)):
+            consumer.change_invisible_duration(message, 0)
+            assert consumer.receive(1, 10) == []
+        clock.ms += 1
         consumer._stores.keep()
         assert [each.delivery_attempt for each in consumer.receive(1, 10)] == [2]
 
@@ -154,6 +169,34 @@ def test_messages_that_retention_deleted_are_counted(tmp_path: Path, clock: Cloc
         lost = consumer.metrics().lost
     assert len(found) == sum(each["maxOffset"] - each["minOffset"] for each in queues)
     assert lost == sum(each["minOffset"] for each in queues) > 0
+
+
+def test_a_run_of_deleted_messages_is_one_warning_and_all_are_counted(
+    tmp_path: Path, clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = popped_store(tmp_path / "s", 50, file_size=20_000)
+    for first in range(50, 950, 100):
+        append_numbered(root, 100, first=first)
+    with _consumer(root, clock) as consumer:
+        first_ones = consumer.receive(32, 10)  # and entries are read ahead
+        for log in sorted((root / "commitlog").iterdir())[:3]:
+            log.unlink()
+        kept = MessageStore.open(str(root)).queue(TOPIC, 0).min_offset
+        consumer.ack(first_ones[:5])
+        found = []
+        while batch := consumer.receive(32, 10):
+            found += _bodies(batch)
+            consumer.ack(batch)
+        assert found == list(range(kept, 950))
+        assert kept > 256  # so that several windows of entries are behind
+        said = f"retention deleted {kept - 32} messages, from offset 32 on, before they were delivered"
+        assert [each.message for each in caplog.records if "deleted" in each.message] == [
+            f"{root}: queue Orders-0: {said}"
+        ]
+        assert consumer.metrics().lost == kept - 32
+        clock.ms += 10_000
+        consumer._stores.keep()
+        assert consumer.metrics().lost == kept - 5  # with those that were in flight
 
 
 def test_an_interrupted_receive_gives_its_messages_back(

@@ -168,7 +168,7 @@ def test_a_group_that_was_deleted_gets_nothing_if_groups_are_not_created(share: 
     assert copies(root) == []
 
 
-def test_a_message_that_cannot_be_stored_is_tried_later_and_stops_no_other(
+def test_a_message_that_cannot_be_stored_is_delivered_in_place_and_stops_no_other(
     share: Share, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     light = replace(numbered("T", 40, 1)[0], queue_id=0)
@@ -178,17 +178,33 @@ def test_a_message_that_cannot_be_stored_is_tried_later_and_stops_no_other(
     share.run(lambda state: state.skip(0, 0, 9))
     pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=1, postponed=1)
-    assert "1 messages of T-0 cannot be stored again for now, the first is offset 10" in caplog.text
+    assert share.revive() == Revived(copies=1, again=1)
+    assert "1 messages of T-0 cannot be stored again, and are delivered again from their own" in caplog.text
+    assert "the first is offset 10: it is a batch, or in light queues too" in caplog.text
     assert share.revive() == Revived()
+    (point,) = share.run(lambda state: state.again.due(LATER_MS))
+    assert (point.offsets, point.again) == (range(10, 11), 1)
+    share.log.close()  # as another process reads it
+    (read,) = share.run(lambda state: state.again.due(LATER_MS))
+    assert read == point == from_json(as_json(point))
+    assert share.run(lambda state: state.next_visible) is None
+
+
+def test_messages_of_a_damaged_queue_are_tried_later(
+    share: Share, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pop(share, (0, 0), 1)
+    wait_until(share, LATER_MS)
+    (root / "consumequeue" / "T" / "0" / ("0" * 20)).write_bytes(b"\xff" * 400)
     waits = []
     for _ in range(3):
+        assert share.revive() == Revived(postponed=1)
         visible = share.run(lambda state: state.next_visible)
         assert visible is not None
         waits.append((visible - share.options.clock_ms()) // 1000)
         wait_until(share, visible)
-        assert share.revive() == Revived(postponed=1)
     assert waits == [60, 120, 240]
+    assert "1 messages of T-0 cannot be stored again for now, the first is offset 0" in caplog.text
 
 
 def test_separate_queues_of_the_retry_topic(share: Share, root: Path) -> None:

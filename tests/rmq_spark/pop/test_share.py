@@ -257,6 +257,38 @@ def test_a_reset_between_two_consumers_counts(root: Path) -> None:
     again.close()
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("fifo", [False, True])
+def test_a_reset_to_the_offset_that_the_file_has_counts(root: Path, fifo: bool, is_killed: bool) -> None:
+    share = open_share(root, init_mode="MIN", fifo=fifo)
+    share.begin(QUEUES)
+    if fifo:
+        share.run(lambda state: state.order.hand_out(0, [0, 1], pop_time=NOW_MS, invisible_ms=3_600_000))
+    else:
+        point = pop(share, (0, 0), 5, invisible_ms=3_600_000)
+        share.run(lambda state: state.ack(point.key, range(1, 5)))
+    share.keep()
+    assert committed(root)[0] == 0
+    if is_killed:
+        share.log.close()
+        share._member.leave()
+        share._keeper.close()
+    stores = [MessageStore.open(str(root))]
+    reset_to_earliest(group_place("g", stores), stores, ["T"]).apply()
+    if is_killed:
+        share = open_share(root, fifo=fifo)
+    share.keep()
+    assert next_offsets(share)[0] == 0
+    assert share.run(lambda state: state.in_flight) == 0
+    assert not share.run(lambda state: state.order.batches)
+    for queue in QUEUES:
+        if not fifo:
+            pop(share, queue, 3)
+    share.keep()
+    assert next_offsets(share) == dict.fromkeys(range(4), 0 if fifo else 3)  # it is a reset only once
+    share.close()
+
+
 def test_a_kill_before_the_file_is_written_moves_nothing(root: Path) -> None:
     share = open_share(root, init_mode="MIN")
     share.begin(QUEUES)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import gc
 import math
+import os
 import pickle
+import resource
 import shutil
 import signal
 import time
 from collections import Counter
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +249,25 @@ def test_wrong_arguments_are_refused_at_once(tmp_path: Path, wrong: dict[str, An
         SimpleConsumer(**given)
 
 
+@pytest.mark.parametrize("given", [None, 5, [1], [None]])
+def test_only_messages_and_handles_are_acknowledged(tmp_path: Path, given: Any) -> None:
+    with pytest.raises(OptionError, match=r"^ack: expected a message, a receipt handle, or several of them"):
+        SimpleConsumer(tmp_path, GROUP, {TOPIC: "*"}).ack(given)
+
+
+def test_durations_may_be_timedeltas(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    with SimpleConsumer(root, GROUP, {TOPIC: "*"}, timedelta(0)) as consumer:
+        (message,) = consumer.receive(1, timedelta(minutes=1))
+        assert message.receipt_handle.split(" ")[2] == "60000"
+        consumer.change_invisible_duration(message, timedelta(minutes=2))
+        assert message.receipt_handle.split(" ")[2] == "120000"
+        with pytest.raises(OptionError, match=r"^invisible_duration: expected 10 to 43200 seconds, fo"):
+            consumer.receive(1, timedelta(seconds=1))
+    assert SimpleConsumer(root, GROUP, {TOPIC: "*"})._await == 20  # as RocketMQ's Python client
+    assert FilterExpression("a > 1", filter_type="SQL92").filter_type == "SQL92"
+
+
 def test_paths_are_those_of_spark(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 1)
     for path in (root, f"file:{root}", f"file://{root}/"):
@@ -293,11 +316,51 @@ def test_the_garbage_collector_ends_a_consumer_in_the_middle_of_another_one(
     assert live_topics(str(root), "forgotten") == []
 
 
+@pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="no /proc")
+def test_a_consumer_that_is_collected_keeps_no_file_open(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+
+    def opened() -> int:
+        return sum(
+            os.path.realpath(f"/proc/self/fd/{each}").startswith(f"{root}/.rmqlog/pop/")
+            for each in os.listdir("/proc/self/fd")
+        )
+
+    consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0)
+    assert len(consumer.receive(1)) == 1
+    assert opened() >= 3
+    del consumer
+    gc.collect()
+    deadline = time.monotonic() + 10
+    while opened() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert opened() == 0
+
+
+@pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no /dev/fd")
+def test_topics_that_need_too_many_open_files_are_refused(tmp_path: Path) -> None:
+    root = popped_store(tmp_path / "s", 1)
+    for number in range(8):
+        append_numbered(root, 1, topic=f"T{number}")
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    limit = len(os.listdir("/dev/fd")) + 32 + 4 * 6
+    consumer = SimpleConsumer(root, GROUP, {f"T{number}": "*" for number in range(8)}, 0)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+    try:
+        with pytest.raises(OptionError, match=rf"of at most {limit} \(ulimit -n\); raise the limit, or give"):
+            consumer.receive()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    assert live_topics(str(root), GROUP) == []
+    assert len(consumer.receive()) == 1
+    consumer.close()
+
+
 def test_a_close_that_is_interrupted_leaves_the_group(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 1)
     consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0)
     consumer.open()
-    consumer._active.append(-1)  # a receive of another thread that does not end
+    consumer._calls._under_way.append((-1, 0))  # a receive of another thread that does not end
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     try:
         signal.setitimer(signal.ITIMER_REAL, 0.2)

@@ -362,6 +362,56 @@ def test_a_simple_consumer_shares_the_queues(store: Path, queries: list[Query]) 
     assert sorted([*bodies, *one.bodies]) == everything
 
 
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_member_that_is_faster_than_the_look_of_a_query_is_no_loss(
+    store: Path,
+    clock: Clock,
+    queries: list[Query],
+    fails: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = Query(store, clock, failOnDataLoss=fails)
+    queries.append(one)
+    assert one.step()
+    look = StreamStores.look
+    with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0) as consumer:
+
+        def look_and_fall_behind(stores: StreamStores) -> int:
+            version = look(stores)
+            monkeypatch.undo()
+            append(store, numbered("T", 40, 10, queues=2))
+            consumer.ack(consumer.receive(32) + consumer.receive(32))
+            return version
+
+        monkeypatch.setattr(StreamStores, "look", look_and_fall_behind)
+        assert not one.take()
+        assert consumer.metrics().acked == 10
+        append(store, numbered("T", 50, 4, queues=2))
+        assert one.step()
+    assert one.bodies[40:] == [message.body for message in numbered("T", 50, 4, queues=2)]
+    assert "lost" not in caplog.text
+
+
+def test_offsets_behind_the_end_of_a_queue_are_a_loss(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock)
+    queries.append(one)
+    assert one.step()
+    one.positions._opened[0]._shares["T", "broker-a"].run(  # type: ignore[index]
+        lambda state: state.set_offset(0, 0, 25)
+    )
+    append(store, numbered("T", 40, 2, queues=2))
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"its offsets went back by 4 .*\); set failOnDataLoss=fa"
+    ):
+        one.take()
+    one.restart(failOnDataLoss="false")
+    assert one.step()
+    assert one.rows[1] == [(1, 20)]
+
+
 def test_what_was_delivered_too_often_becomes_a_dead_letter(
     store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -384,6 +434,40 @@ def test_what_was_delivered_too_often_becomes_a_dead_letter(
     )
     assert not last.step()
     assert state(store).in_flight == 0
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_damaged_message_that_a_dead_query_had_comes_again_in_place(
+    store: Path, clock: Clock, queries: list[Query], bounded: bool
+) -> None:
+    append(store, numbered("T", 40, 2, queues=2))
+    log = sorted((store / "commitlog").iterdir())[0]
+    log.write_bytes(log.read_bytes().replace(b"message 4 of", b"message 4 of".upper()))
+    one, two = (Query(store, clock, mode="DROPMALFORMED", maxOffsetsPerTrigger="9") for _ in range(2))
+    queries += [one, two]
+    assert one.take()
+    one.stop()
+    two.restart(bounded=bounded)
+    if not bounded:
+        while two.step():
+            pass
+        assert (0, 2) not in two.read()
+    clock.now += INVISIBLE_MS
+    if not bounded:
+        two.positions._opened[1]._turn()  # type: ignore[index]
+    while two.step():
+        pass
+    taken = [each for offset in two.offsets for each in PopOffset.from_json(offset).ranges]
+    (again,) = [each for each in taken if (each.queue.topic, each.queue.queue_id, each.start) == ("T", 0, 2)]
+    assert again.stop == 3
+    assert len(two.bodies) == len(set(two.bodies)) == 41
+    assert state(store).in_flight == 0
+
+
+def test_the_stored_topic_is_a_default_column(store: Path) -> None:
+    given = {"path": str(store), "group": "g", "subscribe": "T", "consumeMode": "pop"}
+    fields = fields_from_options(parse_read_options(given, where=STREAM))
+    assert fields.fields[-1].name == "storedTopic"
 
 
 def configure(store: Path, **group: object) -> None:

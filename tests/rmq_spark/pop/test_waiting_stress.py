@@ -7,7 +7,9 @@ import os
 import random
 import threading
 import time
-from functools import partial
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -17,7 +19,7 @@ from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Look, Waiter
 from store_format.commit.prepare_store import CommitOptions
 from store_format.files.watch import FileWatch
-from tests.support.forks import fork
+from tests.support.fork_server import ForkServer
 from tests.support.staged import append, make_store, numbered
 
 _OPTIONS = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=60.0)
@@ -26,8 +28,30 @@ _BEFORE = 4  # messages that are there before the consumers
 _END = 8 * _WRITERS  # where the number of appends is final
 
 
-def _write(root: Path, counts: mmap.mmap, writer: int, appends: int, pause: float) -> None:
+def _shared(path: Path) -> mmap.mmap:
+    """Numbers that processes share: 8 bytes for each writer, in a file."""
+    path.touch()
+    os.truncate(path, _END)
+    with path.open("r+b") as file:
+        return mmap.mmap(file.fileno(), _END)
+
+
+@pytest.fixture(scope="module")
+def writers() -> Iterator[list[ForkServer]]:
+    """A fork of this process might hang: it has threads."""
+    with ExitStack() as stack:
+        yield [stack.enter_context(ForkServer()) for _ in range(_WRITERS)]
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(_WRITERS) as pool:
+        yield pool
+
+
+def _write(root: Path, shared: Path, writer: int, appends: int, pause: float) -> None:
     """Appends one message after the other, and counts each append that has returned."""
+    counts = _shared(shared)
     chance = random.Random(writer)
     for number in range(appends):
         time.sleep(chance.random() * pause)
@@ -74,13 +98,21 @@ class _Waiting(threading.Thread):
 @pytest.mark.slow
 @pytest.mark.parametrize("use_inotify", [True, False])
 def test_no_message_is_missed(
-    tmp_path: Path, whole: bool, use_inotify: bool, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path,
+    whole: bool,
+    writers: list[ForkServer],
+    pool: ThreadPoolExecutor,
+    use_inotify: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(watching, "FileWatch", lambda: FileWatch(use_inotify=use_inotify))
     appends, pause = (1000, 0.02) if whole else (30, 0.02)
     root = make_store(tmp_path / "store")
-    counts = mmap.mmap(-1, _END)
-    children = [fork(partial(_write, root, counts, writer, appends, pause)) for writer in range(_WRITERS)]
+    counts = _shared(tmp_path / "counts")
+    writing = [
+        pool.submit(server.call, _write, root, tmp_path / "counts", number, appends, pause)
+        for number, server in enumerate(writers)
+    ]
     # short waits end at about the time of an append, of the long ones none may end without news
     threads = [
         _Waiting(root, counts, _WRITERS * appends, seed, longest)
@@ -88,8 +120,8 @@ def test_no_message_is_missed(
     ]
     for thread in threads:
         thread.start()
-    for child in children:
-        assert os.waitpid(child, 0)[1] == 0
+    for each in writing:
+        each.result()
     for thread in threads:
         thread.join(10.0)
     assert [thread.is_alive() for thread in threads] == [False] * len(threads)
@@ -98,8 +130,9 @@ def test_no_message_is_missed(
     assert threads[2].empty == 0
 
 
-def _write_when_seen(root: Path, counts: mmap.mmap, appends: int) -> None:
+def _write_when_seen(root: Path, shared: Path, appends: int) -> None:
     """Appends a message whenever the last one was seen, after a random pause."""
+    counts = _shared(shared)
     chance = random.Random(7)
     for number in range(appends):
         while int.from_bytes(counts[:8], "little") < number:
@@ -109,21 +142,31 @@ def _write_when_seen(root: Path, counts: mmap.mmap, appends: int) -> None:
 
 
 @pytest.mark.slow
-def test_every_append_wakes(tmp_path: Path, whole: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_append_wakes(
+    tmp_path: Path,
+    whole: bool,
+    writers: list[ForkServer],
+    pool: ThreadPoolExecutor,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """No wake is lost: here no round finds what the doorbell did not tell."""
     monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
     appends = 3000 if whole else 50
     root = make_store(tmp_path / "store")
-    counts = mmap.mmap(-1, 8)
-    child = fork(partial(_write_when_seen, root, counts, appends))
+    counts = _shared(tmp_path / "counts")
+    writer = pool.submit(writers[0].call, _write_when_seen, root, tmp_path / "counts", appends)
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
         while _seen(look) < appends:
             found = waiter.wait(look, 30.0)
-            assert found is not None, f"append {_seen(look) + 1} woke nobody"
+            if found is None:
+                there = _seen(waiter.look())
+                counts[:8] = appends.to_bytes(8, "little")  # ends the writer
+                assert there == _seen(look), f"append {there} woke nobody"
+                raise AssertionError(f"the writer has not made append {there + 1}")
             look = found
             counts[:8] = _seen(look).to_bytes(8, "little")
-    assert os.waitpid(child, 0)[1] == 0
+    writer.result()
 
 
 class _Receiving(threading.Thread):
@@ -150,18 +193,23 @@ class _Receiving(threading.Thread):
 
 
 @pytest.mark.slow
-def test_a_consumer_is_never_told_nothing_while_a_message_is_there(tmp_path: Path, whole: bool) -> None:
+def test_a_consumer_is_never_told_nothing_while_a_message_is_there(
+    tmp_path: Path, whole: bool, writers: list[ForkServer], pool: ThreadPoolExecutor
+) -> None:
     appends = 1000 if whole else 30
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 9000, _BEFORE), options=_OPTIONS)  # the topic
-    counts = mmap.mmap(-1, _END)
-    children = [fork(partial(_write, root, counts, writer, appends, 0.02)) for writer in range(_WRITERS)]
+    counts = _shared(tmp_path / "counts")
+    writing = [
+        pool.submit(server.call, _write, root, tmp_path / "counts", number, appends, 0.02)
+        for number, server in enumerate(writers)
+    ]
     messages = _BEFORE + _WRITERS * appends
     threads = [_Receiving(root, counts, messages, seconds) for seconds in (0.0, 0.01, 30.0)]
     for thread in threads:
         thread.start()
-    for child in children:
-        assert os.waitpid(child, 0)[1] == 0
+    for each in writing:
+        each.result()
     for thread in threads:
         thread.join(20.0)
     assert [thread.is_alive() for thread in threads] == [False] * len(threads)

@@ -171,6 +171,17 @@ def test_a_request_may_set_a_maximum_of_none() -> None:
     assert send_back(stored([""]), GROUP, max_reconsume_times=0).dead_letters == 1
 
 
+def test_a_maximum_of_minus_one_is_the_default_of_a_concurrent_consumer() -> None:
+    """DefaultMQPushConsumerImpl.getMaxReconsumeTimes sends 16 for it, whatever the group's retryMaxTimes."""
+    group = SubscriptionGroup("g", retry_max_times=2)
+    messages = stored([""] * 3, reconsume_times=np.array([2, 15, 16]))
+    made = send_back(messages, group, max_reconsume_times=-1)
+    assert made.is_dead.tolist() == [False, False, True]
+    assert send_back(messages, group).is_dead.tolist() == [True, True, True]
+    with pytest.raises(OptionError, match=r"max_reconsume_times=-2: expected -1 .* or a number from 0"):
+        send_back(messages, GROUP, max_reconsume_times=-2)
+
+
 def test_the_first_topic_and_id_stay() -> None:
     first, later = entries(
         send_back(stored(["WAIT=true", "RETRY_TOPIC=First,ORIGIN_MESSAGE_ID=ID,REAL_QID=9"]), GROUP)

@@ -148,9 +148,14 @@ def test_how_many_files_one_round_deletes(ages: list[int], forced: bool, batch: 
 
 
 def test_no_default_deletes_files(grown: Path, tmp_path: Path) -> None:
-    for run in (lambda: clean.plan(str(grown), NOW), lambda: run_once(str(grown), ["clean"], NOW)):
-        with pytest.raises(OptionError, match=r"explicit fileReservedTime.*--broker-conf"):
+    for run in (
+        lambda: clean.plan(str(grown), NOW),
+        lambda: run_once(str(grown), ["clean"], NOW, apply=True),
+    ):
+        with pytest.raises(OptionError, match=r"explicit fileReservedTime.*--broker-conf") as caught:
             run()
+        # the turn of a service takes no argument of hours
+        assert ("file_reserved_hours" in str(caught.value)) is ("plan" in run.__code__.co_names)
     with pytest.raises(OptionError, match="fileReservedTime: expected hours, at least 0, found -1"):
         planned(grown, fileReservedTime=-1)
     file = tmp_path / "broker.conf"
@@ -507,9 +512,12 @@ def test_the_service_takes_one_round_at_every_interval(grown: Path) -> None:
 def test_run_once_cleans_if_it_is_named(grown: Path) -> None:
     files = written(grown, {0: 80})
     settings = conf(deleteWhen=";".join(map(str, range(24))), cleanFileForciblyEnable="false")
-    assert "clean" not in run_once(str(grown), None, NOW, broker_conf=settings)["service"].to_pylist()
+    assert (
+        "clean"
+        not in run_once(str(grown), None, NOW, broker_conf=settings, apply=True)["service"].to_pylist()
+    )
     assert files[0].exists()
-    (row,) = run_once(str(grown), ["clean"], NOW, broker_conf=settings).to_pylist()
+    (row,) = run_once(str(grown), ["clean"], NOW, broker_conf=settings, apply=True).to_pylist()
     assert (row["service"], row["lateMs"], row["done"] > 0) == ("clean", 8 * HOUR, True)
     assert not files[0].exists()
     assert isinstance(gate(settings, 0, 10, 10), Gate)

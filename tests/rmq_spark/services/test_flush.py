@@ -45,7 +45,7 @@ def test_a_flush_leaves_a_clean_store_and_the_checkpoint_of_the_last_message(tmp
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), options=_ASYNC)
     assert (root / "abort").exists()
-    (row,) = run_once(str(root), ["flush"], 1_700_000_200_000).to_pylist()
+    (row,) = run_once(str(root), ["flush"], 1_700_000_200_000, apply=True).to_pylist()
     assert (row["service"], row["due"], row["done"]) == ("flush", 1, 1)
     assert not (root / "abort").exists()
     assert MessageStore.open(str(root)).state is StoreState.CLEAN
@@ -54,7 +54,7 @@ def test_a_flush_leaves_a_clean_store_and_the_checkpoint_of_the_last_message(tmp
     assert last is not None
     assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (1_700_000_100_000,) * 2
     assert checkpoint.logics_physical_offset == last.last_offset
-    (row,) = run_once(str(root), ["flush"], 1_700_000_200_000).to_pylist()
+    (row,) = run_once(str(root), ["flush"], 1_700_000_200_000, apply=True).to_pylist()
     assert (row["due"], row["done"], row["nextDue"]) == (0, 0, None)
 
 
@@ -82,10 +82,10 @@ def test_a_delivery_on_a_store_with_async_flush_flushes_nothing(tmp_path: Path) 
     root = make_store(tmp_path / "store")
     append_delayed(root, delayed("T", 1, 0, 6), sync=False)
     assert abort_mark(str(root))
-    (row,) = run_once(str(root), ["schedule"], BEGIN_MS + 5_000).to_pylist()
+    (row,) = run_once(str(root), ["schedule"], BEGIN_MS + 5_000, apply=True).to_pylist()
     assert row["done"] == 6
     assert abort_mark(str(root)), "the delivered messages wait for the flush too"
-    run_once(str(root), ["schedule", "flush"], BEGIN_MS + 6_000)
+    run_once(str(root), ["schedule", "flush"], BEGIN_MS + 6_000, apply=True)
     assert abort_mark(str(root)) is None
 
 
@@ -93,10 +93,10 @@ def test_the_settings_decide_before_the_last_commit_does(tmp_path: Path) -> None
     root = make_store(tmp_path / "store")
     append_delayed(root, delayed("T", 1, 0, 6), sync=True)
     settings = BrokerConf.of({"flushDiskType": "ASYNC_FLUSH"}, "test")
-    run_once(str(root), ["schedule"], BEGIN_MS + 5_000, broker_conf=settings)
+    run_once(str(root), ["schedule"], BEGIN_MS + 5_000, broker_conf=settings, apply=True)
     assert abort_mark(str(root))
     settings = BrokerConf.of({"flushDiskType": "SYNC_FLUSH"}, "test")
-    run_once(str(root), ["schedule"], BEGIN_MS + 6_000, broker_conf=settings)
+    run_once(str(root), ["schedule"], BEGIN_MS + 6_000, broker_conf=settings, apply=True)
     assert abort_mark(str(root)) is None
 
 
@@ -108,14 +108,14 @@ def test_a_flush_goes_over_all_files_of_several_directories(tmp_path: Path) -> N
     first = min((root / "commitlog").iterdir())
     first.rename(other / first.name)
     paths = (str(root / "commitlog"), str(other))
-    run_once(str(root), ["flush"], 1_700_000_200_000, commit_log_paths=paths)
+    run_once(str(root), ["flush"], 1_700_000_200_000, commit_log_paths=paths, apply=True)
     assert Store.open(str(root), commit_log_paths=paths).state is StoreState.CLEAN
 
 
 def test_the_loop_flushes_when_it_ends(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     turns: list[object] = []
-    with Services(str(root), 0.05, only=["flush"], on_turn=turns.append):
+    with Services(str(root), 0.05, only=["flush"], on_turn=turns.append, apply=True):
         while not turns:
             time.sleep(0.01)
         append(root, numbered("T", 0, 4), options=CommitOptions(sync=False, lock_timeout=10))

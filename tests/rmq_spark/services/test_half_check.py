@@ -28,7 +28,7 @@ def test_the_places_of_lost_half_messages_are_passed(tmp_path: Path) -> None:
     root = half_store(tmp_path / "s", [f"{place:02}" for place in range(50)])
     _lose(root, 2, 45)
     (turn,) = run_once(
-        str(root), ["schedule"], BORN_MS + 5000, extra=[transaction.checker(commit)]
+        str(root), ["schedule"], BORN_MS + 5000, extra=[transaction.checker(commit)], apply=True
     ).to_pylist()[1:]
     assert turn["nextDue"].timestamp() * 1000 == BORN_MS + 6000
     assert check(root, commit, BORN_MS + MINUTE) == 7
@@ -41,7 +41,7 @@ def test_a_queue_that_ends_in_lost_half_messages_is_checked_to_its_end(tmp_path:
     _lose(root, 0, 50)
     assert check(root, commit, BORN_MS + MINUTE) == 0
     (turn,) = run_once(
-        str(root), ["schedule"], BORN_MS + MINUTE, extra=[transaction.checker(commit)]
+        str(root), ["schedule"], BORN_MS + MINUTE, extra=[transaction.checker(commit)], apply=True
     ).to_pylist()[1:]
     assert turn["nextDue"] is None
     assert checker_offsets(root)[0] == 50

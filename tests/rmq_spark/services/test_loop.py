@@ -23,7 +23,7 @@ from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.read.store import Store
 from tests.support.staged import columns_of, make_store, numbered
-from tests.support.waiting import BEGIN_MS, append, bodies, delayed
+from tests.support.waiting import BEGIN_MS, append, bodies, delayed, poisoned
 from tests.support.writes import held
 
 _ROOT = Path(__file__).resolve().parents[3]
@@ -54,7 +54,9 @@ def root(tmp_path: Path) -> Path:
 def test_a_message_is_delivered_when_the_clock_says_so(root: Path) -> None:
     append(root, delayed("T", 1, 0, 3))
     clock, turns = [BEGIN_MS], Turns()
-    with Services(str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: clock[0]):
+    with Services(
+        str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: clock[0], apply=True
+    ):
         _until(lambda: len(turns) > 1)
         assert turns.done == 0
         clock[0] += 1_000
@@ -71,7 +73,7 @@ def test_the_loop_wakes_up_when_a_message_is_due(root: Path) -> None:
         """700 ms of the delay have passed when the loop begins."""
         return BEGIN_MS + 700 + int(1000 * (time.monotonic() - began))
 
-    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=clock_ms):
+    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=clock_ms, apply=True):
         _until(lambda: turns.done)
     assert [each.done for reports in turns for each in reports] == [0, 1]
     (late,) = [each.late_ms for reports in turns for each in reports if each.done]
@@ -85,14 +87,18 @@ def test_a_long_backlog_takes_turns_without_a_pause_of_every(
     monkeypatch.setattr(schedule, "TURN_MESSAGES_MAX", 10)
     append(root, delayed("T", 1, 0, 25))
     turns = Turns()
-    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS):
+    with Services(
+        str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
+    ):
         _until(lambda: turns.done == 25)
     assert [each.done for reports in turns for each in reports] == [10, 10, 5]
 
 
 def test_a_store_that_does_not_exist_yet(tmp_path: Path) -> None:
     root, turns = tmp_path / "store", Turns()
-    with Services(str(root), 0.01, on_turn=turns.append, only=["schedule"], clock_ms=lambda: _LATER_MS):
+    with Services(
+        str(root), 0.01, on_turn=turns.append, only=["schedule"], clock_ms=lambda: _LATER_MS, apply=True
+    ):
         time.sleep(0.03)
         make_store(root)
         MessageStore.open(str(root)).append(
@@ -102,12 +108,32 @@ def test_a_store_that_does_not_exist_yet(tmp_path: Path) -> None:
         _until(lambda: turns.done)
 
 
-def test_a_foreign_store_needs_apply(golden: Callable[[str], Path]) -> None:
-    root = str(golden("retry-dlq-5.5.0"))
-    with pytest.raises(OptionError, match="rmqlog did not create this store"):
-        Services(root)
+def test_the_loop_needs_apply(root: Path, golden: Callable[[str], Path]) -> None:
+    """For every store, and for one that does not exist yet."""
+    for store in (golden("retry-dlq-5.5.0"), root, root / "none"):
+        with pytest.raises(OptionError, match=r"expected apply=True, found False. run_once\(path\) shows"):
+            Services(str(store))
     with pytest.raises(OptionError, match="every=0: expected a number of seconds above 0"):
-        Services(root, 0, apply=True)
+        Services(str(root), 0, apply=True)
+
+
+def test_a_poisoned_message_stops_its_level_only(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The messages of the other levels are delivered when they are due, not `every` seconds later."""
+    append(root, [poisoned("T", 1, 0), *delayed("T", 1, 1, 9), *delayed("T", 2, 10, 1)])
+    turns, began = Turns(), time.monotonic()
+
+    def clock_ms() -> int:
+        """Level 1 is due when the loop begins, level 2 half a second later."""
+        return BEGIN_MS + 4_500 + int(1000 * (time.monotonic() - began))
+
+    with Services(
+        str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=clock_ms, apply=True
+    ) as services:
+        _until(lambda: turns.done)
+        assert "SCHEDULE_TOPIC_XXXX-0 offset 0" in services.failing["schedule"]
+    assert bodies(root, "T") == {b"message 10 of T": 1}
+    assert [len(each.errors) for reports in turns for each in reports] == [1, 1]
+    assert caplog.text.count("service schedule: ") == 1, "the warning is logged once"
 
 
 class Broken:
@@ -135,9 +161,9 @@ def test_an_error_is_logged_and_does_not_end_the_loop(
     turns = Turns()
     with Services(
         str(root), 0.01, only=["schedule"], extra=[Broken(error)], on_turn=turns.append,
-        clock_ms=lambda: _LATER_MS,
+        clock_ms=lambda: _LATER_MS, apply=True,
     ):  # fmt: skip
-        _until(lambda: any(all(each.error is None for each in reports) for reports in turns))
+        _until(lambda: any(all(not each.errors for each in reports) for reports in turns))
     assert bodies(root, "T").total() == 1
     assert caplog.text.count("division" if isinstance(error, ZeroDivisionError) else "file at byte 7") >= 1
 
@@ -146,7 +172,7 @@ def test_an_error_of_on_turn_ends_the_loop_and_is_raised_at_the_end(root: Path) 
     def on_turn(reports: list[TurnReport]) -> None:
         raise LookupError("on_turn")
 
-    services = Services(str(root), 0.01, only=["schedule"], on_turn=on_turn)
+    services = Services(str(root), 0.01, only=["schedule"], on_turn=on_turn, apply=True)
     with pytest.raises(LookupError, match="on_turn"), services:
         _until(lambda: not services._thread.is_alive())
 
@@ -169,7 +195,12 @@ def test_the_end_waits_for_the_turn_that_is_under_way(root: Path) -> None:
     append(root, delayed("T", 1, 0, 5))
     slow, turns = Slow(), Turns()
     services = Services(
-        str(root), only=["schedule"], extra=[slow], on_turn=turns.append, clock_ms=lambda: _LATER_MS
+        str(root),
+        only=["schedule"],
+        extra=[slow],
+        on_turn=turns.append,
+        clock_ms=lambda: _LATER_MS,
+        apply=True,
     )
     with services:
         assert slow.begun.wait(_ENOUGH_SECONDS)
@@ -190,7 +221,9 @@ def test_a_writer_and_a_loop_with_a_backlog_both_get_the_lock(
     turns = Turns()
     options = CommitOptions(sync=False, lock_timeout=_ENOUGH_SECONDS, clock=lambda: BEGIN_MS)
     seen = []
-    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS):
+    with Services(
+        str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
+    ):
         for i in range(4):
             MessageStore.open(str(root)).append(
                 columns_of(numbered("other", i, 1, queues=1)), options=options
@@ -201,7 +234,7 @@ def test_a_writer_and_a_loop_with_a_backlog_both_get_the_lock(
     assert seen[-1] < 1_000, "the writer waited for the whole backlog"
     assert len(turns) >= 4
     assert bodies(root, "other").total() == 4
-    run_once(str(root), ["schedule"], _LATER_MS)
+    run_once(str(root), ["schedule"], _LATER_MS, apply=True)
     assert bodies(root, "T").total() == turns.done + 5
     assert max(bodies(root, "T").values()) == 1
 
@@ -209,7 +242,9 @@ def test_a_writer_and_a_loop_with_a_backlog_both_get_the_lock(
 def test_the_loop_waits_for_a_broker_and_warns_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(root, delayed("T", 1, 0, 2))
     turns = Turns()
-    services = Services(str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS)
+    services = Services(
+        str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
+    )
     with ExitStack() as stack:
         with held(root):
             stack.enter_context(services)
@@ -225,7 +260,7 @@ import sys, threading
 from rmq_spark.services import Services, schedule
 
 schedule.TURN_MESSAGES_MAX = 7
-with Services(sys.argv[1], only=["schedule"], clock_ms=lambda: int(sys.argv[2]),
+with Services(sys.argv[1], only=["schedule"], clock_ms=lambda: int(sys.argv[2]), apply=True,
               on_turn=lambda reports: print("turn", flush=True)):
     threading.Event().wait()
 """
@@ -248,7 +283,7 @@ def test_a_signal_that_ends_the_process_leaves_nothing_half_done(root: Path) -> 
         seen = bodies(root, "T")
         assert max(seen.values(), default=1) == 1
     assert 0 < seen.total() < 600
-    run_once(str(root), ["schedule"], _LATER_MS)
+    run_once(str(root), ["schedule"], _LATER_MS, apply=True)
     assert set(bodies(root, "T").values()) == {1}
     assert bodies(root, "T").total() == 600
     assert MessageStore.open(str(root)).diagnose() == []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pathlib
+import re
 import shutil
 from typing import Any
 
@@ -103,8 +104,8 @@ def test_the_whole_life_of_a_message_that_always_fails(root: str) -> None:
         (waiting,) = MessageStore.open(root).view("delayed").to_pylist()
         due = round(waiting["dueTimestamp"].timestamp() * 1000)
         waited.append((due - now) // 1000)
-        assert run_once(root, ["schedule"], due - 1)["done"].to_pylist() == [0]
-        assert run_once(root, ["schedule"], due)["done"].to_pylist() == [1]
+        assert run_once(root, ["schedule"], due - 1, apply=True)["done"].to_pylist() == [0]
+        assert run_once(root, ["schedule"], due, apply=True)["done"].to_pylist() == [1]
         place, now = ("%RETRY%CG_new", 0, len(waited) - 1), due
     minutes = [60 * minute for minute in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30, 60, 120)]
     assert waited == [10, 30, *minutes]
@@ -113,6 +114,16 @@ def test_the_whole_life_of_a_message_that_always_fails(root: str) -> None:
     retries = rows(root, "%RETRY%CG_new")
     assert [row["reconsumeTimes"] for row in retries] == list(range(1, 17))
     assert len({dict(row["properties"])["ORIGIN_MESSAGE_ID"] for row in [dead, *retries]}) == 1
+
+
+def test_minus_one_is_the_default_of_a_concurrent_consumer(root: str) -> None:
+    """16 retries, whatever the group's retryMaxTimes (DefaultMQPushConsumerImpl.getMaxReconsumeTimes)."""
+    group_config(root, "CG_fail", retryMaxTimes=1, retryQueueNums=1)
+    retried = ("%RETRY%CG_fail", 0, 5)
+    result = retry.send_back(root, "CG_fail", [retried, ("Jobs", 0, 0)], max_reconsume_times=-1)
+    assert (result.retried, result.dead_letters) == (2, 0)
+    with pytest.raises(OptionError, match="max_reconsume_times=-2: expected -1"):
+        retry.send_back(root, "CG_fail", [retried], max_reconsume_times=-2)
 
 
 def test_a_dead_letter_topic_is_created_with_one_queue(root: str) -> None:
@@ -197,6 +208,12 @@ def test_no_place_is_no_work_but_a_committed_key(root: str) -> None:
     assert not retry.send_back(root, "CG_new", [("Jobs", 0, 0)], key=("fix", 1)).committed
 
 
+def test_a_disk_that_is_too_full_is_refused(root: str) -> None:
+    with pytest.raises(StoreWriteError, match="above the limit of 0 % for writes"):
+        retry.send_back(root, "CG_new", [("Jobs", 0, 0)], disk_limit=0)
+    assert retry.send_back(root, "CG_new", [("Jobs", 0, 0)], disk_limit=100).retried == 1
+
+
 def test_a_store_in_use_is_refused(root: str) -> None:
     with StoreLock(root), pytest.raises(RuntimeError, match="one writer at a time"):
         retry.send_back(root, "CG_new", [("Jobs", 0, 0)], lock_timeout=0)
@@ -263,6 +280,64 @@ def test_a_crash_before_the_state_file_repeats_nothing(root: str) -> None:
     assert retry.resend(root, "CG_fail").due == 10
     assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(10, 10)
     assert len(resent_rows(root)) == 20
+
+
+def _other_messages(path: pathlib.Path) -> None:
+    """Gives each message another UNIQ_KEY of the same length: the log of another store of the same sizes."""
+    for file in sorted(path.glob("commitlog/*")):
+        data = file.read_bytes()
+        for key in set(re.findall(rb"UNIQ_KEY\x01([0-9A-F]{32})", data)):
+            data = data.replace(key, key[::-1])
+        file.write_bytes(data)
+
+
+def test_another_dead_letter_at_the_place_of_a_resent_one_is_resent(
+    root: str, tmp_path: pathlib.Path
+) -> None:
+    """A backup was restored: `.rmqlog` stayed, and the log has other messages at the same offsets."""
+    retry.resend(root, "CG_fail", where=retry.Where(limit=3)).apply()
+    backup = goldens.unpack(GOLDEN, tmp_path / "backup")
+    _other_messages(backup)
+    for name in ("commitlog", "consumequeue", "index", "config", "checkpoint"):
+        shutil.rmtree(path) if (path := pathlib.Path(root, name)).is_dir() else path.unlink()
+        (backup / name).rename(path)
+    plan = retry.resend(root, "CG_fail")
+    assert [row["resent"] for row in plan.table().to_pylist()] == [False] * 20
+    assert plan.due == 20
+
+
+def test_a_dead_letter_without_unique_key_is_resent_once(root: str) -> None:
+    """Its id is the offset message id; after a crash before the state file it is read from the copy."""
+    state = pathlib.Path(root, ".rmqlog", "resent.json")
+    dead = MessageColumns(
+        topic="%DLQ%CG_fail",
+        body=pa.array([b"no key"], pa.binary()),
+        properties=pa.array([b"KEYS\x01none\x02RETRY_TOPIC\x01Jobs\x02"], pa.binary()),
+        queue_id=np.zeros(1, np.int64),
+    )
+    MessageStore.open(root).append(dead)
+    for count in (1, 0):
+        plan = retry.resend(root, "CG_fail", where=retry.Where(keys=("none",)))
+        assert plan.apply().resent == count
+    state.unlink()
+    assert retry.resend(root, "CG_fail", where=retry.Where(keys=("none",))).apply().resent == 0
+    (entry,) = json.loads(state.read_text())["groups"]["CG_fail"]["messages"].values()
+    assert entry == plan.rows[0]["msgId"]
+
+
+def test_an_entry_of_an_older_version_stands_for_any_dead_letter_at_its_place(root: str) -> None:
+    """It has no message id. What is resent from now on is bound to its id."""
+    retry.resend(root, "CG_fail", where=retry.Where(limit=3)).apply()
+    state = pathlib.Path(root, ".rmqlog", "resent.json")
+    group = json.loads(state.read_text())["groups"]["CG_fail"]
+    offsets = [int(offset) for offset in group["messages"]]
+    old = {"version": 1, "groups": {"CG_fail": {"turns": group["turns"], "physicalOffsets": offsets}}}
+    state.write_text(json.dumps(old))
+    assert retry.resend(root, "CG_fail").apply() == retry.ResendResult(17, 3)
+    messages = json.loads(state.read_text())["groups"]["CG_fail"]["messages"]
+    assert {int(offset) for offset, msg_id in messages.items() if msg_id is None} == {*offsets}
+    assert len(messages) == 20
+    assert retry.resend(root, "CG_fail").due == 0
 
 
 def test_a_recovered_copy_knows_what_was_resent(root: str, tmp_path: pathlib.Path) -> None:

@@ -43,7 +43,7 @@ def killed(root: Path, count: int) -> None:
 
 
 def turn(root: Path, now_ms: int) -> dict[str, Any]:
-    (row,) = run_once(str(root), ["revive"], now_ms).to_pylist()
+    (row,) = run_once(str(root), ["revive"], now_ms, apply=True).to_pylist()
     return {name: row[name] for name in ("due", "done", "lateMs")}
 
 
@@ -90,7 +90,9 @@ def test_a_damaged_log_keeps_no_other_from_its_turn(root: Path) -> None:
 def test_the_loop_revives_when_the_time_has_come(root: Path) -> None:
     clock = iter(range(NOW_MS + 59_800, NOW_MS + 90_000, 20))
     turns: list[Any] = []
-    services = Services(str(root), 0.05, only=["revive"], on_turn=turns.append, clock_ms=lambda: next(clock))
+    services = Services(
+        str(root), 0.05, only=["revive"], on_turn=turns.append, clock_ms=lambda: next(clock), apply=True
+    )
     with services:
         deadline = time.monotonic() + 10
         while bodies(root, RETRY).total() < 5 and time.monotonic() < deadline:

@@ -73,22 +73,22 @@ def test_delivers_the_bytes_that_a_broker_delivered(
     ]
     assert {m.store_timestamp for m in ours} == {now_ms}
     assert read_delay_offsets(str(root)) == done | {level: 0 for level, offset in done.items() if not offset}
-    again = run_once(str(root), ["schedule"], now_ms).to_pylist()[0]
+    again = run_once(str(root), ["schedule"], now_ms, apply=True).to_pylist()[0]
     assert (again["due"], again["done"], again["lateMs"]) == (0, 0, None)
 
 
 def test_a_message_is_delivered_when_its_level_has_passed_and_not_before(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, delayed("T", 3, 0, 2) + delayed("T", 5, 2, 1))
-    early = run_once(str(root), ["schedule"], BEGIN_MS + 9_999).to_pylist()[0]
+    early = run_once(str(root), ["schedule"], BEGIN_MS + 9_999, apply=True).to_pylist()[0]
     assert (early["due"], early["nextDue"].timestamp() * 1000) == (0, BEGIN_MS + 10_000)
     assert not (root / "config" / "delayOffset.json").exists()
 
-    due = run_once(str(root), ["schedule"], BEGIN_MS + 10_250).to_pylist()[0]
+    due = run_once(str(root), ["schedule"], BEGIN_MS + 10_250, apply=True).to_pylist()[0]
     assert (due["done"], due["lateMs"]) == (2, 250)
     assert due["nextDue"].timestamp() * 1000 == BEGIN_MS + _MINUTE_MS
     assert read_delay_offsets(str(root)) == {3: 2, 5: 0}
-    assert run_once(str(root), ["schedule"], BEGIN_MS + _MINUTE_MS).to_pylist()[0]["done"] == 1
+    assert run_once(str(root), ["schedule"], BEGIN_MS + _MINUTE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(3)}
 
 
@@ -96,13 +96,13 @@ def test_the_state_file_counts_unless_the_last_turn_began_there(tmp_path: Path) 
     root = make_store(tmp_path / "store")
     append(root, delayed("T", 1, 0, 4))
     path = root / "config" / "delayOffset.json"
-    run_once(str(root), ["schedule"], _FUTURE_MS)
+    run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     path.unlink()  # as if the process had died after the commit
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 0
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 0
     assert read_delay_offsets(str(root)) == {1: 4}
 
     path.write_text('{"offsetTable":{1:2}}')  # a person wants the last two again
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 2
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 2
     assert sorted(bodies(root, "T").values()) == [1, 1, 2, 2]
 
 
@@ -111,10 +111,10 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(tmp_path: Path) -> 
     append(root, delayed("T", 1, 0, 3))
     path = root / "config" / "delayOffset.json"
     path.write_text('{"offsetTable":{1:50}}')
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 0
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 0
     assert read_delay_offsets(str(root)) == {1: 3}
     append(root, delayed("T", 1, 3, 1))
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
 
 def test_messages_that_retention_deleted_are_left_out(
@@ -126,7 +126,7 @@ def test_messages_that_retention_deleted_are_left_out(
     append(root, delayed("T", 1, 1, 1))
     (root / "commitlog" / f"{0:020}").unlink()
     with caplog.at_level("WARNING"):
-        assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
+        assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert bodies(root, "T") == {b"message 1 of T": 1}
     assert read_delay_offsets(str(root)) == {1: 2}
 
@@ -134,7 +134,7 @@ def test_messages_that_retention_deleted_are_left_out(
 def test_a_message_for_the_topic_of_half_messages_is_discarded(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, delayed(HALF_TOPIC, 1, 0, 1) + delayed("T", 1, 1, 1))
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert not bodies(root, HALF_TOPIC)
     assert bodies(root, "T") == {b"message 1 of T": 1}
     assert read_delay_offsets(str(root)) == {1: 2}
@@ -158,7 +158,7 @@ def test_a_message_that_cannot_be_delivered_stops_its_level_only(tmp_path: Path,
         path.write_bytes(data.replace(b"message 1 of T", b"massage 1 of T", 1))
     for _ in range(2):
         with pytest.raises(CorruptStoreError, match=r"commitlog/0+ at byte|SCHEDULE_TOPIC_XXXX-0 offset 1"):
-            run_once(str(root), ["schedule"], _FUTURE_MS)
+            run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 3 of T": 1}
     assert read_delay_offsets(str(root)) == {1: 1, 2: 1}
     assert not (tmp_path / "T").exists()
@@ -170,7 +170,7 @@ def test_levels_share_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     append(root, delayed("A", 1, 0, 30) + delayed("B", 2, 30, 3))
     dones, nexts = [], []
     for _ in range(7):
-        report = run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]
+        report = run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]
         dones.append(report["done"])
         nexts.append(report["nextDue"] is not None)
     assert dones == [8, 10, 10, 5, 0, 0, 0]
@@ -184,9 +184,9 @@ def test_a_turn_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     append(root, messages)
     size = len(oracle.encode_message(messages[0]))
     monkeypatch.setattr(schedule, "TURN_BYTES_MAX", 5 * size - 1)
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 4
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 4
     monkeypatch.setattr(schedule, "TURN_BYTES_MAX", 1)
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
 
 def test_shorter_levels_count_at_once(tmp_path: Path) -> None:
@@ -194,17 +194,17 @@ def test_shorter_levels_count_at_once(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, delayed("T", 18, 0, 1))
     conf = BrokerConf(message_delay_levels_ms=(1000,) * 18)
-    report = run_once(str(root), ["schedule"], BEGIN_MS, broker_conf=conf).to_pylist()[0]
+    report = run_once(str(root), ["schedule"], BEGIN_MS, broker_conf=conf, apply=True).to_pylist()[0]
     assert (report["done"], report["lateMs"]) == (1, 0)
 
 
 def test_lost_queues_are_an_error(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, delayed("T", 1, 0, 2) + numbered("other", 0, 1))
-    run_once(str(root), ["schedule"], _FUTURE_MS)
+    run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     shutil.rmtree(root / "consumequeue" / SCHEDULE_TOPIC)
     with pytest.raises(CorruptStoreError, match="run rmqlog recover"):
-        run_once(str(root), ["schedule"], _FUTURE_MS)
+        run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
 
 
 def test_the_plan_lists_the_due_messages_and_writes_nothing(
@@ -230,16 +230,16 @@ def test_a_message_for_a_topic_that_is_not_written_to_stops_its_level_there(tmp_
     append(root, messages + delayed("T", 2, 20, 1))
     for _ in range(6):
         with contextlib.suppress(UnsupportedFormatError):
-            run_once(str(root), ["schedule"], _FUTURE_MS)
+            run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     with pytest.raises(
         UnsupportedFormatError, match=r"SCHEDULE_TOPIC_XXXX-0 offset 13: .*light queue.*to 14"
     ):
-        run_once(str(root), ["schedule"], _FUTURE_MS)
+        run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(13), 20)}
     assert read_delay_offsets(str(root)) == {1: 13, 2: 1}
 
     (root / "config" / "delayOffset.json").write_text('{"offsetTable":{1:14,2:1}}')  # a person skips it
-    run_once(str(root), ["schedule"], _FUTURE_MS)
+    run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     assert bodies(root, "T").total() == 20
     assert max(bodies(root, "T").values()) == 1
 
@@ -252,7 +252,7 @@ def test_a_message_above_the_size_of_today_is_delivered(tmp_path: Path) -> None:
     columns = columns_of([replace(message, body=bytes(5 << 20))])
     stage_columns(writer, columns, message_size_max=8 << 20)
     commit(str(root), [writer.close()], options=CommitOptions(clock=lambda: BEGIN_MS))
-    assert run_once(str(root), ["schedule"], _FUTURE_MS).to_pylist()[0]["done"] == 1
+    assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
 
 def test_levels_of_the_stores_own_settings(tmp_path: Path) -> None:
@@ -260,9 +260,9 @@ def test_levels_of_the_stores_own_settings(tmp_path: Path) -> None:
     (root / ".rmqlog").mkdir(exist_ok=True)
     (root / ".rmqlog" / "broker.conf").write_text("messageDelayLevel=2s 7m\n")
     append(root, delayed("T", 2, 0, 1))
-    early = run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS - 1).to_pylist()[0]
+    early = run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS - 1, apply=True).to_pylist()[0]
     assert (early["due"], early["nextDue"].timestamp() * 1000) == (0, BEGIN_MS + 7 * _MINUTE_MS)
-    assert run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS)["done"].to_pylist() == [1]
+    assert run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS, apply=True)["done"].to_pylist() == [1]
 
 
 def test_a_broker_with_extended_queue_entries(tmp_path: Path) -> None:
@@ -273,5 +273,5 @@ def test_a_broker_with_extended_queue_entries(tmp_path: Path) -> None:
     data = bytearray(path.read_bytes())
     data[12:20] = (-(2**31) - 1 - 40).to_bytes(8, "big", signed=True)
     path.write_bytes(data)
-    assert run_once(str(root), ["schedule"], BEGIN_MS + 9_999)["due"].to_pylist() == [0]
-    assert run_once(str(root), ["schedule"], BEGIN_MS + 10_000)["done"].to_pylist() == [1]
+    assert run_once(str(root), ["schedule"], BEGIN_MS + 9_999, apply=True)["due"].to_pylist() == [0]
+    assert run_once(str(root), ["schedule"], BEGIN_MS + 10_000, apply=True)["done"].to_pylist() == [1]

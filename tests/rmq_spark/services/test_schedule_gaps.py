@@ -25,12 +25,12 @@ def test_a_level_goes_on_behind_a_message_that_a_salvage_gave_up(tmp_path: Path)
         file.seek(at)
         file.write(b"X" * 9)
     with pytest.raises(CorruptStoreError):
-        run_once(str(root), ["schedule"], BEGIN_MS + 100_000)
+        run_once(str(root), ["schedule"], BEGIN_MS + 100_000, apply=True)
     assert read_delay_offsets(str(root)) == {1: 3, 2: 2}
     copy = tmp_path / "copy"
     recover(str(root), into=str(copy), salvage=True).apply()
     for seconds in (200, 201):
-        run_once(str(copy), ["schedule"], BEGIN_MS + seconds * 1000)
+        run_once(str(copy), ["schedule"], BEGIN_MS + seconds * 1000, apply=True)
     expected = [f"message {i} of T".encode() for i in range(12) if i != 3]
     assert sorted(bodies(copy, "T").elements()) == sorted(expected)
     assert read_delay_offsets(str(copy)) == {1: 10, 2: 2}
@@ -42,7 +42,7 @@ def test_messages_of_a_level_that_the_setting_lacks_are_an_error(tmp_path: Path)
     append(root, [*delayed("T", 1, 0, 2), *delayed("T", 3, 2, 3)], sync=True)
     conf = BrokerConf(message_delay_levels_ms=(1000, 2000))
     with pytest.raises(OptionError, match="has 2 levels, and 3 messages wait at level 3"):
-        run_once(str(root), ["schedule"], BEGIN_MS + 100_000, broker_conf=conf)
+        run_once(str(root), ["schedule"], BEGIN_MS + 100_000, broker_conf=conf, apply=True)
     assert sum(bodies(root, "T").values()) == 2
-    run_once(str(root), ["schedule"], BEGIN_MS + 100_000)
+    run_once(str(root), ["schedule"], BEGIN_MS + 100_000, apply=True)
     assert sum(bodies(root, "T").values()) == 5

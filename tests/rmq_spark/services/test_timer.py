@@ -313,7 +313,7 @@ def test_a_wheel_that_lags_is_revised_from_the_log(tmp_path: Path) -> None:
     log = (root / "timerlog" / f"{0:020}").read_bytes()
     (root / "timerwheel").write_bytes(wheel)
     (root / "config" / "timercheck").write_bytes(check)
-    report = run_once(str(root), ["timer"], BEGIN_MS).to_pylist()[0]
+    report = run_once(str(root), ["timer"], BEGIN_MS, apply=True).to_pylist()[0]
     assert (report["due"], report["done"]) == (0, 0)
     assert (root / "timerlog" / f"{0:020}").read_bytes() == log, "no message is put into the log twice"
     _all_delivered_once(root)

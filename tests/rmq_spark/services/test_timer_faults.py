@@ -11,12 +11,15 @@ import pytest
 
 from rmq_spark.services import run_once, timer
 from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import commit
 from store_format.commit.prepare_store import CommitOptions
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import read_timer_check
 from store_format.names import TIMER_TOPIC
-from tests.support.staged import columns_of, make_store, messages_of
+from tests.support import oracle
+from tests.support.staged import columns_of, make_store, messages_of, numbered, stage
 from tests.support.waiting import BEGIN_MS, append, bodies, timed
 
 CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
@@ -127,3 +130,22 @@ def test_a_clock_behind_the_time_of_the_timer_is_told(
     assert _turn(root, BEGIN_MS + 10_000)["done"] == 0
     assert f"delivered up to {BEGIN_MS + 60_000} (ms), 50000 ms ahead of the clock" in caplog.text
     assert _turn(root, BEGIN_MS + 62_000)["done"] == 2
+
+
+def test_a_message_without_room_for_its_crc_does_not_stop_others(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its properties fit into 32,767 bytes; with the CRC property, which the log now has, they do not."""
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 17, 20 * 20, 50, 200))
+    (short,) = timed("T", BEGIN_MS + 5_000, 1, 1, {"padding": "x"})
+    added = len("TIMER_ENQUEUE_MS TIMER_DEQUEUE_MS ") + 2 * (len(str(BEGIN_MS)) + 1)
+    room = 2**15 - 1 - 10 - added - len(short.properties_bytes)
+    append(root, timed("T", BEGIN_MS + 5_000, 1, 1, {"padding": "x" * room}))
+    with_crc = [oracle.with_crc_property(each) for each in numbered("T", 100, 1)]
+    options = CommitOptions(clock=lambda: BEGIN_MS, new_topics={"T": 4})
+    commit(str(root), [stage(root, with_crc, crc_property=True)], options=options)
+    append(root, [*timed("T", BEGIN_MS + 5_000, 0, 1), *timed("T", BEGIN_MS + 5_000, 2, 1)])
+    assert _turn(root, BEGIN_MS + 60_000)["done"] == 2
+    assert "is not delivered: topic T: properties of 32776 bytes" in caplog.text
+    assert bodies(root, "T").keys() >= {f"message {i} of T".encode() for i in (0, 2)}
+    assert _turn(root, BEGIN_MS + 70_000)["done"] == 0

@@ -128,7 +128,7 @@ class Week:
             CleanService(disk_percent=lambda path: 10),
         ]  # fmt: skip
         reports = take_turn(str(self.root), services, Now(now_ms, _CONF))
-        assert [each.error for each in reports] == [None] * len(services)
+        assert [each.errors for each in reports] == [()] * len(services)
 
     def touch(self, now_ms: int) -> None:
         """Files that were written in this hour are of this hour."""

@@ -106,7 +106,8 @@ class Query:
 
     @property
     def end(self) -> dict[str, Any]:
-        return self.log[-1][1]
+        """The offset that Spark stored, without the places of the messages."""
+        return {name: value for name, value in self.log[-1][1].items() if name != "$at"}
 
     def member(self) -> Any:
         """Any: what is inside of it."""

@@ -5,10 +5,6 @@ each batch once whatever dies.
 from __future__ import annotations
 
 import shutil
-import signal
-import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pyarrow as pa
@@ -17,12 +13,15 @@ import pytest
 from rmq_spark.write.stage_and_commit import abort_write, stage_rows
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.errors import IllegalMessageError, OptionError, StoreInUseError
+from store_format.errors import IllegalMessageError, OptionError, StoreInUseError, StoreNotFoundError
 from store_format.files.status import disk_usage
 from store_format.java.hashes import java_hash
 from store_format.metadata.read import read_topics
+from tests.support.failing_writer import Failure, install
+from tests.support.fork_server import ForkServer
+from tests.support.kills import killed_stores
 from tests.support.staged import make_store
-from tests.support.writes import ROOT, bodies, held, numbered_rows, target_of, write
+from tests.support.writes import bodies, held, numbered_rows, target_of, write
 
 _NAMES = ("broker-a", "broker-b")
 
@@ -201,6 +200,31 @@ def test_a_store_on_a_full_disk_is_passed_over(cluster: Path) -> None:
         shutil.rmtree(away, ignore_errors=True)
 
 
+@pytest.mark.process
+def test_a_batch_is_not_written_again_by_the_store_that_was_left_out(cluster: Path) -> None:
+    """The store that has the batch is missing when the job runs again: nobody there could know."""
+    rows = numbered_rows(0, 20)
+    with held(cluster / "broker-a"):
+        write(cluster, rows, key=("q", 1))
+    away = (cluster / "broker-b").rename(cluster.parent / "away")
+    with pytest.raises(StoreNotFoundError, match=r"batch 1 of q: expected the store .*broker-b with the id"):
+        write(cluster, rows, key=("q", 1))
+    away.rename(cluster / "broker-b")
+    write(cluster, rows, key=("q", 1))
+    assert bodies(*_stores(cluster)) == _once(range(20))
+
+
+@pytest.mark.process
+def test_ignore_missing_stores_writes_the_batch_without_them(cluster: Path) -> None:
+    write(cluster, numbered_rows(0, 20), key=("q", 1))
+    (cluster / "broker-b").rename(cluster.parent / "away")
+    with pytest.raises(StoreNotFoundError, match="ignoreMissingStores=true"):
+        write(cluster, numbered_rows(20, 40), key=("q", 2))
+    write(cluster, numbered_rows(20, 40), key=("q", 2), ignoreMissingStores="true")
+    write(cluster, numbered_rows(40, 50), key=("q", 3))
+    assert bodies(cluster / "broker-a").keys() >= set(range(20, 50))
+
+
 # ---- failures ----------------------------------------------------------------------------------------------
 
 
@@ -215,29 +239,13 @@ def test_what_was_staged_in_all_stores_is_removed_when_the_write_is_given_up(clu
     assert not any(any((store / ".rmqlog" / "staging").iterdir()) for store in _stores(cluster))
 
 
-_CHILD = """
-import sys
-from pathlib import Path
-from tests.support.failing_writer import Failure, install
-from tests.support.writes import numbered_rows, write
-failure = Failure("torn", int(sys.argv[2]))
-install(failure)
-write(Path(sys.argv[1]), numbered_rows(1000, 1030), numbered_rows(1030, 1060), key=("q", 1))
-print(failure.count)
-"""
+def _write_killed(cluster: Path, failure: Failure) -> None:
+    install(failure)
+    write(cluster, numbered_rows(1000, 1030), numbered_rows(1030, 1060), key=("q", 1))
 
 
-def _run(cluster: Path, at: int) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", _CHILD, str(cluster), str(at)]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-
-
-def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
-    """Killed at that change, run again, followed by another batch: with both stores, or with one in use when
-    it runs again.
-    """
-    killed = _run(cluster, at)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+def _check_killed(cluster: Path, closed: str | None) -> None:
+    """Runs a killed write again, with both stores or with one in use, and another batch."""
     assert bodies(*_stores(cluster)).keys() >= set(range(40))
     if closed:
         with held(cluster / closed, kind="writer"):
@@ -253,6 +261,7 @@ def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
             "broker.conf",
             "ledger.json",
             "doorbell",
+            "id",
             "staging",
         }
         assert not (store / "abort").exists()
@@ -263,24 +272,12 @@ def _check_killed_at(cluster: Path, at: int, closed: str | None) -> None:
 
 
 @pytest.mark.slow
-def test_killed_at_some_changes(cluster: Path, tmp_path: Path) -> None:
+@pytest.mark.timeout(600)
+def test_killed_at_many_changes(cluster: Path, tmp_path: Path, forks: ForkServer, whole: bool) -> None:
     write(cluster, numbered_rows(0, 40), key=("q", 0))
-    changes = int(_run(shutil.copytree(cluster, tmp_path / "whole"), 0).stdout)
-    for i, at in enumerate(range(1, changes, changes // 9)):
-        _check_killed_at(shutil.copytree(cluster, tmp_path / str(at)), at, (None, *_NAMES)[i % 3])
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_killed_at_many_changes(cluster: Path, tmp_path: Path, whole: bool) -> None:
-    write(cluster, numbered_rows(0, 40), key=("q", 0))
-    changes = int(_run(shutil.copytree(cluster, tmp_path / "whole"), 0).stdout)
-    assert changes >= 100
-
-    def kill(at: int) -> None:
-        root = shutil.copytree(cluster, tmp_path / str(at))
-        _check_killed_at(root, at, (None, "broker-a", None, "broker-b")[at % 4])
-        shutil.rmtree(root)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(kill, range(1, changes + 1, 1 if whole else 5)))
+    kills = 0
+    every = 1 if whole else 3
+    for at, root in killed_stores(forks, cluster, tmp_path, "torn", _write_killed, every=every):
+        _check_killed(root, {1: "broker-a", 5: "broker-b"}.get(at % 8))
+        kills += 1
+    assert kills >= 100 // every

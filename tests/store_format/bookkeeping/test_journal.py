@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from store_format.bookkeeping.identity import LogPlace, Member
 from store_format.bookkeeping.journal import (
     Journal,
     abort_mark,
@@ -33,7 +32,9 @@ from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.updates import IndexBatch
 from store_format.index.write import IndexFiles, last_index_file, rewind_index
-from tests.support import failing_writer
+from tests.support.failing_writer import write
+from tests.support.fork_server import ForkServer
+from tests.support.kills import kill_at
 from tests.support.staged import append, make_store, numbered
 
 _FILES = FileWrites(sync=False)
@@ -58,8 +59,8 @@ _JOURNAL = Journal(
     ("20231114221320123", "00" * 40),
     1_700_000_000_000,
     3600,
-    ("/somewhere/commitlog",),
-    ("/a", "/b"),
+    (LogPlace("commitlog"), LogPlace("/somewhere/commitlog", "1a")),
+    (Member("a", "2b"), Member("b", "3c")),
     False,
 )
 _ENTRY = LedgerEntry(5, "id1", 0, 100, 40, 60, 99)
@@ -80,7 +81,18 @@ def test_a_journal_comes_back_as_it_was(root: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "data", [b"", b"{", b"[]", b"null", b'{"version":2}', b'{"version":1}', b"[" * 100_000, b"\xff\xfe"]
+    "data",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"version":2}',
+        b'{"version":3}',
+        b'{"version":1}',
+        b"[" * 100_000,
+        b"\xff\xfe",
+    ],
 )
 @pytest.mark.parametrize("name", ["journal.json", "ledger.json", "store.json"])
 def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
@@ -184,15 +196,14 @@ def test_an_index_that_was_not_there_is_gone(root: str) -> None:
 
 @pytest.mark.process
 @pytest.mark.parametrize("at", range(20, 120, 20))
-def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, at: int) -> None:
+def test_a_commit_that_ends_while_its_state_is_read(tmp_path: Path, forks: ForkServer, at: int) -> None:
     """Else a reader that began before the commit, and saw a part of it, would find the same state behind its
     look as before it.
     """
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 40), key=("q", 0))
     before = read_commit_state(str(root))
-    command = failing_writer.command(root, 40, 450, "kill", at)
-    assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode == -signal.SIGKILL
+    kill_at(forks, root, "kill", at, write, 40, 450)
     assert read_commit_state(str(root)) != before
     for name in ("/journal.json", "/abort"):
         copy = Path(shutil.copytree(root, tmp_path / name.strip("/")))

@@ -6,29 +6,29 @@ from __future__ import annotations
 
 import os
 import shutil
-import signal
-import subprocess
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from store_format import kernels
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.commit.append import commit, recover
 from store_format.commit.prepare_store import CommitOptions, is_sync
 from store_format.errors import StoreError
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.checkpoint import read_checkpoint
 from store_format.store import MessageStore
-from tests.support import failing_writer
-from tests.support.failing_writer import Failure, cut_small, install
+from tests.support.failing_writer import Failure, cut_small, install, write
+from tests.support.fork_server import ForkServer
+from tests.support.kills import kill_at, killed_stores
 from tests.support.oracle import build_index_files
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 
-_ROOT = Path(__file__).resolve().parents[3]
 # messages before, and in the batch: it fills queue files, index files and the log's second file
 _FIRST, _BATCH = 40, 150
+_WRITTEN = 1_700_000_200_000  # the store time of the batch
 _OPTIONS = CommitOptions(clock=lambda: 1_700_000_300_000)
 
 
@@ -80,33 +80,30 @@ def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def _run(root: Path, what: str, at: int, *more: str) -> subprocess.CompletedProcess[str]:
-    command = failing_writer.command(root, _FIRST, _BATCH, what, at, *more)
-    return subprocess.run(command, cwd=_ROOT, capture_output=True, text=True, check=False)
+@pytest.mark.process
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", ["kill", "torn"])
+@pytest.mark.parametrize(
+    "mode", ["sync", *[pytest.param(mode, marks=pytest.mark.slow) for mode in ("async", "sync beside")]]
+)
+def test_killed_at_each_change(before: Path, tmp_path: Path, forks: ForkServer, what: str, mode: str) -> None:
+    _check_each_kill(before, tmp_path, forks, what, mode)
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(1400)
-@pytest.mark.parametrize("what", [pytest.param("kill", marks=pytest.mark.whole), "torn"])
-@pytest.mark.parametrize("mode", ["sync", "async", "sync beside", "sync beside kernels"])
-def test_killed_at_many_changes(before: Path, tmp_path: Path, what: str, mode: str, whole: bool) -> None:
-    copy = shutil.copytree(before, tmp_path / "whole")
-    counted = _run(copy, what, 0, *mode.split())
-    assert counted.returncode == 0, counted.stderr
-    changes = int(counted.stdout)
-    assert changes >= (25 if mode == "async" else 50)
-    step = 17 if "kernels" in mode else 4 if "beside" in mode else 3
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", ["kill", "torn"])
+def test_killed_at_each_change_with_kernels(before: Path, tmp_path: Path, what: str) -> None:
+    with ForkServer(kernels.load) as forks:
+        _check_each_kill(before, tmp_path, forks, what, "sync beside kernels")
 
-    def kill(at: int) -> str | None:
-        root = shutil.copytree(before, tmp_path / f"{what}-{at}")
-        done = _run(root, what, at, *mode.split())
-        assert done.returncode == -signal.SIGKILL, done.stderr
+
+def _check_each_kill(before: Path, tmp_path: Path, forks: ForkServer, what: str, mode: str) -> None:
+    kills = 0
+    for _, root in killed_stores(forks, before, tmp_path, what, write, _FIRST, _BATCH, 1, mode):
         _check_killed(root)
-        shutil.rmtree(root)
-        return None
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(kill, range(1, changes + 1, 1 if whole else step)))
+        kills += 1
+    assert kills >= (25 if mode == "async" else 50)
 
 
 def _check_killed(root: Path) -> None:
@@ -119,33 +116,45 @@ def _check_killed(root: Path) -> None:
     _check_whole(root, _FIRST + _BATCH + 7)
 
 
-@pytest.mark.process
-def test_killed_at_some_changes(before: Path, tmp_path: Path) -> None:
-    """A quick look at what the slow test does everywhere."""
-    for at in (3, 9, 14, 21, 30, 45):
-        root = shutil.copytree(before, tmp_path / str(at))
-        assert _run(root, "torn", at).returncode == -signal.SIGKILL
-        _check_killed(root)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
-def test_killed_while_lost_queues_are_rebuilt(before: Path, tmp_path: Path, lost: str) -> None:
+def test_killed_while_lost_queues_are_rebuilt(
+    before: Path, tmp_path: Path, forks: ForkServer, lost: str
+) -> None:
     """Every reader and the next writer see all messages, and the store does not look crashed to a broker."""
+    damaged = shutil.copytree(before, tmp_path / "damaged")
+    shutil.rmtree(damaged / lost)
     during = 0
-    for at in range(1, 30, 3):
-        root = shutil.copytree(before, tmp_path / str(at))
-        shutil.rmtree(root / lost)
-        assert _run(root, "torn", at).returncode == -signal.SIGKILL
+    for _, root in killed_stores(forks, damaged, tmp_path, "torn", write, _FIRST, _BATCH):
         if (root / ".rmqlog" / "rebuild").exists():
             during += 1
             assert not (root / "abort").exists()
         assert _bodies(root) in (_expected(_FIRST), _expected(_FIRST + _BATCH))
-        staged = stage(root, numbered("T", _FIRST, _BATCH), write="again")
-        commit(str(root), [staged], key=("q", 1), options=_OPTIONS)
-        _check_whole(root, _FIRST + _BATCH)
-        shutil.rmtree(root)
-    assert during >= 2
+        _check_again(root)
+    assert during >= 5
+
+
+@pytest.mark.process
+def test_a_broker_deletes_each_new_index_file_that_a_kill_left_with_slots(
+    before: Path, tmp_path: Path, forks: ForkServer
+) -> None:
+    """A broker that recovers keeps a file whose end time is not behind the checkpoint's
+    (IndexService.load), and links its own entries to what is in the slots.
+    """
+    unfinished = 0
+    for at, root in killed_stores(forks, before, tmp_path, "torn", write, _FIRST, _BATCH):
+        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        assert checkpoint is not None
+        for path in sorted((root / "index").iterdir()):
+            if (before / "index" / path.name).exists() or path.stat().st_size < 40 + 50 * 4:
+                continue
+            data = path.read_bytes()
+            end_time = int.from_bytes(data[8:16], "big")
+            unfinished += not end_time
+            is_kept = end_time <= checkpoint.index_msg_timestamp
+            is_published = checkpoint.index_msg_timestamp == _WRITTEN
+            assert not is_kept or is_published or not any(data[40 : 40 + 50 * 4]), f"change {at}: {path.name}"
+    assert unfinished > 5
 
 
 def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:
@@ -264,45 +273,19 @@ def _check_behind_broker(root: Path) -> None:
     assert not (root / "abort").exists()
 
 
-def _kill_and_let_a_broker_run(
-    before: Path, root: Path, what: str, at: int, leaves_abort: str | None
-) -> bool:
-    shutil.copytree(before, root)
-    assert _run(root, what, at).returncode == -signal.SIGKILL
-    if not (root / ".rmqlog" / "journal.json").exists():
-        return False
-    _broker_ran(root, leaves_abort=leaves_abort)
-    _check_behind_broker(root)
-    return True
-
-
 @pytest.mark.slow
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
-def test_a_broker_ran_between_the_kill_and_the_next_commit(
-    before: Path, tmp_path: Path, leaves_abort: str | None
+def test_a_broker_ran_between_each_kill_and_the_next_commit(
+    before: Path, tmp_path: Path, forks: ForkServer, leaves_abort: str | None
 ) -> None:
-    points = (16, 20, 26, 40, 90)
-    done = [_kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort) for at in points]
-    assert any(done)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1400)
-@pytest.mark.parametrize("leaves_abort", [None, "its own", "ours"])
-def test_a_broker_ran_after_a_kill_at_many_changes(
-    before: Path, tmp_path: Path, leaves_abort: str | None, whole: bool
-) -> None:
-    copy = shutil.copytree(before, tmp_path / "whole")
-    changes = int(_run(copy, "torn", 0).stdout)
-    points = range(1, changes + 1, 2 if whole else 6)
-    with ThreadPoolExecutor(2) as pool:
-        done = list(
-            pool.map(
-                lambda at: _kill_and_let_a_broker_run(before, tmp_path / str(at), "torn", at, leaves_abort),
-                points,
-            )
-        )
-    assert sum(done) > (40 if whole else 10)
+    done = 0
+    for _, root in killed_stores(forks, before, tmp_path, "torn", write, _FIRST, _BATCH):
+        if (root / ".rmqlog" / "journal.json").exists():
+            _broker_ran(root, leaves_abort=leaves_abort)
+            _check_behind_broker(root)
+            done += 1
+    assert done > 80
 
 
 class _Interference(Failure):
@@ -357,14 +340,14 @@ def test_files_that_a_loading_broker_removes_under_a_commit(
 
 
 @pytest.mark.process
-@pytest.mark.parametrize(("at", "more"), [(30, ()), (20, ("async",))])
+@pytest.mark.parametrize(("at", "mode"), [(30, "sync"), (20, "async")])
 def test_services_flush_as_the_commit_that_was_broken_off(
-    tmp_path: Path, at: int, more: tuple[str, ...]
+    tmp_path: Path, forks: ForkServer, at: int, mode: str
 ) -> None:
     """`abort` is there in both cases; only the journal tells them apart."""
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 3))
-    subprocess.run(failing_writer.command(root, 3, 3, "kill", at, *more), cwd=_ROOT, check=False)
+    kill_at(forks, root, "kill", at, write, 3, 3, 1, mode)
     assert read_journal(str(root)) is not None
     assert abort_mark(str(root))
-    assert is_sync(str(root), BrokerConf()) == (not more)
+    assert is_sync(str(root), BrokerConf()) == (mode == "sync")

@@ -290,3 +290,15 @@ def test_lost_pages_behind_the_last_commit_are_not_written_over(tmp_path: Path) 
     with pytest.raises(CorruptStoreError, match="39 whole messages behind it"):
         append(root, numbered("T", 48, 4))
     assert log.read_bytes() == before
+
+
+def test_a_new_topic_behind_commits_without_flush_is_no_interference(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The commit flushes topics.json.bak, and then replaces it by the old topics.json itself."""
+    root = make_store(tmp_path / "store")
+    for topic in ("A", "B"):
+        append(root, numbered(topic, 0, 5), options=CommitOptions(sync=False))
+    append(root, numbered("C", 0, 5), options=CommitOptions(sync=True))
+    assert _said(caplog) == []
+    assert len(messages_of(root)) == 15

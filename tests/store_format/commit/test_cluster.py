@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import shutil
-import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from store_format.bookkeeping.identity import named_member
 from store_format.bookkeeping.journal import Journal, write_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.append import commit_cluster, recover
@@ -20,19 +17,18 @@ from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.metadata.read import read_topics
+from tests.support.failing_writer import staged_members, write_cluster
+from tests.support.fork_server import ForkServer
+from tests.support.kills import killed_stores
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 
-_REPOSITORY = Path(__file__).resolve().parents[3]
 _OPTIONS = CommitOptions(clock=lambda: 1_700_000_200_000)
 _NAMES = ("broker-a", "broker-b")
 
 
 def _commit(cluster: Path, first: int, number: int, write: str) -> bool:
     """Ten messages a store."""
-    members = {
-        str(cluster / name): [stage(cluster / name, numbered("T", first + 10 * i, 10), write=write)]
-        for i, name in enumerate(_NAMES)
-    }
+    members = staged_members(cluster, _NAMES, first, write)
     results = commit_cluster(members, key=("q", number), options=_OPTIONS)
     return all(result.committed for result in results.values())
 
@@ -105,10 +101,9 @@ def _break_off(cluster: Path, *, told: str) -> Journal:
             root, opened, (staged,), key=("q", 1), store_timestamps=None, options=_OPTIONS, files=files
         )
     first = next(iter(journals.values()))
+    named = tuple(named_member(root, files) for root in journals)
     for root, journal in journals.items():
-        write_journal(
-            root, replace(journal, id=first.id, members=tuple(journals), complete=root.endswith(told)), files
-        )
+        write_journal(root, replace(journal, id=first.id, members=named, complete=root.endswith(told)), files)
     return first
 
 
@@ -135,52 +130,21 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     assert list(read_ledger(root).begun) == [again.id]
 
 
-_CHILD = """
-import sys
-from pathlib import Path
-from tests.support.failing_writer import Failure, install
-from tests.support.staged import numbered, stage
-from store_format.commit.append import CommitOptions, commit_cluster
-cluster, at = Path(sys.argv[1]), int(sys.argv[2])
-members = {}
-for i, name in enumerate(("broker-a", "broker-b")):
-    members[str(cluster / name)] = [stage(cluster / name, numbered("T", 10 * i, 10), write="w1")]
-failure = Failure("kill", at)
-install(failure)
-commit_cluster(members, key=("q", 1), options=CommitOptions(clock=lambda: 1_700_000_200_000))
-print(failure.count)
-"""
-
-
-def _run(cluster: Path, at: int) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-c", _CHILD, str(cluster), str(at)],
-        cwd=_REPOSITORY,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
 @pytest.mark.slow
-@pytest.mark.timeout(1400)
-def test_killed_anywhere_a_replay_finds_all_or_nothing(cluster: Path, tmp_path: Path, whole: bool) -> None:
-    counted = _run(shutil.copytree(cluster, tmp_path / "whole"), 0)
-    assert counted.returncode == 0, counted.stderr
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("what", ["kill", "torn"])
+def test_killed_anywhere_a_replay_finds_all_or_nothing(
+    cluster: Path, tmp_path: Path, forks: ForkServer, what: str
+) -> None:
     outcomes = set()
-    for at in range(1, int(counted.stdout) + 1, 2 if whole else 8):
-        for replays in (True, False):
-            root = shutil.copytree(cluster, tmp_path / f"{at}-{replays}")
-            killed = _run(root, at)
-            # Journals name stores by their paths, which are those of this copy.
-            assert killed.returncode == -signal.SIGKILL, killed.stderr
-            if replays:
-                _commit(root, 0, 1, "again")
-                assert _counts(root) == [[*range(10), 1000], [*range(10, 20), 1001]]
-            else:
-                for name in reversed(_NAMES):  # each store's next writer decides alone
-                    recover(str(root / name), options=_OPTIONS)
-                counts = _counts(root)
-                assert counts in ([[*range(10), 1000], [*range(10, 20), 1001]], [[1000], [1001]])
-                outcomes.add(len(counts[0]))
+    for _, root in killed_stores(forks, cluster, tmp_path, what, write_cluster, _NAMES):
+        # The journals name the stores by their paths: another copy would complete the commit here.
+        for name in reversed(_NAMES):  # each store's next writer decides alone
+            recover(str(root / name), options=_OPTIONS)
+        counts = _counts(root)
+        assert counts in ([[*range(10), 1000], [*range(10, 20), 1001]], [[1000], [1001]])
+        outcomes.add(len(counts[0]))
     assert outcomes == {1, 11}
+    for _, root in killed_stores(forks, cluster, tmp_path, what, write_cluster, _NAMES):
+        _commit(root, 0, 1, "again")
+        assert _counts(root) == [[*range(10), 1000], [*range(10, 20), 1001]]

@@ -16,7 +16,7 @@ from store_format import kernels
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.log_scan import LogScan, scan_log
 from store_format.commit.recover import RecoverPlan, recover
-from store_format.commit.recovery_survey import RecoverOptions
+from store_format.commit.recover_options import RecoverOptions
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError

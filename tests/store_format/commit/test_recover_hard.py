@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import shutil
-import signal
 import struct
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,12 +12,17 @@ import numpy as np
 import pytest
 
 from store_format.commit.recover import recover
+from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
 from store_format.errors import StoreError, StoreNotFoundError
+from store_format.files.read import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.store import MessageStore
 from tests.support import oracle
+from tests.support.damages import Damaged, cut_last_file_within_the_last_properties
 from tests.support.failing_writer import Failure, install
+from tests.support.fork_server import ForkServer
+from tests.support.kills import count_changes, kill_at, killed_stores
 from tests.support.oracle import Message
 from tests.support.recover_scenarios import files_seen
 from tests.support.staged import append, deleted_topic, make_store, numbered
@@ -183,42 +186,66 @@ def test_any_damage_is_recovered_or_refused(golden: Golden, tmp_path: Path, whol
 # ---- any kill ----------------------------------------------------------------------------------------------
 
 
+def _copy_salvaged(target: Path, failure: Failure, root: Path) -> None:
+    install(failure)
+    recover(str(root), into=str(target), salvage=True).apply()
+
+
 @pytest.mark.slow
-@pytest.mark.process
-@pytest.mark.timeout(1400)
-def test_a_copy_that_was_killed_is_completed(tmp_path: Path, whole: bool) -> None:
+@pytest.mark.timeout(600)
+def test_a_copy_that_was_killed_is_completed(tmp_path: Path, forks: ForkServer) -> None:
     root = make_store(tmp_path / "damaged")
     append(root, numbered("T", 0, 200))
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(3000)
         file.write(b"\xff" * 50)
     shutil.rmtree(root / "consumequeue/T/1")
-
-    def run(target: Path) -> None:
-        recover(str(root), into=str(target), salvage=True).apply()
-
-    def marker(target: Path) -> Path:
-        return target / ".rmqlog" / "recover-into.json"
-
-    run(tmp_path / "whole")
-    wanted = files_seen(str(tmp_path / "whole"))
-    log = [path.read_bytes() for path in sorted((tmp_path / "whole/commitlog").iterdir())]
-    at, killed = 1, True
-    while killed:
+    whole = tmp_path / "whole"
+    changes = count_changes(forks, whole, _copy_salvaged, root)
+    wanted = files_seen(str(whole))
+    log = [path.read_bytes() for path in sorted((whole / "commitlog").iterdir())]
+    for at in range(1, changes + 1):
         target = tmp_path / f"new{at}"
-        child = os.fork()
-        if not child:
-            install(Failure("torn", at))
-            run(target)
-            os._exit(0)
-        status = os.waitpid(child, 0)[1]
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        assert killed or os.WEXITSTATUS(status) == 0
-        is_complete = (target / "commitlog").exists() and not marker(target).exists()
-        if killed and not is_complete:
-            run(target)
+        kill_at(forks, target, "torn", at, _copy_salvaged, root)
+        is_complete = (target / "commitlog").exists() and not (
+            target / ".rmqlog" / "recover-into.json"
+        ).exists()
+        if not is_complete:
+            recover(str(root), into=str(target), salvage=True).apply()
         assert files_seen(str(target)) == wanted, at
         assert [path.read_bytes() for path in sorted((target / "commitlog").iterdir())] == log
         shutil.rmtree(target)
-        at += 1 if whole else 17
-    assert at > 100
+    assert changes > 100
+
+
+def _recover_in_place(root: Path, failure: Failure) -> None:
+    install(failure)
+    recover(str(root)).apply()
+
+
+@pytest.mark.process
+@pytest.mark.timeout(600)
+def test_a_short_file_is_extended_once_its_cut_message_is_gone(tmp_path: Path, forks: ForkServer) -> None:
+    """Killed at any point, the recovery never leaves the cut message in a file of full length."""
+    root = make_store(tmp_path / "short")
+    append(root, numbered("T", 0, 200))
+    damage = Damaged(root)
+    cut_last_file_within_the_last_properties(damage)
+    cut = int(damage.last.name) + damage.units[-1].position
+
+    def found(target: Path) -> tuple[object, list[bytes]]:
+        files = sorted((target / "commitlog").iterdir())
+        return files_seen(str(target)), [path.read_bytes() for path in files]
+
+    assert "extend" in {row["action"] for row in recover(str(root)).table().to_pylist()}
+    shutil.copytree(root, tmp_path / "expected")
+    recover(str(tmp_path / "expected")).apply()
+    wanted = found(tmp_path / "expected")
+    kills = 0
+    for at, target in killed_stores(forks, root, tmp_path, "torn", _recover_in_place):
+        kills += 1
+        log = CommitLog.open([str(target / "commitlog")], FileCache())
+        assert next(log.walk(cut), None) is None, at
+        recover(str(target)).apply()
+        assert found(target) == wanted, at
+    assert kills > 10

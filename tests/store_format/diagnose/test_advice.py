@@ -307,6 +307,11 @@ def cut_alone(root: Path, _: Path) -> None:
     os.truncate(root / "commitlog" / f"{0:020d}", half.stop)
 
 
+def without_known_sizes(root: Path, _: Path) -> None:
+    """As in a broker's store, where no file says how long the only commitlog file should be."""
+    (root / ".rmqlog" / "store.json").unlink()
+
+
 def put_back(root: Path, _: Path) -> None:
     restored("commitlog")(root, root.parent / "whole")
 
@@ -361,7 +366,12 @@ CASES = {
     "a zeroed start": Case(
         "A broker overwrites it; if the start of the file was zeroed", zeroed_start, restored("commitlog")
     ),
-    "a cut last file": Case("The file was cut off: restore it", both(ours, cut_alone), put_back),
+    "a cut last file": Case(
+        "The file was cut off: restore it", both(ours, cut_alone, without_known_sizes), put_back
+    ),
+    "a cut only file of ours": Case(
+        "Restore the file: a broker refuses to start", both(ours, cut_alone), put_back
+    ),
     "a file as directory": Case(
         "Put the directory back", file_in_place("consumequeue"), restored("consumequeue")
     ),
@@ -400,7 +410,7 @@ _NOTHING = (
     "After a crash a broker rescans the log",
     "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",
-    "It is not read",
+    "It is not checked",
     "Nothing needs to be done",
     "The topic was deleted; retention deletes the messages",
     "Messages that are being written now may look unfinished",

@@ -36,7 +36,10 @@ from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
 from store_format.read.store_queues import find_queues
-from tests.support import failing_writer, goldens, oracle
+from tests.support import goldens, oracle
+from tests.support.failing_writer import write
+from tests.support.fork_server import ForkServer
+from tests.support.kills import count_changes, kill_at
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.test_live_store import writer
 
@@ -156,30 +159,31 @@ def test_commits_are_seen_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("at", [1, 8, 12, 16, 20, 24, 28, 32, 40, 48, 64, 96])
-def test_a_commit_that_was_broken_off(tmp_path: Path, at: int) -> None:
-    """Killed at one of its changes of files: before it is published nothing of it counts, and the next writer
+def test_a_commit_that_was_broken_off(tmp_path: Path, forks: ForkServer) -> None:
+    """Killed at each of its changes: before it is published nothing of it counts, and the next writer
     completes it.
 
     It fills several files of the log. Who begins to follow while it lies there half done sees the rest of it,
     too.
     """
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 40), key=("q", 0))
-    follower = followed(root)
-    command = failing_writer.command(root, 40, 450, "kill", at)
-    assert subprocess.run(command, cwd=Path(__file__).parents[3], check=False).returncode < 0
-    for _ in range(3):
-        follower.look()
-        assert ends(follower) == in_batch(root)
-        assert sum(stop for _, stop in ends(follower).values()) in (40, 490)
-    late = followed(root)
-    assert ends(late) == in_batch(root)
-    append(root, numbered("T", 490, 10), key=("q", 2))
-    for each in (follower, late):
-        each.look()
-        assert ends(each) == in_batch(root)
-        assert sum(stop for _, stop in ends(each).values()) in (50, 500)
+    before = make_store(tmp_path / "before")
+    append(before, numbered("T", 0, 40), key=("q", 0))
+    changes = count_changes(forks, shutil.copytree(before, tmp_path / "whole"), write, 40, 150)
+    for at in range(1, changes + 1):
+        root = shutil.copytree(before, tmp_path / str(at))
+        follower = followed(root)
+        kill_at(forks, root, "kill", at, write, 40, 150)
+        for _ in range(3):
+            follower.look()
+            assert ends(follower) == in_batch(root)
+            assert sum(stop for _, stop in ends(follower).values()) in (40, 190)
+        late = followed(root)
+        assert ends(late) == in_batch(root)
+        append(root, numbered("T", 190, 10), key=("q", 2))
+        for each in (follower, late):
+            each.look()
+            assert ends(each) == in_batch(root)
+            assert sum(stop for _, stop in ends(each).values()) in (50, 200)
 
 
 @pytest.mark.parametrize("name", [name for name in goldens.NAMES if name != "cluster-5.5.0"])

@@ -34,6 +34,18 @@ def test_some_thousand_rows_are_worth_the_kernels() -> None:
     assert found.stdout == "[False, False, False, False, False, True, True] [True]\n"
 
 
+@pytest.mark.process
+def test_a_check_counts_as_a_third_of_a_read() -> None:
+    rows = "[*[4500] * 6, 1], [7500]"
+    check = (
+        "from importlib import reload; from store_format import kernels; "
+        "print(*([kernels.worth(n, only_checked=True) for n in rows] "
+        f"for rows in ({rows}) if reload(kernels)))"
+    )
+    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
+    assert found.stdout == "[False, False, False, False, False, True, True] [True]\n"
+
+
 def test_a_module_that_does_not_exist_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError) as caught:
         _ = kernels.no_such_kernels

@@ -19,15 +19,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
-from store_format.message import columns
-from store_format.message.columns import (
-    COLUMNS,
-    DEFAULT_COLUMNS,
-    DecodeOptions,
-    arrow_schema,
-    decode,
-    decode_parts,
-)
+from store_format.message import decode as decoding
+from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, DecodeOptions, arrow_schema
+from store_format.message.decode import decode, decode_parts
 from store_format.message.unit_refs import Identity
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError, SubMessage
@@ -316,7 +310,7 @@ def test_filters(wanted: dict[str, Any], bodies: list[bytes]) -> None:
 
 
 def test_bodies_that_inflate_to_much_come_in_several_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(columns, "_OPENED_BYTES_MAX", 3000)
+    monkeypatch.setattr(decoding, "_OPENED_BYTES_MAX", 3000)
     drawn = [replace(GOOD, body=zlib.compress(bytes([i]) * 1000), body_crc=-1) for i in range(10)]
     drawn[4] = ROTTEN
     data, stored = placed(drawn, 0)

@@ -164,7 +164,7 @@ def assign_all(units: EncodedUnits, messages: list[oracle.Message]) -> None:
 def test_assigned_later_is_the_same_as_given_at_once(
     golden: Callable[[str], Path], kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows: kernel)
+    monkeypatch.setattr(kernels, "worth", lambda rows, **_: kernel)
     messages = commit_log(golden("edge-5.5.0"))
     assert {message.sys_flag & 0x30 for message in messages} == {0, 0x10, 0x20, 0x30}
     units = encode(replace(columns_of(messages), physical_offset=None, queue_offset=0, store_timestamp=0))
@@ -208,7 +208,7 @@ def stored_messages(draw: st.DrawFn) -> oracle.Message:
 @given(st.lists(stored_messages(), max_size=6), st.booleans())
 def test_any_batch_equals_the_oracle(messages: list[oracle.Message], by_kernel: bool) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows: by_kernel)
+        patch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
         assert_equal_to_the_oracle(messages)
 
 

@@ -79,7 +79,7 @@ def test_columns_and_maps_equal_one_by_one(
     batch: tuple[int, dict[str, Any], list[Any] | None], capacity: int, by_kernel: bool
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kernels, "worth", lambda rows: by_kernel)
+        patch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
         assert encoded(*batch, capacity=capacity) == expected(*batch, capacity=capacity)
 
 
@@ -98,7 +98,7 @@ def test_what_a_broker_adds_to_a_clients_message() -> None:
 
 @pytest.mark.parametrize("by_kernel", [True, False])
 def test_more_names_than_the_table_holds_grow_it(by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows: by_kernel)
+    monkeypatch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
     columns = {f"name-{i}": [f"v{i}", None if i % 3 else "w"] for i in range(120)}
     strings = encoded(2, columns, None)
     assert strings == expected(2, columns, None)
@@ -110,7 +110,7 @@ def test_more_names_than_the_table_holds_grow_it(by_kernel: bool, monkeypatch: p
 def test_names_of_one_bucket_keep_the_order_of_each_message(
     by_kernel: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows: by_kernel)
+    monkeypatch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
     maps = [
         [("Aa", None)],
         [("Aa", "1")],

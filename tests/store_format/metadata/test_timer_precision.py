@@ -20,7 +20,7 @@ def test_the_wheel_tells_its_precision(tmp_path: Path, precision: int) -> None:
     root = str(make_store(tmp_path / "s"))
     append(Path(root), timed("T", BEGIN_MS + 7_000, 0, 3))
     assert wheel_precision_ms(root) is None
-    run_once(root, ["timer"], BEGIN_MS, broker_conf=BrokerConf(timer_precision_ms=precision))
+    run_once(root, ["timer"], BEGIN_MS, broker_conf=BrokerConf(timer_precision_ms=precision), apply=True)
     assert wheel_precision_ms(root) == precision
     assert with_wheel_precision(root, BrokerConf()).timer_precision_ms == precision
     given = BrokerConf.of({"timerPrecisionMs": "500"}, "broker.conf")

@@ -8,8 +8,10 @@ import multiprocessing
 import os
 import random
 import signal
+import struct
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,7 @@ from store_format.files.shared_log import FileLock
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import LOG_NAME, InFlightLog, in_flight_directory, in_flight_logs, read_in_flight
 from store_format.pop.reader import InFlightReader
-from store_format.pop.records import MAGIC, frame, note
+from store_format.pop.records import MAGIC, MAGIC_1, frame, note
 from store_format.pop.state import PopState
 
 
@@ -28,13 +30,18 @@ def directory(tmp_path: Path) -> str:
     return in_flight_directory(str(tmp_path), "billing", "Orders")
 
 
+def _frame_1(records: bytes) -> bytes:
+    """A frame of version 1: length, CRC32 of the records, records."""
+    return struct.pack("<II", len(records), zlib.crc32(records)) + records
+
+
 def _view(state: PopState | None) -> object:
     """Everything that counts in a state."""
     assert state is not None
     return (
-        {key: (each.next_offset, each.lowest, each.check_points) for key, each in state.queues.items()},
-        (state.mirrored, state.settled, state.reviving, state.revive_number),
-        (state.is_closed, state.totals, state.in_flight, state.next_visible),
+        state.queues,
+        (state.mirrored, state.settled, state.reviving, state.revive_number, state.renewals),
+        (state.is_closed, state.totals, state.in_flight, state.next_visible, state.again.first),
     )
 
 
@@ -47,18 +54,23 @@ def _random_change(state: PopState, chance: random.Random, now: int) -> None:
     points = list(state.check_points())
     queue = chance.choice([(0, 0), (0, 1), (1, 0)])
     if queue not in state.queues or chance.random() < 0.02:
-        state.set_offset(*queue, chance.randrange(1000))
+        chance.choice([state.set_offset, state.renew_queue])(*queue, chance.randrange(1000))
         return
     kind = chance.randrange(10)
     if kind < 4 or not points:
         start = state.queues[queue].next_offset
         offsets = [start + each for each in sorted(chance.sample(range(40), chance.randint(1, 32)))]
-        state.hand_out(*queue, offsets, offsets[-1] + 1, now, chance.randrange(1, 100), chance.choice("ab"))
+        owner, place = chance.choice("ab"), chance.choice([-1, 100 * offsets[-1]])
+        state.hand_out(
+            *queue, offsets, offsets[-1] + 1, now, chance.randrange(1, 100), owner, physical_offset=place
+        )
         return
     point = chance.choice(points)
     position = chance.randrange(len(point.offsets))
     if kind < 7:
         state.ack(point.key, chance.choice([None, [position], range(position)]))
+    elif kind == 7 and now % 2:
+        state.deliver_again(point.key, position, now, now + chance.randrange(100), "b")
     elif kind == 7:
         state.change_invisible(point.key, position, now, chance.randrange(100))
     elif kind == 8:
@@ -92,6 +104,21 @@ def test_every_reader_has_the_same_state(directory: str, seed: int, monkeypatch:
     assert state is not None
     assert state.in_flight == sum(each.left for each in state.check_points())
     assert (0, 1, 5, 40) in state.settled or state.check_point((0, 1, 5, 40)) is not None
+
+
+def test_the_count_of_renewed_queues_outlives_a_snapshot(
+    directory: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By it a consumer that was stopped meanwhile knows that what it has read ahead is of a deleted topic."""
+    monkeypatch.setattr("store_format.pop.log._COMPACT_SIZE", 300)
+    log, other = InFlightLog(directory), InFlightLog(directory)
+    log.run(lambda state: _open(state, 0, 10))
+    assert other.run(lambda state: state.renewals) == 0
+    log.run(lambda state: state.renew_queue(0, 0, 0))
+    for offset in range(200):
+        log.run(lambda state, offset=offset: state.skip(0, 0, offset))  # type: ignore[misc]
+    assert os.path.getsize(f"{directory}/in-flight.log") < 3000
+    assert [each.run(lambda state: state.renewals) for each in (log, other)] == [1, 1]
 
 
 def test_what_a_group_has_in_flight() -> None:
@@ -167,12 +194,13 @@ def test_a_torn_end_is_cut(directory: str, caplog: pytest.LogCaptureFixture) -> 
 @pytest.mark.parametrize(
     ("data", "expected"),
     [
-        (b"something else", "expected the bytes 726d71706f70310a, found 736f6d657468696e"),
-        (b"rmqpop1\n" + frame(b"\x63abc"), "found a record of kind 99"),
-        (b"rmqpop1\n" + frame(note("unheard")), "'do': 'unheard'"),
-        (b"rmqpop1\n" + frame(note("offset", queue=7, offset=1)), "'queue': 7"),
-        (b"rmqpop1\n" + frame(b"\x01\x00"), "found a record of kind 1"),
-        (b"rmqpop1\n" + frame(b"\x06\x05\x00\x00\x00[[[[["), "found a record of kind 6"),
+        (b"something else", "expected the bytes 726d71706f70320a, found 736f6d657468696e"),
+        (MAGIC + frame(b"\x63abc"), "found a record of kind 99"),
+        (MAGIC + frame(note("unheard")), "'do': 'unheard'"),
+        (MAGIC + frame(note("offset", queue=7, offset=1)), "'queue': 7"),
+        (MAGIC + frame(b"\x01\x00"), "found a record of kind 1"),
+        (MAGIC + frame(b"\x06\x05\x00\x00\x00[[[[["), "found a record of kind 6"),
+        (MAGIC_1 + _frame_1(b"\x63abc"), "found a record of kind 99"),
     ],
 )
 def test_a_foreign_file_is_an_error_that_says_what_to_do(directory: str, data: bytes, expected: str) -> None:
@@ -184,6 +212,38 @@ def test_a_foreign_file_is_an_error_that_says_what_to_do(directory: str, data: b
         assert expected in str(error.value)
         assert "remove the file" in str(error.value)
     assert Path(directory, "in-flight.log").read_bytes() == data
+
+
+def _hand_out_1(start: int, count: int, next_offset: int) -> bytes:
+    """A hand-out of version 1 by "c", without a physical offset."""
+    return struct.pack("<BBiqqqqIIB", 1, 0, 0, start, 1000, 50, next_offset, count, 0, 1) + b"c"
+
+
+def test_a_log_of_version_1_is_read_and_written_again(directory: str) -> None:
+    Path(directory).mkdir(parents=True)
+    path = Path(directory, LOG_NAME)
+    reader = InFlightReader(directory)
+    changes = [
+        note("open") + note("offset", queue=[0, 0], offset=4),
+        _hand_out_1(4, 3, 9),
+        struct.pack("<BBiqqII", 2, 0, 0, 4, 1000, 1, 1),  # an acknowledgement
+    ]
+    path.write_bytes(MAGIC_1 + b"".join(map(_frame_1, changes)))
+    expected = PopState()
+    expected.open()
+    expected.set_offset(0, 0, 4)
+    expected.ack(expected.hand_out(0, 0, [4, 5, 6], 9, 1000, 50, "c").key, [1])
+    for _ in range(2):
+        assert _view(read_in_flight(directory)) == _view(reader.look()) == _view(expected)
+        path.write_bytes(path.read_bytes() + b"torn")
+    assert InFlightLog(directory).run(_view) == _view(expected)
+    assert path.read_bytes().startswith(MAGIC)
+    log = InFlightLog(directory)
+    log.run(lambda state: state.skip(0, 0, 10))
+    for state in (read_in_flight(directory), reader.look()):
+        assert state is not None
+        assert (state.queues[0, 0].next_offset, state.in_flight) == (10, 2)
+    reader.close()
 
 
 def test_a_directory_that_was_removed_or_restored(directory: str, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
 from store_format.pop.log import InFlightLog, in_flight_directory, read_in_flight
 from store_format.pop.order_state import digest
+from store_format.pop.snapshot import snapshot
 from store_format.pop.state import PopState
 
 NOW = 1_700_000_000_000
@@ -39,8 +40,12 @@ def _view(state: PopState | None) -> object:
     )
 
 
-def _pop(state: PopState, queue_id: int, offsets: list[int], now: int = NOW, **more: str) -> OrderInfo:
-    return state.order.hand_out(queue_id, offsets, pop_time=now, invisible_ms=1000, **more)
+def _pop(
+    state: PopState, queue_id: int, offsets: list[int], now: int = NOW, attempt_id: str | None = None
+) -> OrderInfo:
+    return state.order.hand_out(
+        queue_id, offsets, pop_time=now, invisible_ms=1000, attempt_id=attempt_id, physical_offset=7
+    )
 
 
 def _acknowledge(state: PopState, queue_id: int, offset: int, pop_time: int) -> bool:
@@ -211,7 +216,7 @@ def test_a_replay_has_the_same_batches(directory: str, seed: int) -> None:
     expected = logs[0].run(_view)
     assert logs[1].run(_view) == expected == _view(read_in_flight(directory))
     copy = PopState()
-    copy.replay(logs[0].run(PopState.snapshot), "snapshot", 0)
+    copy.replay(logs[0].run(snapshot), "snapshot", 0)
     assert _view(copy) == expected
     logs[1].run(PopState.close)
     assert logs[0].run(lambda state: (state.order.batches, state.order.mirrored, state.order.is_on)) == (

@@ -26,6 +26,7 @@ class Notes:
 
     def __init__(self, directory: Path) -> None:
         self.seen, self.bad = str(directory / "seen"), str(directory / "bad")
+        self._taken = 0  # so many bytes of `seen`
 
     def __call__(self, row: Row) -> None:
         line = f"{row.queueId} {row.queueOffset} {row.reconsumeTimes}\n".encode()
@@ -42,11 +43,13 @@ class Notes:
         """What came since the last call: (offset, reconsumeTimes) by queue."""
         found: dict[int, list[tuple[int, int]]] = {}
         path = Path(self.seen)
-        if path.exists():
-            taken = path.rename(f"{path}-taken")
-            for line in taken.read_text().splitlines():
-                queue, offset, times = map(int, line.split())
-                found.setdefault(queue, []).append((offset, times))
+        # Another process may be writing: the file stays in its place, and an unfinished line waits.
+        data = path.read_bytes()[self._taken :] if path.exists() else b""
+        data = data[: data.rfind(b"\n") + 1]
+        self._taken += len(data)
+        for line in data.splitlines():
+            queue, offset, times = map(int, line.split())
+            found.setdefault(queue, []).append((offset, times))
         return found
 
 

@@ -17,7 +17,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError
 from store_format.metadata.group_offsets import write_group_offsets
 from tests.support.staged import append, make_store, numbered
 
@@ -58,6 +58,41 @@ def _stream(root: Path, **options: str) -> dict[str, int]:
     finally:
         if positions._group._part is not None:
             positions._group._part.leave({})
+
+
+@pytest.mark.parametrize("read", [_batch, _stream])
+@pytest.mark.parametrize(
+    ("config", "model", "found"),
+    [
+        ({"consumeEnable": False}, "CLUSTERING", "that may consume, found consumeEnable=false .* -s true"),
+        ({"consumeEnable": False}, "BROADCASTING", "that may consume, found consumeEnable=false .* -s true"),
+        (
+            {"consumeBroadcastEnable": False},
+            "BROADCASTING",
+            "that may consume BROADCASTING, found consumeBroadcastEnable=false .* -d true",
+        ),
+    ],
+)
+def test_a_group_that_may_not_consume(
+    root: Path, read: Callable[..., object], config: dict[str, bool], model: str, found: str
+) -> None:
+    """A broker answers NO_PERMISSION."""
+    path = root / "config" / "subscriptionGroup.json"
+    table = {"audit": {"groupName": "audit", **config}}
+    path.write_text(json.dumps({"subscriptionGroupTable": table}))
+    options = {"messageModel": model, "offsetStore": "none"}
+    with pytest.raises(OptionError, match=f"store: group audit: expected a group {found}"):
+        read(root, **options)
+
+
+@pytest.mark.parametrize("read", [_batch, _stream])
+def test_a_group_that_may_not_consume_broadcasting_may_consume(
+    root: Path, read: Callable[..., object]
+) -> None:
+    path = root / "config" / "subscriptionGroup.json"
+    table = {"audit": {"consumeBroadcastEnable": False}, "other": {"consumeEnable": False}}
+    path.write_text(json.dumps({"subscriptionGroupTable": table}))
+    assert read(root, offsetStore="none", consumeFromWhere="CONSUME_FROM_FIRST_OFFSET")
 
 
 def test_a_queue_that_is_consumed_beyond_the_end_gives_nothing(root: Path) -> None:

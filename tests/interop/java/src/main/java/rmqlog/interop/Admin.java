@@ -29,8 +29,22 @@ public final class Admin {
             case "topic-stats" -> topicStats(first);
             case "groups" -> groups(first);
             case "consume-stats" -> consumeStats(first);
+            case "create-topic" -> createTopic(first, words.get(2), Integer.parseInt(words.get(3)));
+            case "delete-topic" -> deleteTopic(first, words.get(2), words.get(3));
             default -> throw new IllegalArgumentException("no such command: " + words.get(0));
         }
+    }
+
+    private void createTopic(String broker, String topic, int queues) throws Exception {
+        var config = new org.apache.rocketmq.common.TopicConfig(topic);
+        config.setReadQueueNums(queues);
+        config.setWriteQueueNums(queues);
+        admin.createAndUpdateTopicConfig(broker, config);
+    }
+
+    private void deleteTopic(String broker, String topic, String namesrv) throws Exception {
+        admin.deleteTopicInBroker(java.util.Set.of(broker), topic);
+        admin.deleteTopicInNameServer(java.util.Set.of(namesrv), null, topic); // of every cluster; both versions have these arguments
     }
 
     private void topicConfig(String broker, String topic) throws Exception {

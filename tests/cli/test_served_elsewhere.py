@@ -1,0 +1,200 @@
+"""Stores whose broker serves messages from files that are not read: everybody says so, nobody says "lost"."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.stream.stores import StreamStores
+from store_format.diagnose import diagnose
+from store_format.diagnose.verdict import NextStep, verdict
+from store_format.store import MessageStore
+from tests.support.cli_runs import Runner
+
+Golden = Callable[[str], Path]
+NOW = 1_795_244_400_000
+LOSING = "cleaned-5.5.0"  # groups of this store have lost messages
+# as DefaultMetadataStore of a broker writes it before the first segment
+TIERED = (
+    '{"commitLogFileSegmentTable":{},"consumeQueueFileSegmentTable":{},"indexFileSegmentTable":{},'
+    '"queueMetadataTable":{},"topicMetadataTable":{},"topicSerialNumber":-1}'
+)
+
+
+@pytest.fixture
+def copied(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
+    def copy(name: str) -> Path:
+        ignored = shutil.ignore_patterns("timerwheel", "compaction", "rocksdbstore")
+        return Path(shutil.copytree(golden(name), tmp_path / "store", ignore=ignored))
+
+    return copy
+
+
+@pytest.fixture
+def tiered(copied: Callable[[str], Path]) -> Path:
+    root = copied(LOSING)
+    (root / "config/tieredStoreMetadata.json").write_text(TIERED)
+    return root
+
+
+@pytest.fixture
+def compacted(copied: Callable[[str], Path]) -> Path:
+    """The topic Orders is compacted: brokers store attributes without the + of mqadmin updateTopic."""
+    root = copied("basic-5.5.0")
+    path = root / "config/topics.json"
+    value = json.loads(path.read_bytes())
+    value["topicConfigTable"]["Orders"]["attributes"] = {"cleanup.policy": "COMPACTION"}
+    path.write_text(json.dumps(value))
+    return root
+
+
+@pytest.fixture
+def upgraded(copied: Callable[[str], Path]) -> Path:
+    """A store with an old commitlog beside that of DLedger."""
+    root = copied("basic-5.5.0")
+    (root / "dledger-n0/data").mkdir(parents=True)
+    return root
+
+
+@pytest.fixture
+def dledger(copied: Callable[[str], Path]) -> Path:
+    root = copied("basic-5.5.0")
+    (root / "dledger-n0").mkdir()
+    (root / "commitlog").rename(root / "dledger-n0/data")
+    return root
+
+
+def _view(root: Path, name: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = MessageStore.open(str(root)).view(name, now_ms=NOW).to_pylist()
+    return rows
+
+
+# ---- tiered storage ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["lag", "lagByTopic", "retention"])
+def test_what_tiered_storage_may_have_is_unknown_not_lost(
+    golden: Golden, tiered: Path, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    places = ("group", "topic", "queueId") if name != "lagByTopic" else ("group", "topic")
+    before = {tuple(row[column] for column in places): row for row in _view(golden(LOSING), name)}
+    caplog.clear()
+    after = {tuple(row[column] for column in places): row for row in _view(tiered, name)}
+    assert before.keys() == after.keys()
+    assert any(row["lostMessages"] for row in before.values())
+    for key, row in before.items():
+        assert after[key]["lostMessages"] == (None if row["lostMessages"] else row["lostMessages"]), key
+        assert not after[key].get("nextLostMessages"), key
+        assert after[key].get("lagMessages") == row.get("lagMessages")
+    (warning,) = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert warning.startswith(f"{tiered}/config/tieredStoreMetadata.json: the broker also keeps messages in")
+
+
+def test_the_commands_do_not_say_lost_of_tiered_storage(rmqlog: Runner, tiered: Path) -> None:
+    done = rmqlog("retention", tiered, "--now", NOW)
+    assert "verdict: which groups lose unread messages is not known\n" in done.out
+    assert "already" not in done.out
+    (document,) = json.loads(rmqlog("retention", tiered, "--now", NOW, "-o", "json").out)
+    assert document["verdict"] == "which groups lose unread messages is not known"
+    assert {(row["lostMessages"], row["nextLostMessages"]) for row in document["losses"]} <= {
+        (None, None),
+        (0, None),
+    }
+    rows = json.loads(rmqlog("lag", tiered, "--now", NOW, "-o", "json").out)
+    assert {row["lostMessages"] for row in rows} == {None, 0}
+
+
+def test_verify_names_tiered_storage(tiered: Path) -> None:
+    found = diagnose(str(tiered))
+    assert [each.file for each in found] == [f"{tiered}/config/tieredStoreMetadata.json"]
+    sentence, step = verdict(found)
+    assert "none lost" not in sentence
+    assert "a broker may serve others, from files that are not read" in sentence
+    assert step is NextStep.NOTHING
+
+
+# ---- compacted topics --------------------------------------------------------------------------------------
+
+
+def test_a_compacted_topic_is_named_by_who_reads_it(
+    compacted: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = MessageStore.open(str(compacted))
+    store.queue("Metrics", 0)
+    assert caplog.records == []
+    for _ in range(2):
+        store.queue("Orders", 0)
+    (record,) = caplog.records
+    assert "compacted topics (cleanup.policy=COMPACTION): Orders: a broker serves the" in record.getMessage()
+
+
+def test_a_read_and_a_stream_of_spark_name_a_compacted_topic_once(
+    compacted: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    given = {"path": str(compacted), "subscribe": "Orders"}
+    plan(parse_read_options(given))
+    assert [record.levelname for record in caplog.records] == ["WARNING"]
+    caplog.clear()
+    stream = StreamStores(parse_read_options(given, where="stream"))
+    for _ in range(2):
+        stream.look(anew=True)
+    (record,) = caplog.records
+    assert "compacted topics (cleanup.policy=COMPACTION): Orders: " in record.getMessage()
+    caplog.clear()
+    plan(parse_read_options({**given, "subscribe": "Metrics"}))
+    assert caplog.records == []
+
+
+def test_ls_and_verify_name_a_compacted_topic(
+    rmqlog: Runner, compacted: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert rmqlog("ls", compacted).code == 0
+    assert "compacted topics (cleanup.policy=COMPACTION): Orders: " in caplog.text
+    done = rmqlog("verify", compacted)
+    assert done.code == 0
+    assert "found cleanup.policy=COMPACTION of Orders: a broker serves the newest message" in done.out
+    assert "none lost" not in done.out
+
+
+# ---- DLedger -----------------------------------------------------------------------------------------------
+
+
+def test_verify_names_a_dledger_store_and_does_not_send_to_recover(rmqlog: Runner, dledger: Path) -> None:
+    for options in ((), ("--commitlog", dledger / "dledger-n0/data")):
+        done = rmqlog("verify", dledger, *options)
+        assert done.code == 4
+        assert "verdict: not checked: a DLedger store (enableDLegerCommitLog=true)" in done.out
+        assert "recover" not in done.out
+        assert "damage" not in done.out
+
+
+@pytest.mark.parametrize("command", ["ls", "info", "tail"])
+def test_an_old_commitlog_beside_that_of_dledger_is_named(
+    rmqlog: Runner, upgraded: Path, caplog: pytest.LogCaptureFixture, command: str
+) -> None:
+    assert rmqlog(command, upgraded).code == 0
+    assert caplog.text.count(f"{upgraded}/dledger-n0 is the commitlog of a DLedger store") == 1
+
+
+def test_a_dledger_commitlog_that_is_given_is_read_without_a_warning(
+    rmqlog: Runner, dledger: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    done = rmqlog("ls", dledger, "--commitlog", dledger / "dledger-n0/data", "--topic", "Orders")
+    assert (done.code, "1,326" in done.out) == (0, True)
+    assert caplog.text == ""
+
+
+def test_verify_of_an_old_commitlog_beside_that_of_dledger(upgraded: Path) -> None:
+    sentence, step = verdict(diagnose(str(upgraded)))
+    assert "none lost" not in sentence
+    assert step is NextStep.NOTHING
+    (upgraded / "abort").touch()
+    assert verdict(diagnose(str(upgraded)))[1] is NextStep.NOTHING

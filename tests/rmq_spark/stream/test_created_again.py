@@ -1,0 +1,169 @@
+"""A topic that a broker deleted and created again while a query was stopped, or between two of its looks.
+
+No file of a store says so. A checkpoint has the physical offset of the message before each position (`$at`).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.stream.positions import StreamPositions
+from rmq_spark.stream.stores import StreamStores
+from store_format.errors import OffsetOutOfRangeError
+from tests.rmq_spark.stream.test_group_positions import Clock, Query
+from tests.rmq_spark.stream.test_positions import Stream, delete_log_files, expected, grown
+from tests.support.staged import append, deleted_topic, make_store, numbered
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Topic T, four queues of 5 messages, and another topic."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
+    return root
+
+
+def _restart(query: Stream | Query) -> None:
+    if isinstance(query, Query):
+        query.die()
+    query.restart()
+
+
+@pytest.mark.parametrize("count", [4, 20, 40])  # fewer messages, as many, and more than before
+@pytest.mark.parametrize("kind", ["stream", "group"])
+def test_the_new_topic_is_read_from_its_first_message(
+    root: Path, tmp_path: Path, kind: str, count: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    options: dict[str, Any] = {"subscribe": "T", "failOnDataLoss": "false"}
+    query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
+    assert query.step() == expected("T", *[(0, 5)] * 4)
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, count))
+    _restart(query)
+    assert query.step() == expected("T", *[(0, count // 4)] * 4)
+    told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len([line for line in told if "created again" in line]) >= 4
+    _restart(query)
+    assert query.step() is None
+    append(root, numbered("T", 200, 4))
+    assert query.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
+
+
+@pytest.mark.parametrize("fails", ["false", "true"])
+@pytest.mark.parametrize("count", [4, 20, 40])
+def test_the_files_of_a_group_show_a_new_topic_to_a_query_without_a_checkpoint(
+    root: Path, tmp_path: Path, count: int, fails: str
+) -> None:
+    first = Query(root, tmp_path, Clock(), "one", subscribe="T", failOnDataLoss=fails)
+    assert first.step() == expected("T", *[(0, 5)] * 4)
+    assert first.step() is None
+    first.positions._group.leave(StreamOffset.from_json(first.log[-1][1]))
+    assert "at" in json.loads(next(tmp_path.rglob("group.json")).read_text())
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, count))
+    second = Query(root, tmp_path, Clock(), "two", subscribe="T", failOnDataLoss=fails)
+    if fails == "true":
+        with pytest.raises(OffsetOutOfRangeError, match="was the topic deleted and created again"):
+            second.step()
+        return
+    assert second.step() == expected("T", *[(0, count // 4)] * 4)
+    assert second.step() is None
+    append(root, numbered("T", 200, 4))
+    assert second.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
+
+
+@pytest.mark.parametrize("count", [4, 20, 40])
+def test_it_is_an_error_with_fail_on_data_loss(root: Path, count: int) -> None:
+    stream = Stream(root, subscribe="T")
+    stream.step()
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, count))
+    stream.restart()
+    with pytest.raises(
+        OffsetOutOfRangeError,
+        match=r"T-0 of broker-a: the next offset is 5 .* the topic was deleted and created again.*and 3 more "
+        r"queues.*; start with a new checkpoint, or set failOnDataLoss=false to continue at offset 0",
+    ):
+        stream.step()
+
+
+def test_a_look_between_the_deletion_and_the_new_topic(root: Path) -> None:
+    """Spark asks with the same start until a micro-batch is made."""
+    stream = Stream(root, subscribe="T,Other", failOnDataLoss=False)
+    assert len(stream.step() or []) == 24
+    deleted_topic(root, "T")
+    stream.stores.look(anew=True)  # as planning looks
+    append(root, numbered("T", 100, 4))
+    assert stream.step() == expected("T", *[(0, 1)] * 4)
+
+
+@pytest.mark.parametrize("fails", [True, False])
+def test_a_repeated_batch_has_no_message_of_the_new_topic(root: Path, fails: bool) -> None:
+    """Its messages no longer exist. The next batch reads the new topic from its first message."""
+    stream = Stream(root, subscribe="T", failOnDataLoss=fails)
+    stream.step()
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 40))
+    stream.restart()
+    start, end = stream.log[-1]
+    if fails:
+        with pytest.raises(OffsetOutOfRangeError, match="5 of the messages 0 to 5 of this batch"):
+            stream.positions.plan(start, end)
+        return
+    planned = stream.positions.plan(start, end)
+    assert (planned.lost, [split.shares for split in planned.splits]) == (20, [()])
+    assert stream.step() == expected("T", *[(0, 10)] * 4)
+
+
+def test_a_checkpoint_without_places_goes_on_as_before(root: Path) -> None:
+    """An earlier version wrote it: nothing tells the new topic from the deleted one."""
+    stream = Stream(root, subscribe="T", failOnDataLoss=False)
+    stream.step()
+    stream.log[-1][1].pop("$at")
+    append(root, numbered("T", 20, 4))
+    stream.restart()
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+    assert stream.start()["$at"]["T"]["broker-a"].keys() == {*"0123"}
+
+
+def test_where_retention_deleted_the_message_the_offsets_decide(tmp_path: Path) -> None:
+    root = grown(tmp_path)
+    stream = Stream(root, maxOffsetsPerTrigger=40, failOnDataLoss=False)
+    assert stream.step() == expected("T", *[(0, 10)] * 4)
+    delete_log_files(root, 3)
+    stream.restart()
+    places = stream.step() or []
+    assert places
+    assert min(offset for _, _, offset in places) > 10
+
+
+def test_the_checkpoint_has_the_places_of_the_last_messages(root: Path) -> None:
+    stream = Stream(root, subscribe="T", maxOffsetsPerTrigger=8)
+    stream.step()
+    (first,) = {len(stream.start()["$at"]["T"]["broker-a"])}
+    assert first == 4
+    before = stream.start()["$at"]["T"]["broker-a"]
+    stream.step()
+    after = stream.start()["$at"]["T"]["broker-a"]
+    assert all(after[queue] > before[queue] for queue in before)
+    start = stream.start()
+    stream.step()
+    idle = stream.start()
+    assert stream.positions.latest(idle) is idle
+    assert json.dumps(start) != json.dumps(idle)
+
+
+def test_an_idle_query_compares_once(root: Path) -> None:
+    stream = Stream(root, subscribe="T")
+    stream.step()
+    positions = StreamPositions(StreamStores(stream.options))
+    start = stream.start()
+    assert positions.latest(start) is start
+    assert positions.latest(start) is start
+    assert not positions.stores.replaced

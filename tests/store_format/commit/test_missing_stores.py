@@ -1,0 +1,307 @@
+"""A store of a cluster is missing: the others neither drop their part of a commit nor write a batch again."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from store_format.bookkeeping.identity import Member, named_member, read_store_id
+from store_format.bookkeeping.journal import journal_path, read_journal, write_journal
+from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger, write_ledger
+from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
+from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit.append import commit_cluster, flush, recover
+from store_format.commit.plan import plan
+from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.errors import StoreNotFoundError
+from store_format.files.lock import StoreLock
+from store_format.files.write import FileWrites
+from tests.support.staged import append, make_store, messages_of, numbered, stage
+from tests.support.unchanged import snapshot
+
+_OPTIONS = CommitOptions(clock=lambda: 1_700_000_200_000, new_topics={"T": 4})
+_IGNORING = replace(_OPTIONS, ignore_missing_stores=True)
+_FILES = FileWrites(sync=False)
+_NAMES = ("x", "y", "z")
+_SIZE = 10  # messages of a batch
+
+
+@pytest.fixture
+def cluster(tmp_path: Path) -> Path:
+    directory = tmp_path / "cluster"
+    directory.mkdir()
+    for name in _NAMES:
+        append(make_store(directory / name), numbered("Old", 0, 1), options=_OPTIONS)
+    return directory
+
+
+def _write(
+    cluster: Path, number: int, *names: str, left_out: tuple[str, ...] = (), options: CommitOptions = _OPTIONS
+) -> bool:
+    """The batch of that number, its messages in the first store named; the other stores get none."""
+    parts = {
+        str(cluster / name): [stage(cluster / name, numbered("T", _SIZE * number, _SIZE), write=f"w{number}")]
+        if name == names[0]
+        else []
+        for name in names
+    }
+    watched = [str(cluster / name) for name in left_out]
+    results = commit_cluster(parts, key=("q", number), watched=watched, options=options)
+    return all(result.committed for result in results.values())
+
+
+def _numbers(*roots: Path) -> list[int]:
+    """The batch's messages in these stores."""
+    messages = [message for root in roots for message in messages_of(root)]
+    return sorted(int(message.body.split()[1]) for message in messages if message.topic == "T")
+
+
+def _break_off(cluster: Path, *, told: tuple[str, ...]) -> None:
+    """As a kill leaves it when only some stores know that all have the journal of batch 1."""
+    journals = {}
+    for i, name in enumerate(_NAMES):
+        root = str(cluster / name)
+        staged = stage(cluster / name, numbered("T", _SIZE * i, _SIZE), write="w1")
+        opened = open_store(root, _OPTIONS, _FILES)
+        journals[root] = plan(
+            root, opened, (staged,), key=("q", 1), store_timestamps=None, options=_OPTIONS, files=_FILES
+        )
+    named = tuple(named_member(root, _FILES) for root in journals)
+    for root, journal in journals.items():
+        complete = Path(root).name in told
+        write_journal(root, replace(journal, id="j1", members=named, complete=complete), _FILES)
+
+
+def _move_away(cluster: Path) -> None:
+    (cluster / "x").rename(cluster.parent / "x-away")
+
+
+def _empty_mount_point(cluster: Path) -> None:
+    _move_away(cluster)
+    (cluster / "x").mkdir()
+
+
+def _another_store(cluster: Path) -> None:
+    _move_away(cluster)
+    append(make_store(cluster / "x"), numbered("Other", 0, 3), options=_OPTIONS)
+
+
+def _bring_back(cluster: Path) -> None:
+    shutil.rmtree(cluster / "x", ignore_errors=True)
+    (cluster.parent / "x-away").rename(cluster / "x")
+
+
+@pytest.mark.parametrize("lose", [_move_away, _empty_mount_point, _another_store])
+def test_a_store_waits_for_the_one_that_knows_whether_the_commit_has_begun(
+    cluster: Path, lose: Callable[[Path], None]
+) -> None:
+    _break_off(cluster, told=("x",))
+    lose(cluster)
+    for name in ("y", "z"):
+        root = cluster / name
+        before, missing = snapshot(root), f"cluster/x with the id {_id_of(root, 'x')}, found no such store"
+        for act in (
+            lambda root=root: append(root, numbered("Later", 0, 1), options=_OPTIONS),
+            lambda root=root: flush(str(root)),
+            lambda: _write(cluster, 2, "y", "z"),
+        ):
+            with pytest.raises(StoreNotFoundError, match=missing):
+                act()
+        after = snapshot(root)
+        changed = {path for path in before.keys() | after.keys() if before.get(path) != after.get(path)}
+        assert all(path.startswith(".rmqlog/staging") for path in changed), changed
+    _bring_back(cluster)
+    parts: dict[str, list[StagedFile]] = {str(cluster / name): [] for name in _NAMES}
+    results = commit_cluster(parts, key=("q", 1), options=_OPTIONS)
+    assert not any(result.committed for result in results.values()), "the batch is completed, and counts"
+    assert _numbers(*(cluster / name for name in _NAMES)) == list(range(3 * _SIZE))
+
+
+def _id_of(root: Path, name: str) -> str:
+    journal = read_journal(str(root))
+    assert journal is not None
+    return dict(journal.members)[name]
+
+
+def test_a_cluster_that_is_reached_by_another_path_is_completed_there(cluster: Path) -> None:
+    _break_off(cluster, told=("x",))
+    other = shutil.copytree(cluster, cluster.parent / "other")
+    before = snapshot(cluster)
+    for name in ("z", "y", "x"):
+        recover(str(other / name), options=_OPTIONS)
+    assert snapshot(cluster) == before
+    assert _numbers(*(other / name for name in _NAMES)) == list(range(3 * _SIZE))
+
+
+@pytest.mark.parametrize("told", [(), ("x",)])
+def test_one_store_in_another_directory_waits_for_its_cluster(cluster: Path, told: tuple[str, ...]) -> None:
+    """Nobody there is asked by the store's absolute path."""
+    _break_off(cluster, told=told)
+    alone = shutil.copytree(cluster / "y", cluster.parent / "alone" / "y")
+    with pytest.raises(StoreNotFoundError, match="alone/x with the id"):
+        recover(str(alone), options=_OPTIONS)
+    again = shutil.copytree(cluster / "y", cluster / "copy-of-y")
+    if told:
+        recover(str(again), options=_OPTIONS)
+        assert _numbers(again) == list(range(_SIZE, 2 * _SIZE))
+    else:
+        with pytest.raises(StoreNotFoundError, match="cluster/y with the id"):
+            recover(str(again), options=_OPTIONS)
+
+
+def test_a_renamed_store_completes_its_part(cluster: Path) -> None:
+    _break_off(cluster, told=("x",))
+    renamed = (cluster / "y").rename(cluster / "y2")
+    recover(str(renamed), options=_OPTIONS)
+    assert _numbers(renamed) == list(range(_SIZE, 2 * _SIZE))
+    (cluster / "x").rename(cluster / "x2")
+    with pytest.raises(StoreNotFoundError, match="cluster/x"):
+        recover(str(cluster / "z"), options=_OPTIONS)
+
+
+def test_the_caller_says_that_a_store_does_not_come_back(
+    cluster: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    _break_off(cluster, told=("x",))
+    _move_away(cluster)
+    with caplog.at_level(logging.WARNING):
+        assert _write(cluster, 1, "y", "z", options=_IGNORING)
+    assert "y: its part of an interrupted commit, 10 messages, is dropped" in caplog.text
+    assert _numbers(cluster / "y", cluster / "z") == list(range(_SIZE, 2 * _SIZE)), "the whole batch, once"
+    assert not _write(cluster, 1, "y", "z")
+    assert _write(cluster, 2, "y", "z"), "the stores have forgotten x"
+
+
+def test_a_store_that_knows_that_the_commit_has_begun_waits_for_nobody(cluster: Path) -> None:
+    _break_off(cluster, told=("y",))
+    _move_away(cluster)
+    for options in (_IGNORING, _OPTIONS):
+        recover(str(cluster / "z"), options=options)
+        recover(str(cluster / "y"), options=options)
+    assert _numbers(cluster / "y", cluster / "z") == list(range(_SIZE, 3 * _SIZE))
+    assert list(read_ledger(str(cluster / "y")).begun) == ["j1"]
+    _bring_back(cluster)
+    recover(str(cluster / "x"), options=_OPTIONS)
+    assert _numbers(cluster / "x") == list(range(_SIZE))
+
+
+# ---- the key counts in the whole cluster -------------------------------------------------------------------
+
+
+def test_a_store_that_was_left_out_does_not_write_the_batch_again(cluster: Path) -> None:
+    with StoreLock(str(cluster / "x")):  # a broker runs there
+        assert _write(cluster, 1, "y", left_out=("x",))
+    shutil.move(cluster / "y", cluster.parent / "y-away")
+    for names in (("x",), ("x", "z")):
+        with pytest.raises(
+            StoreNotFoundError, match=r"batch 1 of q: expected the store .*cluster/y with the id"
+        ):
+            _write(cluster, 1, *names)
+    shutil.move(cluster.parent / "y-away", cluster / "y")
+    assert not _write(cluster, 1, *_NAMES)
+    assert _numbers(*(cluster / name for name in _NAMES)) == list(range(_SIZE, 2 * _SIZE))
+    assert _write(cluster, 2, "x", "y")
+    assert not (cluster / "x" / ".rmqlog" / "left-out").exists(), "the ledger has a later batch"
+
+
+def test_no_batch_is_written_that_a_missing_store_would_not_know(cluster: Path) -> None:
+    assert _write(cluster, 1, "x", "y", "z")
+    _move_away(cluster)
+    assert not _write(cluster, 1, "y", "z"), "a ledger that has the key answers"
+    with pytest.raises(
+        StoreNotFoundError, match=r"batch 2 of q: .*cluster/x with the id .*Nothing was written"
+    ):
+        _write(cluster, 2, "y", "z")
+    parts = {str(cluster / "y"): [stage(cluster / "y", numbered("T", 500, 1))], str(cluster / "z"): []}
+    commit_cluster(parts, options=_OPTIONS)  # a batch without a key
+    append(cluster / "y", numbered("T", 600, 1), key=("own", 1), options=_OPTIONS)  # of one store
+    assert _write(cluster, 2, "y", "z", options=_IGNORING)
+    assert _write(cluster, 3, "y", "z")
+
+
+def test_a_ledger_names_the_stores_that_got_messages(cluster: Path) -> None:
+    assert _write(cluster, 1, "x", "y")
+    for name in ("x", "y"):
+        root = str(cluster / name)
+        assert read_ledger(root).keys["q"].members == (named_member(str(cluster / "x"), _FILES),)
+        assert read_store_id(str(cluster / "y")) is None
+
+
+def test_a_renamed_store_of_the_cluster_is_there(cluster: Path) -> None:
+    assert _write(cluster, 1, "x", "y")
+    (cluster / "x").rename(cluster / "renamed")
+    assert _write(cluster, 2, "y", "renamed")
+
+
+def test_notes_of_batch_jobs_are_as_many_as_a_ledger_keeps(tmp_path: Path) -> None:
+    root = str(tmp_path)
+    stream = LeftOut(("stream", 7), (Member("s", "1"),))
+    note_left_out(root, stream, _FILES, is_kept=True)
+    for number in range(JOB_KEYS_MAX + 20):
+        note_left_out(root, LeftOut((f"job {number}", 1), (Member("j", "2"),)), _FILES, is_kept=False)
+    for number in (3, 5, 4):
+        note_left_out(root, LeftOut(("again", number), (Member(f"a{number}", "3"),)), _FILES, is_kept=True)
+    assert len(list((tmp_path / ".rmqlog" / "left-out").iterdir())) == JOB_KEYS_MAX + 3
+    assert members_in_notes(root) == {Member(f"a{number}", "3") for number in (4, 5)} | {
+        Member("j", "2"),
+        Member("s", "1"),
+    }
+
+
+# ---- files of an older release -----------------------------------------------------------------------------
+
+
+def _as_before(root: Path) -> None:
+    """The journal as an older release wrote it: absolute paths."""
+    journal = read_journal(str(root))
+    assert journal is not None
+    value = asdict(journal)
+    del value["log_places"], value["before"]
+    value |= {
+        "version": 1,
+        "log_directories": [f"{root}/commitlog"],
+        "members": [f"{root.parent}/{member.name}" for member in journal.members],
+    }
+    Path(journal_path(str(root))).write_text(json.dumps(value))
+    (root / ".rmqlog" / "id").unlink()
+
+
+def test_the_journal_of_an_older_release_is_completed_at_its_place_only(cluster: Path) -> None:
+    _break_off(cluster, told=("x",))
+    for name in _NAMES:
+        _as_before(cluster / name)
+    other = shutil.copytree(cluster, cluster.parent / "other")
+    for name in _NAMES:
+        with pytest.raises(
+            StoreNotFoundError,
+            match=r"cluster/.*/commitlog, where an older version of rmqlog began the commit",
+        ):
+            recover(str(other / name), options=_OPTIONS)
+    _empty_mount_point(cluster)
+    with pytest.raises(StoreNotFoundError, match=r"expected the store .*cluster/x, found no such store"):
+        recover(str(cluster / "y"), options=_OPTIONS)
+    _bring_back(cluster)
+    for name in reversed(_NAMES):
+        recover(str(cluster / name), options=_OPTIONS)
+    assert _numbers(*(cluster / name for name in _NAMES)) == list(range(3 * _SIZE))
+
+
+def test_ledgers_of_an_older_release_refuse_nothing(cluster: Path) -> None:
+    assert _write(cluster, 1, "x", "y", "z")
+    for name in ("y", "z"):
+        path = cluster / name / ".rmqlog" / "ledger.json"
+        value = json.loads(path.read_text())
+        for entry in (value["last"], *value["keys"].values()):
+            del entry["members"]
+        value["begun"] = {"j0": [str(cluster / "gone")]}
+        path.write_text(json.dumps(value))
+        assert read_ledger(str(cluster / name)).begun == {"j0": (Member(str(cluster / "gone")),)}
+        write_ledger(str(cluster / name), read_ledger(str(cluster / name)), _FILES)
+    _move_away(cluster)
+    assert _write(cluster, 2, "y", "z")
