@@ -22,6 +22,11 @@ SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rm
 PROCESSES := $(shell cores=$$(nproc 2>/dev/null || echo 2); test $$cores -ge 3 && echo 4 || echo $$((cores + 1)))
 WORKERS := -n $(PROCESSES) --dist worksteal --durations 15 --durations-min 5
 
+# Tests flush their files thousands of times, 2 ms each on a disk, so they write to memory if 4 GB are free there.
+# `make proofs` writes to the disk.
+MEMORY := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | sed -n '2s/^[^ ]* *[0-9]* *[0-9]* *\([0-9]*\).*/\1/p'); test "$${free:-0}" -gt 4000000 && test -w /dev/shm && echo /dev/shm)
+quick test test-all: export PYTEST_DEBUG_TEMPROOT := $(MEMORY)
+
 # The tests start many processes, and each would compile all modules again (see tests/conftest.py).
 unexport PYTHONDONTWRITEBYTECODE
 
