@@ -81,6 +81,7 @@ class Waiter:
         self._notified = 0
         self._news: dict[str, float] = {}  # root -> when a look found news
         self._condition = threading.Condition()
+        self._joining = threading.RLock()  # of the next two: a thread may join while another one closes
         self._joined: tuple[Watcher, Place] | None = None
         self.is_closed = False
 
@@ -145,8 +146,9 @@ class Waiter:
 
     def close(self) -> None:
         """Ends all waits, which return None. The thread ends with the last waiter of the process."""
-        self.is_closed = True
-        joined, self._joined = self._joined, None
+        with self._joining:
+            self.is_closed = True
+            joined, self._joined = self._joined, None
         if joined is not None:
             leave(self, joined[0])
         self.wake()
@@ -190,6 +192,7 @@ class Waiter:
     def forget(self) -> None:
         """In a forked child: the threads that waited, and the watcher, exist only in the parent."""
         self._condition = threading.Condition()
+        self._joining = threading.RLock()
         self.blocked = self._claimed = 0
         self._joined = None
 
@@ -197,11 +200,14 @@ class Waiter:
 
     def _join(self) -> tuple[Watcher, Place]:
         joined = self._joined
-        if joined is None:
+        if joined is not None:
+            return joined
+        with self._joining:
             if self.is_closed:
                 raise WaiterClosedError(f"{self.path}: this waiter is closed")
-            joined = self._joined = join(self)
-        return joined
+            if self._joined is None:
+                self._joined = join(self)
+            return self._joined
 
     def _has_news(self, look: Look) -> bool:
         joined = self._joined

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.pop import waiting
 from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Look, Waiter
 from rmq_spark.pop.watcher import notify
@@ -327,6 +328,25 @@ def test_closing_ends_the_wait(tmp_path: Path) -> None:
     assert waiter.wait(look, _LONG) is None
     with pytest.raises(ValueError, match="is closed"):
         waiter.look()
+
+
+def test_a_waiter_that_is_closed_during_its_first_look_leaves_no_thread(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    is_joining = threading.Event()
+
+    def join_late(waiter: watching.Waits) -> tuple[watching.Watcher, watching.Place]:
+        is_joining.set()
+        time.sleep(0.05)  # `close` comes now
+        return watching.join(waiter)
+
+    monkeypatch.setattr(waiting, "join", join_late)
+    waiter = Waiter(str(make_store(tmp_path / "store")), ["T"])
+    looking = threading.Thread(target=waiter.look)
+    looking.start()
+    assert is_joining.wait(_LONG)
+    waiter.close()
+    looking.join()
 
 
 def test_a_waiter_that_cannot_be_watched_spoils_no_other(
