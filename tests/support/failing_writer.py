@@ -41,11 +41,13 @@ class Failure:
         self.what, _, self.how = what.partition(":")
         self.at = at
         self.count = 0
+        self.names: list[str] = []  # the functions of the counted calls
 
     def happens(self, name: str, args: tuple[Any, ...]) -> bool:
         if name == "open" and not args[1] & _CREATING:
             return False
         self.count += 1
+        self.names.append(name)
         return self.count == self.at or (self.how == "on" and self.count > self.at > 0)
 
     def fail(self, original: Any, name: str, args: tuple[Any, ...]) -> None:

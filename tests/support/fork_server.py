@@ -37,6 +37,13 @@ class Ended:
     error: str = ""
 
 
+@dataclass(frozen=True)
+class _Unforked:
+    """An action for the process itself."""
+
+    action: Callable[..., object]
+
+
 class ForkServer:
     """Runs actions in forks of one small process. `prepare` runs once, in that process itself.
 
@@ -75,6 +82,15 @@ class ForkServer:
         assert not ended.error, ended.error
         return ended.value
 
+    def prepare(self, action: Callable[..., object], *arguments: object) -> None:
+        """Runs the action in the process itself, so that all later forks have what it caches.
+
+        An action that starts a thread makes them fail.
+        """
+        self._connection.send_bytes(pickle.dumps((_Unforked(action), arguments)))
+        ended = pickle.loads(self._connection.recv_bytes())
+        assert not ended.error, ended.error
+
     def close(self) -> None:
         self._connection.close()
         self._process.kill()
@@ -96,6 +112,13 @@ def _threads() -> list[str]:
     if not tasks.exists():  # not on Linux
         return [thread.name for thread in threading.enumerate()]
     return [(task / "comm").read_text().strip() for task in tasks.iterdir()]
+
+
+def _run(action: Callable[..., object] | _Unforked, arguments: tuple[object, ...]) -> Ended:
+    if isinstance(action, _Unforked):
+        action.action(*arguments)
+        return Ended(0)
+    return _run_in_fork(action, arguments)
 
 
 def _run_in_fork(action: Callable[..., object], arguments: tuple[object, ...]) -> Ended:
@@ -142,7 +165,7 @@ def main(descriptor: str) -> None:
         except EOFError:
             return
         try:
-            ended = _run_in_fork(*pickle.loads(request))
+            ended = _run(*pickle.loads(request))
         except Exception:
             ended = Ended(0, error=traceback.format_exc())
         connection.send_bytes(pickle.dumps(ended))

@@ -13,6 +13,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from datetime import datetime, timedelta, timezone
+from functools import lru_cache
 from typing import Any
 
 
@@ -33,6 +34,8 @@ def java_utf8(data: bytes) -> str:
     >>> java_utf8(bytes.fromhex("eda080")), len(bytes.fromhex("eda080").decode(errors="replace"))
     ('\ufffd', 3)
     """
+    if 0xED not in data:  # no surrogate; the loop takes most of the time of tests that make many messages
+        return data.decode("utf-8", "replace")
     out = bytearray()
     i = 0
     while i < len(data):
@@ -45,6 +48,7 @@ def java_utf8(data: bytes) -> str:
     return out.decode("utf-8", "replace")
 
 
+@lru_cache(1 << 16)  # the same keys in each of many stores
 def java_hash(text: str) -> int:
     """Java's String.hashCode as a signed 32-bit number, over UTF-16 code units (spec 3.2)."""
     h = 0

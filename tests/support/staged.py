@@ -8,8 +8,10 @@ import ipaddress
 import json
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -68,6 +70,7 @@ def make_store(root: Path, settings: StoreSettings | None = None) -> Path:
     return root
 
 
+@lru_cache(1 << 10)
 def _ip(host: tuple[str, int]) -> bytes:
     return ipaddress.ip_address(host[0]).packed.ljust(16, b"\0")
 
@@ -96,6 +99,41 @@ def columns_of(messages: Sequence[Message], *, crc_property: bool = False) -> Me
     )
 
 
+@dataclass(frozen=True)
+class _Piece:
+    """What a producer hands over with some messages: their columns, and what the oracle says of each."""
+
+    columns: MessageColumns
+    queues: list[tuple[str, int]]
+    numbers: np.ndarray[Any, np.dtype[np.int64]]
+    codes: np.ndarray[Any, np.dtype[np.int64]]
+    key_hashes: np.ndarray[Any, np.dtype[np.int32]]
+    key_rows: np.ndarray[Any, np.dtype[np.int64]]
+    timed: np.ndarray[Any, np.dtype[np.bool_]]
+
+
+# A test of kills stages the same messages in each of some hundred stores.
+@lru_cache(16)
+def _piece(messages: tuple[Message, ...], crc_property: bool, tag_keys: bool) -> _Piece:
+    queues = list(dict.fromkeys((m.topic, m.queue_id) for m in messages if m.sys_flag & 12 not in _KINDS))
+    numbers = [_KINDS.get(m.sys_flag & 12) or queues.index((m.topic, m.queue_id)) for m in messages]
+    timed = [m.topic == _SCHEDULED and int(m.properties.get("DELAY", "0")) > 0 for m in messages]
+    codes = [oracle.tags_code(m) - t * m.store_timestamp for m, t in zip(messages, timed, strict=True)]
+    keys = [oracle.index_keys(m, tag_keys) if m.sys_flag & 12 != 12 else [] for m in messages]
+    piece = _Piece(
+        columns_of(messages, crc_property=crc_property),
+        queues,
+        np.array(numbers, np.int64),
+        np.array(codes, np.int64),
+        np.array([oracle.index_key_hash(key) for each in keys for key in each], np.int32),
+        np.repeat(np.arange(len(messages)), [len(each) for each in keys]),
+        np.array(timed, bool),
+    )
+    for array in (piece.numbers, piece.codes, piece.key_hashes, piece.key_rows, piece.timed):
+        array.flags.writeable = False
+    return piece
+
+
 def stage(
     root: Path,
     messages: Sequence[Message],
@@ -109,44 +147,38 @@ def stage(
     """One staged file, written in parts of so many messages. Tags codes and index keys are the oracle's."""
     writer = StagingWriter(str(root), write, sync=sync)
     for start in range(0, len(messages), part):
-        piece = messages[start : start + part]
-        queues = list(dict.fromkeys((m.topic, m.queue_id) for m in piece if m.sys_flag & 12 not in _KINDS))
-        numbers = np.array(
-            [_KINDS.get(m.sys_flag & 12) or queues.index((m.topic, m.queue_id)) for m in piece], np.int64
-        )
-        timed = np.array(
-            [m.topic == _SCHEDULED and int(m.properties.get("DELAY", "0")) > 0 for m in piece], bool
-        )
-        codes = [
-            oracle.tags_code(m) - t * m.store_timestamp for m, t in zip(piece, timed.tolist(), strict=True)
-        ]
-        keys = [oracle.index_keys(m, tag_keys) if m.sys_flag & 12 != 12 else [] for m in piece]
+        piece = _piece(tuple(messages[start : start + part]), crc_property, tag_keys)
         writer.append(
-            encode(columns_of(piece, crc_property=crc_property), crc_property=crc_property),
-            queues,
-            numbers,
-            np.array(codes, np.int64),
-            np.array([oracle.index_key_hash(key) for each in keys for key in each], np.int32),
-            np.repeat(np.arange(len(piece)), [len(each) for each in keys]),
-            timed,
+            encode(piece.columns, crc_property=crc_property),
+            list(piece.queues),
+            piece.numbers,
+            piece.codes,
+            piece.key_hashes,
+            piece.key_rows,
+            piece.timed,
         )
     return writer.close()
 
 
 def numbered(topic: str, first: int, count: int, *, queues: int = 4, body_size: int = 60) -> list[Message]:
     """Messages that can be told apart: body, UNIQ_KEY, a key each and a tag."""
-    made = []
-    for i in range(first, first + count):
-        properties = oracle.encode_properties(
-            {"UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i} even" if i % 2 == 0 else f"k{i}", "TAGS": f"T{i % 3}"}
-        )
-        body = f"message {i} of {topic}".encode().ljust(body_size, b".")
-        made.append(
-            Message(
-                topic.encode(), body, properties, queue_id=i % queues, born_timestamp=1_700_000_000_000 + i
-            )
-        )
-    return made
+    return [_numbered(topic, i, queues, body_size) for i in range(first, first + count)]
+
+
+@lru_cache(1 << 12)
+def _numbered(topic: str, i: int, queues: int, body_size: int) -> Message:
+    properties = oracle.encode_properties(
+        {"UNIQ_KEY": f"U{i:07d}", "KEYS": f"k{i} even" if i % 2 == 0 else f"k{i}", "TAGS": f"T{i % 3}"}
+    )
+    body = f"message {i} of {topic}".encode().ljust(body_size, b".")
+    return Message(
+        topic.encode(), body, properties, queue_id=i % queues, born_timestamp=1_700_000_000_000 + i
+    )
+
+
+def prepare_stage(messages: Sequence[Message]) -> None:
+    """Makes `stage` of these messages fast, in this process and in its forks."""
+    _piece(tuple(messages), False, True)
 
 
 def append(
