@@ -126,7 +126,7 @@ def _check_each_kill(
             checked += 1
             _check_killed(root)
     assert kills >= (60 if mode == "async" else 90)
-    assert checked >= kills // 2
+    assert checked >= 30
     assert slots > 5 or part[0] < part[1]
 
 
@@ -322,7 +322,7 @@ def test_a_broker_ran_between_each_kill_and_the_next_commit(
             shutil.rmtree(root)
         shutil.rmtree(killed)
     assert done > 80 // 3
-    assert checked >= done // 2
+    assert checked >= 20
 
 
 class _Interference(Failure):

