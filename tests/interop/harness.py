@@ -28,8 +28,13 @@ _CONFIG = {
     # A machine that is busy with other tests is no reason to refuse a message.
     "osPageCacheBusyTimeOutMills": "60000",
     "waitTimeMillsInSendQueue": "60000",
-    # 5.x: a stop waits for these threads, eight of them, to wake up.
+    # 5.x: a stop waits for these threads, by default eight of them, to wake up.
     "reviveInterval": "100",
+    "reviveQueueNum": "1",
+    # 5.5: until the first of these intervals, by default 10 seconds, has passed, a thread runs without a pause.
+    "transactionMetricFlushInterval": "200",
+    # 5.x: each flush compares the 38 MB of the timer wheel byte by byte. A stop in order flushes too.
+    "timerFlushIntervalMs": "10000",
 }
 
 

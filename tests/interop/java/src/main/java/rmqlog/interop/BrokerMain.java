@@ -1,7 +1,9 @@
 package rmqlog.interop;
 
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -20,7 +22,12 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
  */
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
+    private static final long WAKE_NS = 50_000_000;
     private static final int REGISTER_TRIES = 100;
+    // Two or three seconds each, for requests on their way when a shutdown begins. The tests stop a broker when its clients have their answers.
+    private static final Set<String> SLEEPS = Set.of(
+        "org.apache.rocketmq.store.DefaultMessageStore.shutdown",
+        "org.apache.rocketmq.broker.processor.PopBufferMergeService.run");
 
     private final Config config;
     private final NamesrvController namesrv;
@@ -70,24 +77,30 @@ public final class BrokerMain {
         }
     }
 
-    /** The whole of BrokerController.shutdown(); only the waits for the next poll of threads about connections are cut short. */
+    /** The whole of BrokerController.shutdown(); only waits are cut short that nothing in these tests needs. */
     private void stop() {
-        Thread wakes = new Thread(BrokerMain::wakeNettyEventExecutors);
+        Thread wakes = new Thread(BrokerMain::wakeSleepers);
         wakes.setDaemon(true);
         wakes.start();
         broker.shutdown();
         namesrv.shutdown();
     }
 
-    private static void wakeNettyEventExecutors() {
+    private static void wakeSleepers() {
         while (true) {
-            for (Thread thread : Thread.getAllStackTraces().keySet()) {
-                if (thread.getName().startsWith("NettyEventExecutor")) {
+            Thread.getAllStackTraces().forEach((thread, stack) -> {
+                if (thread.getName().startsWith("NettyEventExecutor") || sleepsIn(stack)) {
                     thread.interrupt();
                 }
-            }
-            LockSupport.parkNanos(WAIT_NS);
+            });
+            LockSupport.parkNanos(WAKE_NS);
         }
+    }
+
+    private static boolean sleepsIn(StackTraceElement[] stack) {
+        boolean sleeps = stack.length > 1 && stack[0].getClassName().equals("java.lang.Thread") && stack[0].getMethodName().startsWith("sleep");
+        return sleeps && Arrays.stream(stack).filter(frame -> !frame.getClassName().equals("java.lang.Thread")).findFirst()
+            .map(frame -> SLEEPS.contains(frame.getClassName() + "." + frame.getMethodName())).orElse(false);
     }
 
     private static void require(boolean initialized, String what) {
