@@ -31,7 +31,7 @@ _CONFIG = {
     # 5.x: a stop waits for these threads, by default eight of them, to wake up.
     "reviveInterval": "100",
     "reviveQueueNum": "1",
-    # 5.5: until the first of these intervals, by default 10 seconds, has passed, a thread runs without a pause.
+    # 5.5: until the first of these intervals, by default 10 seconds, has passed, a thread never pauses.
     "transactionMetricFlushInterval": "200",
     # 5.x: each flush compares the 38 MB of the timer wheel byte by byte. A stop in order flushes too.
     "timerFlushIntervalMs": "10000",

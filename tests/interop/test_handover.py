@@ -14,7 +14,7 @@ import pytest
 from store_format.commit.prepare_store import CommitOptions
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
-from tests.interop.maven import java
+from tests.interop.jvm import java
 from tests.interop.programs import ProgramError
 from tests.support.staged import append, make_store, numbered
 

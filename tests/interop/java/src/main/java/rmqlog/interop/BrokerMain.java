@@ -32,10 +32,12 @@ public final class BrokerMain {
     private final Config config;
     private final NamesrvController namesrv;
     private final BrokerController broker;
-    private final String namesrvAddress;
+    final String namesrvAddress;
     private final int haPort;
 
-    private BrokerMain(Config config) throws Exception {
+    BrokerMain(Config config) throws Exception {
+        // As BrokerStartup does: without a version 4.9's name server takes the broker for one before 3.0.11 and drops its topics.
+        System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         this.config = config;
         NettyServerConfig namesrvServer = new NettyServerConfig();
         namesrvServer.setListenPort(Loopback.freePort());
@@ -59,7 +61,7 @@ public final class BrokerMain {
     }
 
     /** The store's lock file is open from here on, but only `start` takes the lock. */
-    private void load() throws Exception {
+    void load() throws Exception {
         require(namesrv.initialize(), "the name server");
         Loopback.bindServers(namesrv);
         namesrv.start();
@@ -68,7 +70,7 @@ public final class BrokerMain {
         Loopback.bindHaService(broker.getMessageStore(), haPort);
     }
 
-    private void start() throws Exception {
+    void start() throws Exception {
         broker.start();
         // 5.x knows its name server only a moment after its start, and would come again after 10 seconds.
         for (int tries = 0; tries < REGISTER_TRIES && namesrv.getRouteInfoManager().getAllTopicList().getTopicList().isEmpty(); tries++) {
@@ -78,7 +80,7 @@ public final class BrokerMain {
     }
 
     /** The whole of BrokerController.shutdown(); only waits are cut short that nothing in these tests needs. */
-    private void stop() {
+    void stop() {
         Thread wakes = new Thread(BrokerMain::wakeSleepers);
         wakes.setDaemon(true);
         wakes.start();
@@ -129,8 +131,6 @@ public final class BrokerMain {
 
     public static void main(String[] args) throws Exception {
         Lines.takeStandardOutput();
-        // As BrokerStartup does: without a version 4.9's name server takes the broker for one before 3.0.11 and drops its topics.
-        System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         try {
             BrokerMain main = new BrokerMain(new Config(args[0], args[1]));
             main.load();

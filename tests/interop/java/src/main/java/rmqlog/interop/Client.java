@@ -38,7 +38,7 @@ public final class Client {
     private final FailingConsumers consumers;
     private Transactions transactions;
 
-    private Client(String namesrv) throws MQClientException {
+    Client(String namesrv) throws MQClientException {
         this.namesrv = namesrv;
         configure(consumer, namesrv);
         consumer.start();
@@ -52,7 +52,7 @@ public final class Client {
         client.setVipChannelEnabled(false);
     }
 
-    private void run(List<String> words) throws Exception {
+    void run(List<String> words) throws Exception {
         List<String> rest = words.subList(1, words.size());
         switch (words.get(0)) {
             case "topics" -> topics().forEach(topic -> Lines.put(Map.of("topic", topic)));
