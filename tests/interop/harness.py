@@ -277,10 +277,10 @@ class Client:
         }
 
     def push_consume(
-        self, group: str, topic: str, *, seconds_max: int = 60, idle_seconds: int = 8
+        self, group: str, topic: str, *, count: int = 1 << 62, seconds_max: int = 60, idle_seconds: int = 8
     ) -> list[Line]:
         """What a push consumer of that group gets, until nothing came for a while; its offsets are committed
-        then.
+        then. The while is a quarter as long once `count` messages have come.
         """
         return self.ask(
             "push-consume",
@@ -288,5 +288,6 @@ class Client:
             topic,
             seconds_max,
             idle_seconds,
+            count,
             seconds_max=seconds_max + _ANSWER_SECONDS_MAX,
         )

@@ -25,7 +25,7 @@ TAGGED, TAGS = "Tagged", "tags"
 STEPS, IN_ORDER = "Steps", "in_order"
 COUNT = 40  # of ORDERS, over four queues
 # Longer than a broker needs to stop: it revives until then.
-SHORT_MS, LATER_MS = 11_000, 3_000
+SHORT_MS, LATER_MS = 8_000, 3_000
 
 
 @dataclass
