@@ -7,8 +7,8 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
-from typing import Any, Self, TypeVar
+from dataclasses import dataclass, field
+from typing import Self, TypeVar
 
 from tests.interop.harness import Broker, Client
 from tests.interop.programs import Line
@@ -89,13 +89,6 @@ class Left:
     seen: list[Line] = field(default_factory=list)
     stopped_ms: int = 0
     first_level_ms: int = 0  # when the messages of level 1 are due
-
-    def as_json(self) -> dict[str, Any]:
-        return asdict(self)
-
-    @classmethod
-    def of_json(cls, data: dict[str, Any]) -> Self:
-        return cls(**data)
 
     def add(self, later: Self) -> None:
         """What a later broker has left in the same store."""
