@@ -89,9 +89,11 @@ def _build(version: str, project: Path) -> None:
 
 def _pack(classes: Path) -> None:
     """An archive of classes (see jvm.py) takes jars only."""
-    with zipfile.ZipFile(classes.with_suffix(".jar"), "w") as jar:
+    new = classes.with_suffix(".new")
+    with zipfile.ZipFile(new, "w") as jar:
         for path in sorted(classes.rglob("*.class")):
             jar.write(path, path.relative_to(classes))
+    new.rename(classes.with_suffix(".jar"))
 
 
 def _give_up(reason: str) -> NoReturn:

@@ -4,6 +4,7 @@ import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -23,6 +24,7 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
     private static final long WAKE_NS = 50_000_000;
+    private static final long REST_NS = 20_000_000;
     private static final int REGISTER_TRIES = 100;
     // Two or three seconds each, for requests on their way when a shutdown begins. The tests stop a broker when its clients have their answers.
     private static final Set<String> SLEEPS = Set.of(
@@ -72,10 +74,41 @@ public final class BrokerMain {
 
     void start() throws Exception {
         broker.start();
+        rest();
         // 5.x knows its name server only a moment after its start, and would come again after 10 seconds.
         for (int tries = 0; tries < REGISTER_TRIES && namesrv.getRouteInfoManager().getAllTopicList().getTopicList().isEmpty(); tries++) {
             broker.registerBrokerAll(true, false, true);
             LockSupport.parkNanos(WAIT_NS);
+        }
+    }
+
+    /**
+     * 5.5: once an op message was written, and transactionOpBatchInterval after it, TransactionalOpBatchService never pauses, because
+     * it counts the time of that write for queues that have nothing to write too. Those get the time of now.
+     */
+    private void rest() throws ReflectiveOperationException {
+        Object service = broker.getTransactionalMessageService();
+        if (Arrays.stream(service.getClass().getDeclaredFields()).noneMatch(field -> field.getName().equals("deleteContext"))) {
+            return; // 4.9
+        }
+        Map<?, ?> queues = (Map<?, ?>) Config.field(service, "deleteContext").get(service);
+        Thread rests = new Thread(() -> {
+            while (true) {
+                queues.values().forEach(BrokerMain::writtenNow);
+                LockSupport.parkNanos(REST_NS);
+            }
+        });
+        rests.setDaemon(true);
+        rests.start();
+    }
+
+    private static void writtenNow(Object queue) {
+        try {
+            if (((AtomicInteger) Config.field(queue, "totalSize").get(queue)).get() == 0) {
+                Config.set(queue, "lastWriteTimestamp", System.currentTimeMillis());
+            }
+        } catch (ReflectiveOperationException changed) {
+            throw new IllegalStateException(changed);
         }
     }
 
