@@ -11,9 +11,9 @@ import pytest
 
 from tests.interop.harness import RocketMQ
 from tests.interop.maven import class_path
-from tests.interop.pop_runs import PopRuns
-from tests.interop.pop_runs import made_once as pops_made_once
-from tests.interop.services_runs import Runs, made_once
+from tests.interop.once import made_once
+from tests.interop.pop_runs import PopRuns, leave_pops
+from tests.interop.services_runs import Runs, make
 
 _HERE = Path(__file__).parent
 
@@ -26,7 +26,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(600))  # the first test of a session waits for Maven
 
 
-def _shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="session")
+def shared_directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same one in every process that runs tests."""
     base = tmp_path_factory.getbasetemp()
     return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
@@ -47,20 +48,18 @@ def rocketmq(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Rocket
 
 
 @pytest.fixture(scope="session", params=["5.5.0", pytest.param("4.9.7", marks=pytest.mark.whole)])
-def runs(
-    request: pytest.FixtureRequest,
-    rocketmq: Callable[[str], RocketMQ],
-    tmp_path_factory: pytest.TempPathFactory,
-) -> Runs:
+def runs(request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], shared_directory: Path) -> Runs:
     """The workload of the services on all copies, made by one of the processes that run tests."""
-    base = _shared_directory(tmp_path_factory)
-    return made_once(base / f"services-{request.param}", rocketmq(request.param))
+    directory, java = shared_directory / f"services-{request.param}", rocketmq(request.param)
+    left, seen = made_once(directory, lambda: make(directory, java))
+    return Runs(java.version, directory, left, seen)
 
 
 @pytest.fixture(scope="session")
-def pop_runs(rocketmq: Callable[[str], RocketMQ], tmp_path_factory: pytest.TempPathFactory) -> PopRuns:
+def pop_runs(rocketmq: Callable[[str], RocketMQ], shared_directory: Path) -> PopRuns:
     """A store in which a broker's clients have popped, made by one of the processes that run tests."""
-    return pops_made_once(_shared_directory(tmp_path_factory) / "pops", rocketmq("5.5.0"))
+    directory, java = shared_directory / "pops", rocketmq("5.5.0")
+    return PopRuns(directory, made_once(directory, lambda: leave_pops(java, directory / "left")))
 
 
 @pytest.fixture(scope="session")

@@ -28,8 +28,13 @@ _CONFIG = {
     # A machine that is busy with other tests is no reason to refuse a message.
     "osPageCacheBusyTimeOutMills": "60000",
     "waitTimeMillsInSendQueue": "60000",
-    # 5.x: a stop waits for these threads, eight of them, to wake up.
+    # 5.x: a stop waits for these threads, by default eight of them, to wake up.
     "reviveInterval": "100",
+    "reviveQueueNum": "1",
+    # 5.5: until the first of these intervals, by default 10 seconds, has passed, a thread never pauses.
+    "transactionMetricFlushInterval": "200",
+    # 5.x: each flush compares the 38 MB of the timer wheel byte by byte. A stop in order flushes too.
+    "timerFlushIntervalMs": "10000",
 }
 
 
@@ -272,10 +277,10 @@ class Client:
         }
 
     def push_consume(
-        self, group: str, topic: str, *, seconds_max: int = 60, idle_seconds: int = 8
+        self, group: str, topic: str, *, count: int = 1 << 62, seconds_max: int = 60, idle_seconds: int = 8
     ) -> list[Line]:
         """What a push consumer of that group gets, until nothing came for a while; its offsets are committed
-        then.
+        then. The while is a quarter as long once `count` messages have come.
         """
         return self.ask(
             "push-consume",
@@ -283,5 +288,6 @@ class Client:
             topic,
             seconds_max,
             idle_seconds,
+            count,
             seconds_max=seconds_max + _ANSWER_SECONDS_MAX,
         )

@@ -12,20 +12,19 @@ import hashlib
 import os
 import shutil
 import subprocess
+import zipfile
 from pathlib import Path
 from typing import NoReturn
 
 import pytest
 
+from tests.interop.jvm import make_archive
+
 _PROJECT = Path(__file__).resolve().parent / "java"
 _BUILD_SECONDS_MAX = 400  # the first build loads about 150 MB
+# Maven's own JVM lives too short for the second compiler and a collector with threads to pay.
+_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _UNREACHABLE = "Could not transfer"
-
-
-def java() -> str:
-    """The JVM that Spark's launcher would take too."""
-    home = os.environ.get("JAVA_HOME")
-    return f"{home}/bin/java" if home else "java"
 
 
 def class_path(version: str, project: Path = _PROJECT) -> str:
@@ -39,8 +38,14 @@ def class_path(version: str, project: Path = _PROJECT) -> str:
         if not (stamp.exists() and stamp.read_text() == wanted and all(map(os.path.exists, _jars(target)))):
             stamp.unlink(missing_ok=True)
             _build(version, project)
+            _pack(target / "classes")
+            make_archive(_joined(target))
             stamp.write_text(wanted)
-    return os.pathsep.join([str(target / "classes"), *_jars(target)])
+    return _joined(target)
+
+
+def _joined(target: Path) -> str:
+    return os.pathsep.join([str(target / "classes.jar"), *_jars(target)])
 
 
 def _jars(target: Path) -> list[str]:
@@ -64,9 +69,15 @@ def _build(version: str, project: Path) -> None:
     # -U: a download that failed the last time is tried again.
     options = ["-q", "-B", "-U", "-f", str(project / "pom.xml"), f"-Drocketmq.version={version}"]
     command = [maven, *options, "process-classes"]
+    environment = os.environ | {"MAVEN_OPTS": f"{_JVM} {os.environ.get('MAVEN_OPTS', '')}"}
     try:
         done = subprocess.run(
-            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_BUILD_SECONDS_MAX
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_BUILD_SECONDS_MAX,
         )
     except subprocess.TimeoutExpired:
         _give_up(f"RocketMQ {version} was not fetched from Maven Central within {_BUILD_SECONDS_MAX} seconds")
@@ -74,6 +85,15 @@ def _build(version: str, project: Path) -> None:
     if done.returncode and (untransferred := [line for line in output.splitlines() if _UNREACHABLE in line]):
         _give_up(f"RocketMQ {version} cannot be fetched from Maven Central: {untransferred[0]}")
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{output}"
+
+
+def _pack(classes: Path) -> None:
+    """An archive of classes (see jvm.py) takes jars only."""
+    new = classes.with_suffix(".new")
+    with zipfile.ZipFile(new, "w") as jar:
+        for path in sorted(classes.rglob("*.class")):
+            jar.write(path, path.relative_to(classes))
+    new.rename(classes.with_suffix(".jar"))
 
 
 def _give_up(reason: str) -> NoReturn:

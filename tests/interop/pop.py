@@ -17,6 +17,7 @@ SETTINGS = {
     "mappedFileSizeConsumeQueue": "6000",
     "mappedFileSizeTimerLog": str(52 * 100),
     "timerPrecisionMs": "100",
+    "timerFlushIntervalMs": "1000",  # the default: brokers with these settings are killed
     "reviveInterval": "100",
     "reviveScanTime": "1000",
     "reviveQueueNum": "2",

@@ -4,8 +4,6 @@ killed; and what a broker that goes on delivers.
 
 from __future__ import annotations
 
-import fcntl
-import pickle
 import shutil
 import subprocess
 import time
@@ -25,7 +23,7 @@ TAGGED, TAGS = "Tagged", "tags"
 STEPS, IN_ORDER = "Steps", "in_order"
 COUNT = 40  # of ORDERS, over four queues
 # Longer than a broker needs to stop: it revives until then.
-SHORT_MS, LATER_MS = 11_000, 3_000
+SHORT_MS, LATER_MS = 8_000, 3_000
 
 
 @dataclass
@@ -85,19 +83,6 @@ class PopRuns:
         # holes stay holes: the timer wheel is a file of 38 MB
         subprocess.run(["cp", "-a", "--sparse=always", self.store, target], check=True)
         return target
-
-
-def made_once(directory: Path, java: RocketMQ) -> PopRuns:
-    """Makes the store in `directory`, or waits for the process that makes it and reads its notes."""
-    directory.mkdir(exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        notes = directory / "notes"
-        if not notes.exists():
-            left = leave_pops(java, directory / "left")
-            notes.write_bytes(pickle.dumps(left))
-        left = pickle.loads(notes.read_bytes())
-    return PopRuns(directory, left)
 
 
 def leave_pops(java: RocketMQ, store: Path) -> Left:

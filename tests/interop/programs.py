@@ -17,27 +17,13 @@ from pathlib import Path
 from typing import Any, TypeAlias
 from urllib.parse import quote
 
-from tests.interop.maven import class_path, java
+from tests.interop.jvm import command
+from tests.interop.maven import class_path
 
 Line: TypeAlias = dict[str, Any]  # Any: JSON, told where each program is told
 
 _LOG_LINES_SHOWN = 30
 _EXIT_SECONDS_MAX = 20.0
-_HEAP = [
-    "-Xmx512m",
-    "-XX:MaxDirectMemorySize=512m",
-    "-XX:+UseSerialGC",
-    "-XX:TieredStopAtLevel=1",
-    "-XX:-UsePerfData",
-    "-XX:+IgnoreUnrecognizedVMOptions",
-    "-XX:+UnlockDiagnosticVMOptions",
-    "-XX:-BytecodeVerificationRemote",  # a JVM starts sooner
-]
-# RocketMQ unmaps its files through these; its own start scripts open them too.
-_OPENS = [
-    f"--add-opens=java.base/{package}=ALL-UNNAMED"
-    for package in ("java.nio", "sun.nio.ch", "jdk.internal.ref")
-]
 
 
 class ProgramError(Exception):
@@ -55,22 +41,9 @@ class Program:
         self._log = directory / "log"
         self._temporary = directory / "tmp"
         self._temporary.mkdir(parents=True)
-        options = [
-            *_HEAP,
-            *_OPENS,
-            f"-Duser.home={directory}",
-            f"-Djava.io.tmpdir={self._temporary}",
-            "-Djava.net.preferIPv4Stack=true",
-        ]
-        options.append("-Dtls.server.mode=disabled")  # a certificate of its own would take seconds
-        # RocketMQ refuses messages on a disk that is 90 % full, which says nothing about the store under
-        # test.
-        options += ["-Drocketmq.broker.diskSpaceWarningLevelRatio=0.99", f"-XX:ErrorFile={directory}/hs_err"]
-        command = [java(), *options, "-cp", class_path(version), f"rmqlog.interop.{main}", *arguments]
+        words = command(main, arguments, class_path(version), directory)
         with self._log.open("wb") as log:
-            self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log
-            )
+            self._process = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log)
         self._lines: queue.SimpleQueue[Line | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import json
 import subprocess
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -40,19 +38,6 @@ class Runs:
         last = messages_of(self.directory / "left")[-1]
         end = last.physical_offset + last.total_size
         return Copy(self.directory / name, end, is_old=self.version == OLD)
-
-
-def made_once(directory: Path, java: RocketMQ) -> Runs:
-    """Makes the runs in `directory`, or waits for the process that makes them and reads its notes."""
-    directory.mkdir(exist_ok=True)
-    with (directory / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        notes = directory / "notes.json"
-        if not notes.exists():
-            left, seen = make(directory, java)
-            notes.write_text(json.dumps([left.as_json(), seen]))
-        left_data, seen = json.loads(notes.read_text())
-    return Runs(java.version, directory, Left.of_json(left_data), seen)
 
 
 def make(directory: Path, java: RocketMQ) -> tuple[Left, dict[str, list[Line]]]:

@@ -16,6 +16,7 @@ import pytest
 from store_format.bookkeeping.state import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import Client, Opened, RocketMQ
+from tests.interop.once import made_once
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, by_place, data_files, ours
 from tests.support import goldens
@@ -60,10 +61,19 @@ class Session:
 
 @pytest.fixture(scope="module", params=sorted(VERSIONS))
 def session(
-    request: pytest.FixtureRequest, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+    request: pytest.FixtureRequest,
+    rocketmq: Callable[[str], RocketMQ],
+    copy_of: Callable[[str], Path],
+    shared_directory: Path,
 ) -> Session:
     name = request.param
-    java, store, config = rocketmq(VERSIONS[name]), copy_of(name), goldens.config(name)
+    return made_once(
+        shared_directory / f"golden-{name}", lambda: _session(name, rocketmq(VERSIONS[name]), copy_of(name))
+    )
+
+
+def _session(name: str, java: RocketMQ, store: Path) -> Session:
+    config = goldens.config(name)
     opened, changed = _opened(java, store, config)
     with java.broker(store, config) as broker:
         client = broker.client()

@@ -14,7 +14,7 @@ import pytest
 from store_format.commit.prepare_store import CommitOptions
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
-from tests.interop.maven import java
+from tests.interop.jvm import java
 from tests.interop.programs import ProgramError
 from tests.support.staged import append, make_store, numbered
 
@@ -73,7 +73,7 @@ def test_a_broker_of_another_user_loads_what_a_common_group_may_write(
             append(store, numbered(f"T{mask}", 0, 100))
         finally:
             os.umask(before)
-        monkeypatch.setattr("tests.interop.programs.java", lambda: str(other))
+        monkeypatch.setattr("tests.interop.jvm.java", lambda: str(other))
         if mask == 0o002:
             assert len(rocketmq("5.5.0").open_store(store).messages) == 100
         else:  # the control: files that the group may not write

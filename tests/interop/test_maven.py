@@ -5,11 +5,13 @@ reason is said.
 from __future__ import annotations
 
 import shutil
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.interop import jvm
 from tests.interop.harness import RocketMQ
 from tests.interop.maven import class_path
 
@@ -51,4 +53,20 @@ def test_what_is_built_is_not_built_again(
 ) -> None:
     rocketmq("5.5.0")
     monkeypatch.setenv("PATH", "/nowhere")
-    assert class_path("5.5.0").startswith(str(PROJECT / "target" / "5.5.0" / "classes"))
+    assert class_path("5.5.0").startswith(str(PROJECT / "target" / "5.5.0" / "classes.jar"))
+
+
+@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+def test_programs_start_from_an_archive_of_their_classes(
+    version: str, rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+) -> None:
+    rocketmq(version)
+    conf, log = tmp_path / "conf", tmp_path / "classes"
+    conf.touch()
+    words = jvm.command(
+        "StoreOpen", [str(tmp_path / "store"), str(conf), "load"], class_path(version), tmp_path
+    )
+    words.insert(words.index("-cp"), f"-Xlog:class+load:file={log}")
+    subprocess.run(words, capture_output=True, check=True)
+    ours = [line for line in log.read_text().splitlines() if "rocketmq.store.DefaultMessageStore " in line]
+    assert [line.partition("source: ")[2] for line in ours] == ["shared objects file (top)"]

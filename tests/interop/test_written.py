@@ -20,6 +20,7 @@ from store_format.bookkeeping.state import StoreState
 from store_format.diagnose.problems import Problem
 from store_format.store import MessageStore
 from tests.interop.harness import Client, Opened, RocketMQ
+from tests.interop.once import made_once
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, by_place, data_files, ours
 from tests.interop.spark import SMALL_FILES, Row, as_written, rows, spark_lines, wanted, write, write_stream
@@ -87,11 +88,14 @@ def session(
     request: pytest.FixtureRequest,
     rocketmq: Callable[[str], RocketMQ],
     spark: SparkSession,
-    tmp_path_factory: pytest.TempPathFactory,
+    shared_directory: Path,
 ) -> Session:
-    version = request.param
-    java, directory = rocketmq(version), tmp_path_factory.mktemp(f"written-{version}")
-    store = directory / "store"
+    directory, java = shared_directory / f"written-{request.param}", rocketmq(request.param)
+    return made_once(directory, lambda: _session(spark, java, directory))
+
+
+def _session(spark: SparkSession, java: RocketMQ, directory: Path) -> Session:
+    version, store = java.version, directory / "store"
     written = _write(spark, store, directory / "stream", version)
     read = spark_lines(spark, store)
     opened, files = _open(java, store)
@@ -101,7 +105,9 @@ def session(
         served = client.messages()
         answers, by_time = _answers(client, served), _offsets_by_time(client, served, version)
         state = MessageStore.open(str(store)).state
-        pushed = client.push_consume("CG_new", "Orders")
+        pushed = client.push_consume(
+            "CG_new", "Orders", count=sum(line["topic"] == "Orders" for line in served)
+        )
         sent = client.send("Orders", SENT // 2, seed=1) + client.send(
             "Fresh", SENT - SENT // 2, seed=2, shards=3
         )

@@ -1,7 +1,10 @@
 package rmqlog.interop;
 
+import java.util.Arrays;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.concurrent.atomic.AtomicInteger;
 import java.util.concurrent.locks.LockSupport;
 import org.apache.rocketmq.broker.BrokerController;
 import org.apache.rocketmq.common.BrokerConfig;
@@ -20,15 +23,23 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
  */
 public final class BrokerMain {
     private static final long WAIT_NS = 200_000_000;
+    private static final long WAKE_NS = 50_000_000;
+    private static final long REST_NS = 20_000_000;
     private static final int REGISTER_TRIES = 100;
+    // Two or three seconds each, for requests on their way when a shutdown begins. The tests stop a broker when its clients have their answers.
+    private static final Set<String> SLEEPS = Set.of(
+        "org.apache.rocketmq.store.DefaultMessageStore.shutdown",
+        "org.apache.rocketmq.broker.processor.PopBufferMergeService.run");
 
     private final Config config;
     private final NamesrvController namesrv;
     private final BrokerController broker;
-    private final String namesrvAddress;
+    final String namesrvAddress;
     private final int haPort;
 
-    private BrokerMain(Config config) throws Exception {
+    BrokerMain(Config config) throws Exception {
+        // As BrokerStartup does: without a version 4.9's name server takes the broker for one before 3.0.11 and drops its topics.
+        System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         this.config = config;
         NettyServerConfig namesrvServer = new NettyServerConfig();
         namesrvServer.setListenPort(Loopback.freePort());
@@ -52,7 +63,7 @@ public final class BrokerMain {
     }
 
     /** The store's lock file is open from here on, but only `start` takes the lock. */
-    private void load() throws Exception {
+    void load() throws Exception {
         require(namesrv.initialize(), "the name server");
         Loopback.bindServers(namesrv);
         namesrv.start();
@@ -61,8 +72,9 @@ public final class BrokerMain {
         Loopback.bindHaService(broker.getMessageStore(), haPort);
     }
 
-    private void start() throws Exception {
+    void start() throws Exception {
         broker.start();
+        rest();
         // 5.x knows its name server only a moment after its start, and would come again after 10 seconds.
         for (int tries = 0; tries < REGISTER_TRIES && namesrv.getRouteInfoManager().getAllTopicList().getTopicList().isEmpty(); tries++) {
             broker.registerBrokerAll(true, false, true);
@@ -70,24 +82,60 @@ public final class BrokerMain {
         }
     }
 
-    /** The whole of BrokerController.shutdown(); only the waits for the next poll of threads about connections are cut short. */
-    private void stop() {
-        Thread wakes = new Thread(BrokerMain::wakeNettyEventExecutors);
+    /**
+     * 5.5: once an op message was written, and transactionOpBatchInterval after it, TransactionalOpBatchService never pauses, because
+     * it counts the time of that write for queues that have nothing to write too. Those get the time of now.
+     */
+    private void rest() throws ReflectiveOperationException {
+        Object service = broker.getTransactionalMessageService();
+        if (Arrays.stream(service.getClass().getDeclaredFields()).noneMatch(field -> field.getName().equals("deleteContext"))) {
+            return; // 4.9
+        }
+        Map<?, ?> queues = (Map<?, ?>) Config.field(service, "deleteContext").get(service);
+        Thread rests = new Thread(() -> {
+            while (true) {
+                queues.values().forEach(BrokerMain::writtenNow);
+                LockSupport.parkNanos(REST_NS);
+            }
+        });
+        rests.setDaemon(true);
+        rests.start();
+    }
+
+    private static void writtenNow(Object queue) {
+        try {
+            if (((AtomicInteger) Config.field(queue, "totalSize").get(queue)).get() == 0) {
+                Config.set(queue, "lastWriteTimestamp", System.currentTimeMillis());
+            }
+        } catch (ReflectiveOperationException changed) {
+            throw new IllegalStateException(changed);
+        }
+    }
+
+    /** The whole of BrokerController.shutdown(); only waits are cut short that nothing in these tests needs. */
+    void stop() {
+        Thread wakes = new Thread(BrokerMain::wakeSleepers);
         wakes.setDaemon(true);
         wakes.start();
         broker.shutdown();
         namesrv.shutdown();
     }
 
-    private static void wakeNettyEventExecutors() {
+    private static void wakeSleepers() {
         while (true) {
-            for (Thread thread : Thread.getAllStackTraces().keySet()) {
-                if (thread.getName().startsWith("NettyEventExecutor")) {
+            Thread.getAllStackTraces().forEach((thread, stack) -> {
+                if (thread.getName().startsWith("NettyEventExecutor") || sleepsIn(stack)) {
                     thread.interrupt();
                 }
-            }
-            LockSupport.parkNanos(WAIT_NS);
+            });
+            LockSupport.parkNanos(WAKE_NS);
         }
+    }
+
+    private static boolean sleepsIn(StackTraceElement[] stack) {
+        boolean sleeps = stack.length > 1 && stack[0].getClassName().equals("java.lang.Thread") && stack[0].getMethodName().startsWith("sleep");
+        return sleeps && Arrays.stream(stack).filter(frame -> !frame.getClassName().equals("java.lang.Thread")).findFirst()
+            .map(frame -> SLEEPS.contains(frame.getClassName() + "." + frame.getMethodName())).orElse(false);
     }
 
     private static void require(boolean initialized, String what) {
@@ -116,8 +164,6 @@ public final class BrokerMain {
 
     public static void main(String[] args) throws Exception {
         Lines.takeStandardOutput();
-        // As BrokerStartup does: without a version 4.9's name server takes the broker for one before 3.0.11 and drops its topics.
-        System.setProperty(RemotingCommand.REMOTING_VERSION_KEY, Integer.toString(MQVersion.CURRENT_VERSION));
         try {
             BrokerMain main = new BrokerMain(new Config(args[0], args[1]));
             main.load();

@@ -14,13 +14,17 @@ final class PushConsumer {
     private PushConsumer() {
     }
 
-    /** Until nothing came for `idleSeconds`, `seconds` at most. A new group begins at the first offset. */
-    static void run(String namesrv, String group, String topic, long seconds, long idleSeconds) throws Exception {
+    /**
+     * Until nothing came for `idleSeconds`, `seconds` at most; once `count` messages have come, until nothing came for a quarter of
+     * the time. A new group begins at the first offset.
+     */
+    static void run(String namesrv, String group, String topic, long seconds, long idleSeconds, long count) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
         Client.configure(consumer, namesrv);
         consumer.setInstanceName("push-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
+        AtomicLong come = new AtomicLong();
         AtomicLong last = new AtomicLong(); // 0 until something has come: on a busy machine the first rebalance may take long
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             synchronized (consumer) {
@@ -28,13 +32,15 @@ final class PushConsumer {
                     Lines.put(Messages.line(message));
                 }
             }
+            come.addAndGet(messages.size());
             last.set(System.nanoTime());
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
         consumer.start();
         try {
             long end = System.nanoTime() + seconds * 1_000_000_000;
-            while (System.nanoTime() < end && (last.get() == 0 || System.nanoTime() - last.get() < idleSeconds * 1_000_000_000)) {
+            long idle = idleSeconds * 1_000_000_000;
+            while (System.nanoTime() < end && (last.get() == 0 || System.nanoTime() - last.get() < (come.get() < count ? idle : idle / 4))) {
                 Thread.sleep(STEP_MS);
             }
         } finally {
