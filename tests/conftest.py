@@ -114,7 +114,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if part is not None:
         kept = kept[part[0] - 1 :: part[1]]
     if len(kept) < len(items):
-        config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+        selected = set(kept)
+        config.hook.pytest_deselected(items=[item for item in items if item not in selected])
         items[:] = kept
 
 
