@@ -34,13 +34,13 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick kernels test test-all proofs notebooks docs images format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels lint-and-kernels test test-all proofs notebooks docs images format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
 	@echo "make quick     lint and the tests that need no JVM and no process of their own (under a minute)"
 	@echo "make test      lint, types and every test not marked slow or interop (up to 6 minutes)"
-	@echo "make test-all  make test, the slow tests and those with a real broker (up to 25 minutes in all)"
+	@echo "make test-all  lint, types and all tests, also slow ones and those with a real broker (up to 25 minutes)"
 	@echo "make proofs    the slow tests at every point, in every order, with every kill: some hours;"
 	@echo "               PART=2/6 runs the second of six parts, each shorter than two hours"
 	@echo "make format    format the code, sort the imports"
@@ -65,11 +65,17 @@ quick: kernels
 kernels: $(DEV)/installed
 	@$(DEV)/bin/python -c "from store_format import kernels; kernels.load()"
 
-test: check-java lint kernels
+# Beside each other: both take half a minute the first time, on one core.
+lint-and-kernels: $(DEV)/installed
+	@$(MAKE) --no-print-directory kernels & kernels=$$!; $(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && exit $$lint
+
+test: check-java lint-and-kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "not slow and not interop"
 
-test-all: test
-	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop"
+# One run of pytest for all: each further one collects 7,000 tests and starts Spark again in each of its processes,
+# and the many short tests fill the time in which the last long one is still running.
+test-all: check-java lint-and-kernels
+	$(call run_in,$(DEV)) -m pytest $(WORKERS)
 
 proofs: check-java lint kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole $(if $(PART),--part $(PART))

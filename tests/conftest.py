@@ -20,6 +20,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.support.fork_server import ForkServer
+from tests.support.longest_first import longest_first
 from tests.support.unchanged import unchanged as _unchanged
 
 if TYPE_CHECKING:
@@ -98,8 +99,8 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Adds the markers `spark` and `golden` to the tests that use these fixtures; deselects by the
-    options.
+    """Adds the markers `spark` and `golden` to the tests that use these fixtures; deselects by the options;
+    puts the longest first if several processes share them.
     """
     for item in items:
         for name in ("spark", "golden"):
@@ -117,6 +118,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         selected = set(kept)
         config.hook.pytest_deselected(items=[item for item in items if item not in selected])
         items[:] = kept
+    processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
+    if processes > 1:
+        items[:] = longest_first([(item.nodeid, item) for item in items], processes)
 
 
 @pytest.fixture(scope="session")

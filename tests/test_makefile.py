@@ -135,3 +135,9 @@ def test_figures_are_written_into_a_page_that_has_their_marks(tools: Path) -> No
     (page,) = re.findall(r"-m benchmarks --markdown (\S+)", done.stdout)
     text = (ROOT / page).read_text(encoding="utf-8")
     assert 0 < text.index("<!-- measured -->") < text.index("<!-- /measured -->")
+
+
+def test_all_tests_are_one_run_that_leaves_none_out(tools: Path) -> None:
+    runs = re.findall(r"-m pytest.*", _make(tools, "--dry-run", "test-all", JAVA_HOME="").stdout)
+    assert len(runs) == 1
+    assert re.search(r" (?:-m|-k|--part|--quick|--deselect|--ignore)\b", runs[0].removeprefix("-m")) is None

@@ -1,0 +1,56 @@
+"""The order of tests for several processes: the longest first, dealt out among the processes.
+
+pytest-xdist's `worksteal` gives each process one run of neighbours, and a process that has none left takes
+half of what another has left, from its end. In the order of the files the longest tests are neighbours, and
+the last of them ends when the other processes have nothing to do any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeVar
+
+# Tests that take most of a minute and more, the longest first: the beginnings of their ids. The tests of one
+# line stay together, because they may share what a fixture of their module makes. A test that is missing here
+# runs in its place among the others.
+LONGEST = (
+    "tests/docs/test_howtos.py::test_the_page_runs[deploy.md]",
+    "tests/spark/test_stream_kills.py",
+    "tests/spark/test_write_tiny_batches.py",
+    "tests/spark/test_write_kills.py",
+    "tests/spark/test_pop_kills.py",
+    "tests/test_benchmarks.py::test_the_benchmarks_run",
+    "tests/spark/test_orderly.py::test_a_query_killed",
+    "tests/spark/test_group_kills.py",
+    "tests/spark/test_stream.py::test_a_store_that_grows",
+    "tests/notebooks/test_notebooks.py::test_it_runs_and_shows_what_is_committed",
+    "tests/spark/test_connect.py",
+    "tests/spark/test_by_value.py",
+    "tests/test_installation.py",
+    "tests/docs/test_lake_page.py",
+    "tests/docs/journeys/test_journeys.py",
+)
+
+Item = TypeVar("Item")
+
+
+def longest_first(items: Sequence[tuple[str, Item]], processes: int) -> list[Item]:
+    """Returns the items, given with their ids, in the order in which each of so many equal runs of neighbours
+    begins with its share of the longest. Other items keep their order.
+    """
+    ranks = [_rank(name) for name, _ in items]
+    found = sorted(set(ranks) - {len(LONGEST)})
+    rest = [at for at, rank in enumerate(ranks) if rank == len(LONGEST)]
+    ordered: list[int] = []
+    for process in range(processes):
+        # As xdist cuts: each process gets its part of what those before it have left.
+        size = (len(items) - len(ordered)) // (processes - process)
+        share = [at for rank in found[process::processes] for at, its in enumerate(ranks) if its == rank]
+        filled = max(0, size - len(share))
+        ordered += share + rest[:filled]
+        del rest[:filled]
+    return [items[at][1] for at in ordered]
+
+
+def _rank(name: str) -> int:
+    return next((rank for rank, start in enumerate(LONGEST) if name.startswith(start)), len(LONGEST))
