@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import secrets
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
@@ -16,6 +17,7 @@ from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
 _ID_SIZE_MAX = 256
+_NAME_SIZE_MAX, _PATH_SIZE_MAX = 255, 4095  # bytes, of Linux
 
 
 class LogPlace(NamedTuple):
@@ -74,7 +76,28 @@ def read_store_id(root: str) -> str | None:
 
 def named_member(root: str, files: FileWrites) -> Member:
     """The name of a store in the commits of its cluster. The store gets an id if it has none."""
-    return Member(os.path.basename(os.path.abspath(root)), _made_id(store_id_path(root), files))
+    return Member(_name_of(root), _made_id(store_id_path(root), files))
+
+
+def separate_copies(roots: Iterable[str], is_known: Callable[[str, Member], bool], files: FileWrites) -> None:
+    """Gives a store that has the id of another of these stores, because it is a copy, an id of its own.
+
+    The store that `is_known` under its name keeps the id, else the first one.
+    """
+    by_id: dict[str, list[str]] = {}
+    for root in roots:
+        id_ = read_store_id(root)
+        if id_ is not None:
+            by_id.setdefault(id_, []).append(root)
+    for id_, same in by_id.items():
+        kept = next((root for root in same if is_known(root, Member(_name_of(root), id_))), same[0])
+        for root in same:
+            if root != kept:
+                _make_id(store_id_path(root), files)
+
+
+def _name_of(root: str) -> str:
+    return os.path.basename(os.path.abspath(root))
 
 
 def member_path(root: str, member: Member) -> str:
@@ -86,13 +109,25 @@ def members_from(values: object) -> tuple[Member, ...]:
     """Members from JSON. Raises ValueError for a name that leads out of the cluster's directory."""
     if not isinstance(values, list):
         raise ValueError(f"members {values!r:.100}")
-    found = tuple(
-        Member(each) if isinstance(each, str) else Member(str(each[0]), str(each[1])) for each in values
-    )
-    for member in found:
-        if member.id and (member.name in ("", ".", "..") or "/" in member.name):
-            raise ValueError(f"the store name {member.name!r:.100}")
-    return found
+    return tuple(map(_member_from, values))
+
+
+def _member_from(value: object) -> Member:
+    parts = [value, ""] if isinstance(value, str) else value
+    match parts:
+        case [str(name), str(id_)]:
+            if is_path(name) and (not id_ or _is_name(name)):
+                return Member(name, id_)
+    raise ValueError(f"the store {value!r:.100}")
+
+
+def _is_name(name: str) -> bool:
+    return name not in (".", "..") and "/" not in name and len(os.fsencode(name)) <= _NAME_SIZE_MAX
+
+
+def is_path(text: str) -> bool:
+    """Whether the text can be a path. Raises ValueError for characters that no path has."""
+    return bool(text) and "\0" not in text and len(os.fsencode(text)) <= _PATH_SIZE_MAX
 
 
 def _read_id(path: str) -> str | None:
@@ -104,8 +139,10 @@ def _read_id(path: str) -> str | None:
 
 
 def _made_id(path: str, files: FileWrites) -> str:
-    found = _read_id(path)
-    if found is None:
-        found = secrets.token_hex(8)
-        files.replace(path, f"{found}\n".encode())
-    return found
+    return _read_id(path) or _make_id(path, files)
+
+
+def _make_id(path: str, files: FileWrites) -> str:
+    made = secrets.token_hex(8)
+    files.replace(path, f"{made}\n".encode())
+    return made

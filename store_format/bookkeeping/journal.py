@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from store_format.bookkeeping.identity import LogPlace, Member, members_from
+from store_format.bookkeeping.identity import LogPlace, Member, is_path, members_from
 from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.errors import CorruptStoreError
@@ -80,13 +80,16 @@ class Journal:
             value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
             value["queue_bases"] = tuple(value["queue_bases"])
             value["log_places"] = tuple(LogPlace(str(path), str(id_)) for path, id_ in value["log_places"])
-            if not value["log_places"]:
+            if not value["log_places"] or not all(is_path(place.path) for place in value["log_places"]):
                 raise ValueError("no commitlog directory")
             value["members"] = members_from(value["members"])
             for name in ("key", "index_base", "before"):
                 value[name] = None if value[name] is None else tuple(value[name])
+            if value["before"] is not None:
+                offset, length, checksum = map(int, value["before"])
+                value["before"] = offset, length, checksum
             return Journal(**value)
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptStoreError(
                 path, 0, "a journal of this project", str(error) or "something else"
             ) from error

@@ -240,7 +240,7 @@ def read_ledger(root: str) -> Ledger:
             keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
         begun = {str(journal): members_from(members) for journal, members in value.get("begun", {}).items()}
         return Ledger(keys, None if value["last"] is None else _ledger_entry(value["last"]), begun)
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "a ledger of this project", str(error) or "something else"
         ) from error

@@ -1,7 +1,7 @@
 """Notes in a store about batches that were written without it, in `.rmqlog/left-out`.
 
 A broker may hold the store, so a note is written without its lock: each note is a file of its own, which is
-never changed. The store's next commit removes the notes of batches that its ledger knows.
+replaced as a whole. The store's next commit removes the notes of batches that its ledger knows.
 """
 
 from __future__ import annotations
@@ -39,8 +39,7 @@ def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool)
     key_id, number = note.key
     prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
     name = f"{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}"
-    value = {"version": 1, "key": note.key, "members": note.members}
-    files.replace(f"{directory}/{name}", json.dumps(value).encode())
+    _write_note(f"{directory}/{name}", note, files)
     names = entry_names(directory)
     for other in names:
         if other.startswith(prefix) and other.endswith(_SUFFIX) and _number(other) < number:
@@ -50,6 +49,11 @@ def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool)
         paths = [f"{directory}/{each}" for each in jobs]
         for path in sorted(paths, key=_changed_at)[:-JOB_KEYS_MAX]:
             files.remove(path)
+
+
+def _write_note(path: str, note: LeftOut, files: FileWrites) -> None:
+    value = {"version": 1, "key": note.key, "members": note.members}
+    files.replace(path, json.dumps(value).encode())
 
 
 def members_in_notes(root: str) -> set[Member]:
@@ -66,9 +70,13 @@ def settle_notes(root: str, files: FileWrites) -> None:
 
 
 def forget_members(root: str, ids: Collection[str], files: FileWrites) -> None:
-    """Removes the notes that name these stores."""
-    notes = _notes(root).items()
-    _remove(root, [path for path, note in notes if any(each.id in ids for each in note.members)], files)
+    """Removes these stores from the notes, and the notes that name no other store."""
+    notes = _notes(root)
+    left = {path: tuple(each for each in note.members if each.id not in ids) for path, note in notes.items()}
+    for path, members in left.items():
+        if members and members != notes[path].members:
+            _write_note(path, notes[path]._replace(members=members), files)
+    _remove(root, [path for path, members in left.items() if not members], files)
 
 
 def _remove(root: str, paths: list[str], files: FileWrites) -> None:
@@ -95,7 +103,7 @@ def _note(data: bytes, path: str) -> LeftOut:
         value = json.loads(data)
         key_id, number = value["key"]
         return LeftOut((str(key_id), int(number)), members_from(value["members"]))
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "a note of this project", str(error) or "something else") from error
 
 

@@ -26,7 +26,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.identity import Member, named_member
+from store_format.bookkeeping.identity import Member, named_member, separate_copies
 from store_format.bookkeeping.journal import abort_mark, journal_path
 from store_format.bookkeeping.ledger import LedgerEntry, ServiceTurn, read_ledger, write_ledger
 from store_format.bookkeeping.left_out import LeftOut, note_left_out, settle_notes
@@ -214,7 +214,8 @@ def _commit_all(
             (member.publication, member.opened.conf) for member in members if member.publication is not None
         ]
         if key is not None and published:
-            _note_left_out(watched, key, published[0][0].journal.members, options, files)
+            untold = [*watched, *(member.root for member in members if member.publication is None)]
+            _note_left_out(untold, key, published[0][0].journal.members, options, files)
         write_journals({each.root: each.journal for each, _ in published}, files)
         for publication, conf in published:
             carry_out(publication, files, conf)
@@ -282,6 +283,11 @@ def _plan_members(
     ]  # fmt: skip
     if is_cluster:
         assert len({os.path.dirname(member.root) for member in filled}) <= 1  # names are relative to it
+        separate_copies(
+            [member.root for member in members],
+            lambda root, member: member in read_ledger(root).members,
+            files,
+        )
         named = tuple(named_member(member.root, files) for member in filled)
         messages, bodies = totals(each for member in filled for each in member.staged)
         journals = [
@@ -302,7 +308,10 @@ def _note_left_out(
     options: CommitOptions,
     files: FileWrites,
 ) -> None:
-    """Before step 6: the stores of the cluster that get nothing now learn where the batch may be."""
+    """Before step 6: the stores of the cluster that get nothing now learn where the batch may be.
+
+    A member without messages notes the key in step 8; a crash before that leaves the note.
+    """
     for root in left_out:
         try:
             note_left_out(root, LeftOut(key, named), files, is_kept=options.keeps_key)

@@ -78,12 +78,25 @@ def is_begun(root: str, journal: Journal, *, ignore_missing: bool = False) -> bo
         if answer:
             return True
         if answer is None:
-            silent.append(f"{member_path(root, member)}" + (f" with the id {member.id}" if member.id else ""))
+            silent.append(member)
+    names = ", the store ".join(
+        member_path(root, each) + (f" with the id {each.id}" if each.id else "") for each in silent
+    )
     if silent and not ignore_missing:
+        copied = next((each for each in silent if _is_own_id(root, each) and _can_be_asked(root, each)), None)
+        if copied is not None:
+            raise StoreNotFoundError(
+                f"{root}: a commit over several stores was interrupted. This store is a copy of the store "
+                f"{names}, or the store at that place is a copy of this one, and it is unknown whether the "
+                f"part of {journal.units} messages belongs here. Nothing was changed. Complete the commit in "
+                f"{member_path(root, copied)}, and remove the copy, or move it out of the directory of the "
+                "cluster. To write to the copy too, write once with ignoreMissingStores=true "
+                "(CommitOptions.ignore_missing_stores): it then drops its part"
+            )
         raise StoreNotFoundError(
             f"{root}: a commit over several stores was interrupted, and this store completes its part of "
             f"{journal.units} messages only if the commit has begun elsewhere: expected the store "
-            f"{', the store '.join(silent)}, found no such store. Nothing was changed. Mount or move it to "
+            f"{names}, found no such store. Nothing was changed. Mount or move it to "
             "this place, and write again. If it does not come back, write once with ignoreMissingStores=true "
             "(CommitOptions.ignore_missing_stores): this store then drops its part, and the job writes the "
             "whole batch when it runs again"
@@ -93,7 +106,7 @@ def is_begun(root: str, journal: Journal, *, ignore_missing: bool = False) -> bo
             "%s: its part of an interrupted commit, %d messages, is dropped, because %s does not come back",
             root,
             journal.units,
-            ", ".join(silent),
+            names,
         )
     return False
 
@@ -161,8 +174,9 @@ def refuse_missing_stores(
         raise StoreNotFoundError(
             f"batch {key[1]} of {key[0]}: expected the store {names}, found no such store. The batch may be "
             "committed there, and would then be written twice. Nothing was written. Mount or move the store "
-            "to this place, and write again. If it does not come back, write once with "
-            "ignoreMissingStores=true (CommitOptions.ignore_missing_stores)"
+            "to this place, and write again. If it does not come back, write with "
+            "ignoreMissingStores=true (CommitOptions.ignore_missing_stores); once is enough if no other "
+            "store of the cluster is in use"
         )
     _log.warning("batch %d of %s: written without the store %s, which does not come back", *key[::-1], names)
     for root in members:

@@ -16,6 +16,7 @@ from store_format.bookkeeping.journal import journal_path, read_journal, write_j
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger, write_ledger
 from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
 from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit import append as append_module
 from store_format.commit.append import commit_cluster, flush, recover
 from store_format.commit.plan import plan
 from store_format.commit.prepare_store import CommitOptions, open_store
@@ -252,6 +253,78 @@ def test_notes_of_batch_jobs_are_as_many_as_a_ledger_keeps(tmp_path: Path) -> No
         Member("j", "2"),
         Member("s", "1"),
     }
+
+
+def test_a_store_without_messages_of_the_batch_knows_of_it_before_it_is_published(
+    cluster: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The writer dies when x has published, and y has not noted the key yet; then x is missing."""
+    with monkeypatch.context() as patched:
+        patched.setattr(append_module, "_finish", _die)
+        with pytest.raises(KeyboardInterrupt):
+            _write(cluster, 1, "x", "y")
+    _move_away(cluster)
+    with pytest.raises(StoreNotFoundError, match=r"batch 1 of q: expected the store .*cluster/x with the id"):
+        _write(cluster, 1, "y")
+    _bring_back(cluster)
+    assert not _write(cluster, 1, "x", "y")
+    assert _write(cluster, 2, "x", "y")
+    assert not (cluster / "y" / ".rmqlog" / "left-out").exists()
+
+
+def _die(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
+
+
+def test_a_note_forgets_only_the_stores_that_do_not_come_back(cluster: Path) -> None:
+    ids = {name: named_member(str(cluster / name), _FILES) for name in ("y", "z")}
+    note = LeftOut(("q", 1), tuple(ids.values()))
+    note_left_out(str(cluster / "x"), note, _FILES, is_kept=False)
+    shutil.move(cluster / "y", cluster.parent / "y-away")
+    assert _write(cluster, 5, "x", "z", options=replace(_IGNORING, keeps_key=True)), "of another stream"
+    # the ledger of x has 5, so its note of batch 1 is settled; a note of another key stays
+    other = LeftOut(("job", 1), (Member("gone", "f" * 16), ids["z"]))
+    note_left_out(str(cluster / "x"), other, _FILES, is_kept=False)
+    with pytest.raises(StoreNotFoundError, match="cluster/gone"):
+        _write(cluster, 6, "x", "z")
+    assert _write(cluster, 6, "x", "z", options=_IGNORING)
+    assert members_in_notes(str(cluster / "x")) == {ids["z"]}
+
+
+def test_a_store_in_use_still_names_the_store_that_does_not_come_back(cluster: Path) -> None:
+    """A write forgets the missing store only in the stores that it has locked, and the error says so."""
+    assert _write(cluster, 1, "x", "y", "z")
+    _move_away(cluster)
+    assert _write(cluster, 2, "y", left_out=("z",), options=_IGNORING)
+    for write in (lambda: _write(cluster, 3, "y", left_out=("z",)), lambda: _write(cluster, 3, "y", "z")):
+        with pytest.raises(StoreNotFoundError, match="once is enough if no other store of the cluster"):
+            write()
+    assert _write(cluster, 3, "y", "z", options=_IGNORING)
+    assert _write(cluster, 4, "y", "z")
+
+
+def test_a_copy_beside_its_original_gets_an_id_of_its_own(cluster: Path) -> None:
+    assert _write(cluster, 1, "z")
+    for name in ("a", "zz"):
+        shutil.copytree(cluster / "z", cluster / name)
+    parts = {
+        str(cluster / name): [stage(cluster / name, numbered("T", i, 1), write="w2")]
+        for i, name in enumerate(("a", "z", "zz"))
+    }
+    own = read_store_id(str(cluster / "z"))
+    commit_cluster(parts, key=("q", 2), options=_OPTIONS)
+    ids = [read_store_id(root) for root in parts]
+    assert len(set(ids)) == 3
+    assert ids[1] == own, "the store that the ledgers name keeps its id"
+    for root in parts:
+        assert [each.id for each in sorted(read_ledger(root).keys["q"].members)] == ids
+
+
+def test_a_copy_says_that_its_original_has_the_part(cluster: Path) -> None:
+    _break_off(cluster, told=())
+    again = shutil.copytree(cluster / "y", cluster / "copy-of-y")
+    with pytest.raises(StoreNotFoundError, match=r"copy of the store .*cluster/y"):
+        recover(str(again), options=_OPTIONS)
 
 
 # ---- files of an older release -----------------------------------------------------------------------------

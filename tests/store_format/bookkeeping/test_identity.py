@@ -1,0 +1,86 @@
+"""Names of stores and directories in journals, ledgers and notes: a file of another program is damage."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from store_format.bookkeeping.identity import Member
+from store_format.bookkeeping.journal import journal_path, read_journal
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry, ledger_path, read_ledger, write_ledger
+from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
+from store_format.errors import CorruptStoreError
+from store_format.files.write import FileWrites
+
+_FILES = FileWrites(sync=False)
+_BAD_MEMBERS: tuple[object, ...] = (
+    5, [5], [[]], [["x"]], [["x", 1]], [["a/b", "1"]], [["..", "1"]], [["", "1"]], [["x\0", "1"]],
+    [["\ud800", "1"]], [["x" * 256, "1"]], ["x\0"], ["/" + "x" * 4096], [{}],
+)  # fmt: skip
+_JOURNAL: dict[str, object] = {
+    "version": 2, "id": "j", "key": None, "staged": [], "skip": 0, "base": 0, "file_size": 1024,
+    "queue_file_size": 20, "queues": [], "queue_bases": [], "new_topics": {}, "store_timestamp": 1,
+    "store_timestamps": None, "sync": False, "index": False, "hash_slot_num": 1, "index_num": 2,
+    "index_base": None, "written_at": 1, "zone_seconds": 0, "log_places": [["commitlog", ""]],
+    "members": [["x", "1"], ["/data/y", ""], "/data/z"], "before": [0, 1, 2],
+}  # fmt: skip
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    (tmp_path / ".rmqlog").mkdir()
+    return str(tmp_path)
+
+
+def _refuses(path: str | Path, value: object, read: Callable[[], object], kind: str) -> None:
+    Path(path).write_text(json.dumps(value))
+    with pytest.raises(CorruptStoreError, match=f"expected a {kind} of this project"):
+        read()
+
+
+def test_the_names_of_this_release_and_of_an_older_one(root: str) -> None:
+    Path(journal_path(root)).write_text(json.dumps(_JOURNAL))
+    journal = read_journal(root)
+    assert journal is not None
+    assert journal.members == (Member("x", "1"), Member("/data/y"), Member("/data/z"))
+    assert journal.before == (0, 1, 2)
+
+
+@pytest.mark.parametrize("members", _BAD_MEMBERS, ids=lambda each: ascii(each)[:20])
+def test_members_that_are_no_stores(root: str, members: object) -> None:
+    write_ledger(root, Ledger(last=LedgerEntry(1, "j", 0, 1, 0, 1, 0, 1)), _FILES)
+    read_ledger(root)
+    value = json.loads(Path(ledger_path(root)).read_text())
+    for bad in ({"last": value["last"] | {"members": members}}, {"begun": {"j": members}}):
+        _refuses(ledger_path(root), value | bad, lambda: read_ledger(root), "ledger")
+    note_left_out(root, LeftOut(("job", 1), (Member("z", "1"),)), _FILES, is_kept=False)
+    (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
+    value = json.loads(note.read_text())
+    _refuses(note, value | {"members": members}, lambda: members_in_notes(root), "note")
+    _refuses(journal_path(root), _JOURNAL | {"members": members}, lambda: read_journal(root), "journal")
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"before": [1]},
+        {"before": ["a", 1, 2]},
+        {"before": [float("inf"), 1, 2]},
+        {"log_places": [["\0", ""]]},
+        {"log_places": [["", "1"]]},
+        {"log_places": []},
+    ],
+    ids=str,
+)
+def test_a_journal_with_a_place_that_is_none(root: str, bad: dict[str, object]) -> None:
+    _refuses(journal_path(root), _JOURNAL | bad, lambda: read_journal(root), "journal")
+
+
+def test_a_note_with_a_number_that_is_none(root: str) -> None:
+    note_left_out(root, LeftOut(("job", 1), (Member("z", "1"),)), _FILES, is_kept=False)
+    (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
+    value = json.loads(note.read_text())
+    _refuses(note, value | {"key": ["job", float("inf")]}, lambda: members_in_notes(root), "note")
