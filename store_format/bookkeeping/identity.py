@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.errors import StoreWriteError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
@@ -46,7 +48,16 @@ def log_place(root: str, directory: str, files: FileWrites) -> LogPlace:
     real_root, real = os.path.realpath(root), os.path.realpath(directory)
     if os.path.commonpath((real_root, real)) == real_root:
         return LogPlace(os.path.relpath(real, real_root))
-    return LogPlace(os.path.abspath(directory), _made_id(log_id_path(directory), files))
+    path = log_id_path(directory)
+    try:
+        return LogPlace(os.path.abspath(directory), _made_id(path, files))
+    except StoreWriteError as error:
+        # Only root changes the directory of some mount points.
+        raise StoreWriteError(
+            f"{path}: cannot write the id of the commitlog directory beside it: {error}. Nothing was "
+            f"written. Let a user who may write there create the file once: echo {secrets.token_hex(8)} > "
+            f"{shlex.quote(path)}"
+        ) from error
 
 
 def is_log_place(root: str, place: LogPlace, directory: str) -> bool:

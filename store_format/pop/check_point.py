@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from store_format.pop.records import PointKey
+from store_format.pop.records import COUNT_MAX, PointKey
 
 
 class Entry(NamedTuple):
@@ -125,11 +125,14 @@ def from_json(each: Mapping[str, Any]) -> CheckPoint:
     """The check point of a note."""
     flag, queue_id, start, pop_time = each["key"]
     origin = each["origin"]
+    offsets = range(*each["run"]) if "run" in each else tuple(each["offsets"])
+    if not offsets or offsets[COUNT_MAX:]:
+        raise ValueError("a check point without messages, or with too many")
     return CheckPoint(
         flag,
         queue_id,
         start,
-        range(*each["run"]) if "run" in each else tuple(each["offsets"]),
+        offsets,
         pop_time,
         each["ms"],
         each["owner"],

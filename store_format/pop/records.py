@@ -182,7 +182,7 @@ def decoded(records: bytes, path: str, position: int) -> Iterator[tuple[int, Any
                 break
         else:
             return
-    except (struct.error, ValueError):
+    except (struct.error, ValueError, RecursionError):
         pass
     raise unreadable(path, position, f"a record of kind {kind}")
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import Member
+from store_format.bookkeeping.identity import LogPlace, Member, log_id_path, log_place
 from store_format.bookkeeping.journal import journal_path, read_journal
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry, ledger_path, read_ledger, write_ledger
 from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files.write import FileWrites
 
 _FILES = FileWrites(sync=False)
@@ -77,6 +77,23 @@ def test_members_that_are_no_stores(root: str, members: object) -> None:
 )
 def test_a_journal_with_a_place_that_is_none(root: str, bad: dict[str, object]) -> None:
     _refuses(journal_path(root), _JOURNAL | bad, lambda: read_journal(root), "journal")
+
+
+def test_an_id_that_cannot_be_written_beside_a_commitlog_may_be_put_there_by_another_user(root: str) -> None:
+    """For example beside the mount point /data1, in a directory that only root changes."""
+    elsewhere = Path(root) / "disk" / "commitlog"
+    elsewhere.mkdir(parents=True)
+    store = Path(root) / "store"
+    store.mkdir()
+    path = Path(log_id_path(str(elsewhere)))
+    path.with_name(f"{path.name}.new").mkdir()
+    with pytest.raises(
+        StoreWriteError, match=rf"{path}: .*create the file.*: echo [0-9a-f]{{16}} > {path}"
+    ) as raised:
+        log_place(str(store), str(elsewhere), _FILES)
+    made = str(raised.value).rpartition("echo ")[2].partition(" ")[0]
+    path.write_text(f"{made}\n")
+    assert log_place(str(store), str(elsewhere), _FILES) == LogPlace(str(elsewhere), made)
 
 
 def test_a_note_with_a_number_that_is_none(root: str) -> None:

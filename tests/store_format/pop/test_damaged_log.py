@@ -6,14 +6,17 @@ import logging
 import multiprocessing
 import os
 import random
+import struct
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from store_format.errors import CorruptStoreError
 from store_format.pop.log import LOG_NAME, InFlightLog, in_flight_directory, read_in_flight
 from store_format.pop.reader import InFlightReader
+from store_format.pop.records import MAGIC, NOTE, frame
 from store_format.pop.state import PopState
 
 NOW_MS = 1_700_000_200_000
@@ -152,3 +155,24 @@ def test_the_live_process_says_that_it_reads_again(
     assert first == opener.run(_take) - 1
     assert sum("it is read again" in message for message in caplog.messages) == 1
     assert sum("are removed" in message for message in caplog.messages) == (kind == "flip in the middle")
+
+
+_POINT = '{"key":[0,0,0,0],"run":%s,"ms":1,"owner":"","origin":null,"acked":"0x0","taken":"0x0"}'
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[" * 100_000,
+        '{"do":"take","points":[' + _POINT % "[0,1000000000000]" + "]}",
+        '{"do":"take","points":[' + _POINT % f"[0,{10**30}]" + "]}",
+        '{"do":"take","points":[' + _POINT % "[0,-5]" + "]}",
+    ],
+    ids=["deep", "long", "longer", "empty"],
+)
+def test_records_of_another_program_are_damage(directory: str, text: str) -> None:
+    os.makedirs(directory)
+    record = struct.pack("<BI", NOTE, len(text)) + text.encode()
+    Path(directory, LOG_NAME).write_bytes(MAGIC + frame(record))
+    with pytest.raises(CorruptStoreError, match="records of pop as this release writes them"):
+        read_in_flight(directory)
