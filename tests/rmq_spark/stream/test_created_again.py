@@ -103,6 +103,25 @@ def test_a_look_between_the_deletion_and_the_new_topic(root: Path) -> None:
     assert stream.step() == expected("T", *[(0, 1)] * 4)
 
 
+@pytest.mark.parametrize("kind", ["stream", "group"])
+def test_a_query_that_waits_for_more_messages_while_the_topic_is_gone(
+    root: Path, tmp_path: Path, kind: str
+) -> None:
+    """With minOffsetsPerTrigger, Spark asks again with the positions of the deleted topic."""
+    options: dict[str, Any] = {
+        "subscribe": "T,Other", "failOnDataLoss": "false",
+        "minOffsetsPerTrigger": "50", "maxTriggerDelay": "1h",
+    }  # fmt: skip
+    query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
+    assert len(query.step() or []) == 24
+    append(root, numbered("Other", 100, 4))
+    deleted_topic(root, "T")
+    assert query.step() is None
+    append(root, numbered("T", 100, 80))
+    found = query.step() or []
+    assert [place for place in found if place[0] == "T"] == expected("T", *[(0, 20)] * 4)
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_repeated_batch_has_no_message_of_the_new_topic(root: Path, fails: bool) -> None:
     """Its messages no longer exist. The next batch reads the new topic from its first message."""
