@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Stream, delete_log_files, expected, grown
@@ -76,6 +79,22 @@ def test_the_files_of_a_group_show_a_new_topic_to_a_query_without_a_checkpoint(
     assert second.step() is None
     append(root, numbered("T", 200, 4))
     assert second.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
+
+
+def test_a_reset_to_the_offset_of_the_deleted_topic_counts(root: Path, tmp_path: Path) -> None:
+    """As the error of failOnDataLoss advises: `rmqlog offsets` moves the group in the new topic."""
+    options: dict[str, Any] = {"subscribe": "T", "offsetStore": "store"}
+    first = Query(root, tmp_path, Clock(), "one", **options)
+    assert first.step() == expected("T", *[(0, 5)] * 4)
+    assert first.step() is None
+    first.positions._group.leave(StreamOffset.from_json(first.log[-1][1]))
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 40))
+    store = MessageStore.open(str(root))
+    targets = {MessageQueue("T", "broker-a", queue_id): 5 for queue_id in range(4)}
+    reset_to(group_place("g", [store]), [store], targets).apply()
+    second = Query(root, tmp_path, Clock(), "two", **options)
+    assert second.step() == expected("T", *[(5, 10)] * 4)
 
 
 @pytest.mark.parametrize("count", [4, 20, 40])
