@@ -238,8 +238,11 @@ class OpenedStores:
         errors: list[InvalidReceiptHandleError] = []
         with self.calls:
             for each in given:
-                handle = _handle(each)
-                by_pop.setdefault(self._pop_of(each, handle), []).append(handle)
+                try:
+                    handle = _handle(each)
+                    by_pop.setdefault(self._pop_of(each, handle), []).append(handle)
+                except InvalidReceiptHandleError as error:
+                    errors.append(error)
             for pop, handles in by_pop.items():
                 errors += pop.ack(handles, now_ms)
                 self._notify(pop)

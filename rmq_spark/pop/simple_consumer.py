@@ -188,8 +188,9 @@ class SimpleConsumer:
         In a thread of its own: the garbage collector may call this in a thread that has any of the locks.
         """
         if not getattr(self, "_is_closed", True):
+            _leaving.append(self._stores)
             with suppress(RuntimeError):  # the interpreter ends, and the locks with it
-                start_new_thread(self._stores.leave, ())
+                start_new_thread(_leave, (self._stores,))
 
     def __getstate__(self) -> NoReturn:
         raise TypeError(
@@ -353,11 +354,22 @@ class SimpleConsumer:
 
 
 _consumers: weakref.WeakSet[SimpleConsumer] = weakref.WeakSet()
+_leaving: list[OpenedStores] = []  # of consumers that were collected, until their threads have ended
+
+
+def _leave(stores: OpenedStores) -> None:
+    try:
+        stores.leave()
+    finally:
+        _leaving.remove(stores)
 
 
 def _forget_after_fork() -> None:
     for consumer in list(_consumers):
         consumer.forget()
+    for stores in _leaving:
+        stores.abandon()  # the thread that was about to close them exists only in the parent
+    _leaving.clear()
 
 
 os.register_at_fork(after_in_child=_forget_after_fork)

@@ -120,9 +120,9 @@ class Services:
 
     def _turn(self) -> float:
         """Takes one turn; returns the seconds until the next one."""
-        if not entry_names(self._path, missing_ok=True):
-            return self._every  # The first write of a query creates the store.
         try:
+            if not entry_names(self._path, missing_ok=True):
+                return self._every  # The first write of a query creates the store.
             now = now_of(self._path, self._clock_ms(), self._broker_conf)
             reports = take_turn(
                 self._path,
@@ -131,13 +131,10 @@ class Services:
                 commit_log_paths=self._commit_log_paths,
                 clock_ms=self._clock_ms,
             )
-        except StoreError as error:
-            self._note_errors({"": (error,)})
-            return self._every
-        except Exception:
+        except Exception as error:
             # The thread must not end silently, whatever a store makes of a service.
-            _log.exception("services on %s: the next turn begins in %g s", self._path, _AFTER_ERROR_SECONDS)
-            return _AFTER_ERROR_SECONDS
+            self._note_errors({"": (error,)})
+            return self._every if isinstance(error, StoreError) else _AFTER_ERROR_SECONDS
         self._note_errors({each.service: each.errors for each in reports if each.errors})
         self._on_turn(reports)
         due = [each.next_due for each in reports if each.next_due is not None]

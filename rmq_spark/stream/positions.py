@@ -151,16 +151,16 @@ class StreamPositions:
         its store find out.
         """
         names = self.stores.gone & previous.at.keys() if self._has_compared else previous.at.keys()
+        self._has_compared, self.stores.gone = True, set()
         for key in names:
             queue = self.stores.queues.get(key)
             position = previous.positions.get(key)
-            if queue is None or position is None or key in self.stores.replaced:
-                continue
-            replaced = replaced_since(queue, position, previous.at[key])
-            if replaced is not None:
-                self.stores.replaced[key] = replaced
-        self._has_compared = True
-        self.stores.gone.clear()
+            if queue is None:
+                self.stores.gone.add(key)  # Spark may ask from here again when the topic is back
+            elif position is not None and key not in self.stores.replaced:
+                replaced = replaced_since(queue, position, previous.at[key])
+                if replaced is not None:
+                    self.stores.replaced[key] = replaced
 
     def _resume(self, previous: StreamOffset) -> None:
         """Checks the names in the options against the stores and the checkpoint, once after a restart.

@@ -127,6 +127,11 @@ class InFlightLog:
             self._file.close()
             self._lock.close()
 
+    def abandon(self) -> None:
+        """In a forked child: closes the files. A thread that exists only in the parent may have the turn."""
+        self._file.close()
+        self._lock.close()
+
     def _commit(self, jobs: list[_Job[Any]]) -> None:
         is_new = False
         try:

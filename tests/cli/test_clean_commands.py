@@ -131,3 +131,25 @@ def test_a_store_that_fails_stops_no_other(rmqlog: Runner, pair: tuple[Path, Pat
         with held(store):
             assert rmqlog(*asked).code == 6
     assert len(list((other / "commitlog").iterdir())) == len(list((store / "commitlog").iterdir())) + 2
+
+
+@pytest.mark.parametrize("is_gone", [True, False])
+def test_a_store_that_cannot_be_planned_stops_no_other(
+    rmqlog: Runner, pair: tuple[Path, Path], settings: Path, is_gone: bool
+) -> None:
+    store, other = pair
+    before = len(list((store / "commitlog").iterdir()))
+    if is_gone:
+        shutil.rmtree(other / "commitlog")
+    else:
+        first = min((other / "commitlog").iterdir())
+        first.unlink()
+        first.mkdir()
+    asked = ("clean", store.parent, "--broker-conf", settings, "--now", NOW_MS)
+    done = rmqlog(*asked)
+    assert done.code == 4
+    assert f"a store is left out: {other}" in done.err
+    assert "add --apply to delete them" in done.err
+    assert rmqlog(*asked, "--apply").code == 4
+    assert len(list((store / "commitlog").iterdir())) < before
+    assert rmqlog("clean", other, "--broker-conf", settings, "--now", NOW_MS).code in (1, 3)

@@ -27,7 +27,7 @@ _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
 
 
 @click.command("clean")
-@store_argument(opened=False)
+@store_argument(opened=False, tolerant=True)
 @broker_conf_option
 @file_reserved_time_option
 @click.option("--unread", is_flag=True, help="Show instead the unread messages that would be deleted.")
@@ -36,6 +36,7 @@ _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
 @output_options()
 def clean_(
     roots: list[str],
+    left_out: list[StoreError],
     commit_log_paths: tuple[str, ...],
     broker_conf: str | None,
     hours: int | None,
@@ -60,14 +61,24 @@ def clean_(
     from rmq_spark.services.clean import CLEAN_COLUMNS, plan
     from store_format.views.unread import UNREAD_COLUMNS
 
-    named = named_roots(roots)
-    plans = [
-        plan(
-            root, now_ms, broker_conf, file_reserved_hours=hours, is_manual=True,
-            commit_log_paths=commit_log_paths,
-        )
-        for root in roots
-    ]  # fmt: skip
+    errors = list(left_out)
+    named: list[str] = []
+    plans: list[CleanPlan] = []
+    for name, root in zip(named_roots(roots), roots, strict=True):
+        try:
+            found = plan(
+                root, now_ms, broker_conf, file_reserved_hours=hours, is_manual=True,
+                commit_log_paths=commit_log_paths,
+            )  # fmt: skip
+        except StoreError as error:
+            errors.append(error)
+        else:
+            named.append(name)
+            plans.append(found)
+    if errors and not plans:
+        raise errors[0]
+    for each_error in errors:
+        remark(f"a store is left out: {shown(str(each_error))}")
     lost = [_unread(each) for each in plans]
     columns, chosen = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
     tables = [table for table in lost if table is not None] if unread else [each.table() for each in plans]
@@ -78,7 +89,7 @@ def clean_(
     if not apply_:
         for name, each, count in zip(named, plans, counts, strict=True):
             remark(f"{name}: {_summary(each, None, count)}")
-    return PARTIAL if failed or None in counts else OK
+    return PARTIAL if failed or errors or None in counts else OK
 
 
 def _apply_all(plans: Sequence[CleanPlan], named: Sequence[str], unread: Sequence[int | None]) -> int:

@@ -155,7 +155,7 @@ class Change:
         for queue, position in targets.items():
             entry = self.state.entry(queue)
             entry.position, entry.reset, entry.mirrored = position, self.state.reset, position
-            entry.stop = None
+            entry.stop = entry.at = None  # also if the position is that of a deleted topic
             self.note("reset", queue, entry, entry.owner or "", why)
 
     def stop(self, stops: Mapping[MessageQueue, Stop], why: str = "") -> None:

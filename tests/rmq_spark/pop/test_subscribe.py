@@ -277,3 +277,22 @@ def test_threads_receive_while_topics_come_and_go(root: Path) -> None:
             each.join()
     assert errors == []
     assert sorted(found) == sorted([*range(403), 100, 101, *range(1000, 1400)])
+
+
+def test_a_handle_that_is_not_valid_keeps_no_other_message_from_its_acknowledgement(
+    root: Path, consumer: SimpleConsumer
+) -> None:
+    consumer.subscribe("Other")
+    messages = consumer.receive(32, 60) + consumer.receive(32, 60)
+    consumer.unsubscribe("Other")
+    messages.sort(key=lambda message: message.topic)
+    with pytest.raises(InvalidReceiptHandleError, match="before it unsubscribes from the topic"):
+        consumer.ack(messages)
+    assert (consumer.metrics().acked, consumer.metrics().invalid_handles) == (3, 2)
+    append_numbered(root, 2, first=3)
+    handles = [message.receipt_handle for message in consumer.receive(32, 60)]
+    with pytest.raises(InvalidReceiptHandleError, match="'no handle' is not a handle"):
+        consumer.ack(["no handle", *handles])
+    state = read_in_flight(in_flight_directory(str(root), GROUP, TOPIC))
+    assert state is not None
+    assert (state.totals["acked"], state.in_flight) == (5, 0)

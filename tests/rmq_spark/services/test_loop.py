@@ -168,6 +168,44 @@ def test_an_error_is_logged_and_does_not_end_the_loop(
     assert caplog.text.count("division" if isinstance(error, ZeroDivisionError) else "file at byte 7") >= 1
 
 
+def test_a_directory_that_is_no_directory_for_a_while_does_not_end_the_loop(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A mount that fails, for example."""
+    append(root, delayed("T", 1, 0, 1))
+    aside, turns = root.with_name("aside"), Turns()
+    root.rename(aside)
+    root.touch()
+    with Services(
+        str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
+    ) as services:
+        _until(lambda: services.failing)
+        assert f"{root} is a file" in services.failing[""]
+        root.unlink()
+        aside.rename(root)
+        _until(lambda: turns.done)
+        assert services.failing == {}
+    assert caplog.text.count("is a file") == 1
+    assert bodies(root, "T").total() == 1
+
+
+def test_an_unforeseen_error_of_a_turn_is_failing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`rmqlog services` ends with exit code 4 then."""
+    monkeypatch.setattr(loop, "_AFTER_ERROR_SECONDS", 0.01)
+    times = iter([ZeroDivisionError("the clock")])
+
+    def clock_ms() -> int:
+        for error in times:
+            raise error
+        return _LATER_MS
+
+    services = Services(str(root), 0.01, only=["schedule"], clock_ms=clock_ms, apply=True)
+    assert services._turn() == 0.01
+    assert services.failing == {"": "ZeroDivisionError: the clock"}
+    services._turn()
+    assert services.failing == {}
+
+
 def test_an_error_of_on_turn_ends_the_loop_and_is_raised_at_the_end(root: Path) -> None:
     def on_turn(reports: list[TurnReport]) -> None:
         raise LookupError("on_turn")

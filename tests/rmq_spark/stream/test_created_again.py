@@ -12,9 +12,12 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Stream, delete_log_files, expected, grown
@@ -78,6 +81,22 @@ def test_the_files_of_a_group_show_a_new_topic_to_a_query_without_a_checkpoint(
     assert second.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
 
 
+def test_a_reset_to_the_offset_of_the_deleted_topic_counts(root: Path, tmp_path: Path) -> None:
+    """As the error of failOnDataLoss advises: `rmqlog offsets` moves the group in the new topic."""
+    options: dict[str, Any] = {"subscribe": "T", "offsetStore": "store"}
+    first = Query(root, tmp_path, Clock(), "one", **options)
+    assert first.step() == expected("T", *[(0, 5)] * 4)
+    assert first.step() is None
+    first.positions._group.leave(StreamOffset.from_json(first.log[-1][1]))
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 40))
+    store = MessageStore.open(str(root))
+    targets = {MessageQueue("T", "broker-a", queue_id): 5 for queue_id in range(4)}
+    reset_to(group_place("g", [store]), [store], targets).apply()
+    second = Query(root, tmp_path, Clock(), "two", **options)
+    assert second.step() == expected("T", *[(5, 10)] * 4)
+
+
 @pytest.mark.parametrize("count", [4, 20, 40])
 def test_it_is_an_error_with_fail_on_data_loss(root: Path, count: int) -> None:
     stream = Stream(root, subscribe="T")
@@ -101,6 +120,25 @@ def test_a_look_between_the_deletion_and_the_new_topic(root: Path) -> None:
     stream.stores.look(anew=True)  # as planning looks
     append(root, numbered("T", 100, 4))
     assert stream.step() == expected("T", *[(0, 1)] * 4)
+
+
+@pytest.mark.parametrize("kind", ["stream", "group"])
+def test_a_query_that_waits_for_more_messages_while_the_topic_is_gone(
+    root: Path, tmp_path: Path, kind: str
+) -> None:
+    """With minOffsetsPerTrigger, Spark asks again with the positions of the deleted topic."""
+    options: dict[str, Any] = {
+        "subscribe": "T,Other", "failOnDataLoss": "false",
+        "minOffsetsPerTrigger": "50", "maxTriggerDelay": "1h",
+    }  # fmt: skip
+    query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
+    assert len(query.step() or []) == 24
+    append(root, numbered("Other", 100, 4))
+    deleted_topic(root, "T")
+    assert query.step() is None
+    append(root, numbered("T", 100, 80))
+    found = query.step() or []
+    assert [place for place in found if place[0] == "T"] == expected("T", *[(0, 20)] * 4)
 
 
 @pytest.mark.parametrize("fails", [True, False])
