@@ -12,11 +12,13 @@ from pathlib import Path
 import pytest
 
 from store_format.bookkeeping.identity import log_id_path
+from store_format.bookkeeping.journal import read_journal
 from store_format.commit.append import recover
+from store_format.commit.journal_place import is_concluded
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
-from store_format.errors import StoreNotFoundError
+from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
 from store_format.store import MessageStore
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
@@ -131,3 +133,37 @@ def test_killed_at_each_change_and_with_an_older_commitlog(tmp_path: Path, forks
         refused += 1
         shutil.rmtree(copy)
     assert refused > 30
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("_no_sync")
+def test_killed_at_each_change_and_the_start_of_the_commit_deleted(tmp_path: Path, forks: ForkServer) -> None:
+    """It is unknown what was written. A recovered copy is whole, with each message that is left once."""
+    before = make_place(tmp_path / "before", "store")
+    options = CommitOptions(clock=lambda: 1_700_000_300_000)
+    append(before / "store", numbered("T", 500, 30), key=("old", 2), options=options)
+    later = [f"message {number} of T" for number in range(600, 604)]
+    refused = 0
+    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "store"):
+        store, journal = place / "store", read_journal(str(place / "store"))
+        files = sorted((store / "commitlog").iterdir())
+        if journal is None or int(files[-1].name) <= journal.base or is_concluded(str(store), journal):
+            continue
+        if not any(files[-1].read_bytes()):
+            continue  # an empty log looks like one that is not mounted
+        for file in files[:-1]:
+            file.unlink()
+        copy = tmp_path / f"copy-{at}"
+        with unchanged(place):
+            with pytest.raises(OffsetOutOfRangeError, match="rmqlog recover STORE --into NEW --apply"):
+                recover(str(store), options=options)
+            plan_recovery(str(store), into=str(copy), cut_after_damage=True).apply()
+        left = queued(MessageStore.open(str(copy)))
+        assert len(left) == len(set(left))
+        append(copy, numbered("T", 600, 4), options=options)
+        assert Counter(queued(MessageStore.open(str(copy)))) == Counter(left + later)
+        damaged = {each.file for each in diagnose(str(copy)) if each.severity == "damage"}
+        assert damaged <= {f"{copy}/.rmqlog/ledger.json"}
+        refused += 1
+        shutil.rmtree(copy)
+    assert refused > 10
