@@ -269,13 +269,15 @@ class Share:
             self._leave()
 
     def abandon(self) -> None:
-        """In a forked child: closes the locks that it shares with its parent, which keeps them."""
+        """In a forked child: closes the files that it shares with its parent, which keeps its locks."""
         self._keeper.close()
         self._member.leave()
+        self.log.abandon()
 
     def leave(self) -> None:
         """As a consumer that was killed: closes the locks and files, and hands over nothing."""
-        self.abandon()
+        self._keeper.close()
+        self._member.leave()
         self.log.close()
 
     def _hand_over(self) -> None:

@@ -127,6 +127,14 @@ class InFlightLog:
             self._file.close()
             self._lock.close()
 
+    def abandon(self) -> None:
+        """In a forked child: closes the files, which stay open in the parent, and keep its lock (flock).
+
+        The parent's threads, which may have been using this log, do not exist in the child: make another log.
+        """
+        self._file.close()
+        self._lock.close()
+
     def _commit(self, jobs: list[_Job[Any]]) -> None:
         is_new = False
         try:
