@@ -81,11 +81,9 @@ def is_base_deleted(journal: Journal, log: CommitLog) -> bool:
 
 def is_given_up_in_copy(root: str, journal: Journal, log: CommitLog) -> bool:
     """Whether no writer can complete the commit in this log, so that a recovered copy does without it."""
-    if is_concluded(root, journal):
-        return False
-    return is_base_deleted(journal, log) or (
-        _is_placed(root, journal, log) and _has_other_bytes(journal, log)
-    )
+    if _is_placed(root, journal, log) and _has_other_bytes(journal, log):
+        return True
+    return is_base_deleted(journal, log) and not is_concluded(root, journal)
 
 
 def refuse_other_log(root: str, journal: Journal, log: CommitLog) -> None:
