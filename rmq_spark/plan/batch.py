@@ -80,8 +80,15 @@ class _Planning:
             if not low <= offset <= high:
                 message = f"{name}: {option} {offset} is not in the queue, which holds {low} to {high}"
                 if options.fail_on_data_loss:
+                    advice = "correct it"
+                    if options.group is not None and option == start_option and offset > high:
+                        message += (
+                            f": its offsets went back by {offset - high} (is the store an older copy, or was "
+                            "the topic deleted and created again?)"
+                        )
+                        advice = f"move group {options.group.group} with rmqlog offsets"
                     raise OffsetOutOfRangeError(
-                        f"{message}; correct it, or set failOnDataLoss=false to read the offsets that exist"
+                        f"{message}; {advice}, or set failOnDataLoss=false to read the offsets that exist"
                     )
                 if offset < low:
                     lost = max(min(low, max(stop, offset)) - offset, 0) if option == start_option else 0

@@ -12,15 +12,12 @@ from collections.abc import Mapping
 from rmq_spark.pop.pop_name import PopName
 from store_format.consumequeue.slices import QueueRange
 from store_format.metadata.group_offsets import read_group_offsets
-from store_format.metadata.values import OrderInfo
 from store_format.names import QueueKey
 from store_format.pop.log import InFlightLog
 from store_format.pop.state import PopQueue, PopState
 from store_format.pop.witness import (
-    is_after_pop,
     is_of_new_topic,
     is_set_since,
-    popped_entry,
     witness_before,
 )
 from store_format.read.store import Store
@@ -102,19 +99,6 @@ def note_witnesses(name: PopName, log: InFlightLog, queues: Ranges) -> None:
 def _lacks_witness(state: PopState, queue: PopQueue) -> bool:
     known = state.queues.get(queue)
     return known is not None and known.witness is None
-
-
-def is_batch_deleted(
-    topic: str, store: Store, queues: Ranges, known: Mapping[QueueKey, int], queue_id: int, batch: OrderInfo
-) -> bool:
-    """Whether a batch of consumerOrderInfo.json is of a deleted topic: its first message was stored later.
-
-    With a topic, a broker deletes the committed offsets, `known`. It leaves the batches for some time.
-    """
-    queue = queues.get((topic, queue_id))
-    if queue is None or not batch.offsets or known.get((topic, queue_id), -1) >= 0:
-        return False
-    return is_after_pop(popped_entry(store.log, queue, batch.offsets[0], batch.pop_time)[1])
 
 
 def first_few(texts: list[str]) -> str:

@@ -13,7 +13,6 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Literal, TypeVar
 
 from rmq_spark.consume.client_ids import check_group
@@ -23,7 +22,7 @@ from rmq_spark.pop.begin import begin_queues
 from rmq_spark.pop.dead_letters import bury
 from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, Mirror, opened
-from rmq_spark.pop.new_topic import forget_deleted, is_batch_deleted, note_witnesses, queue_ranges
+from rmq_spark.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
@@ -36,12 +35,13 @@ from store_format.files.lock import described, foreign_holder
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import refuse_foreign_offsets
 from store_format.metadata.read import read_subscription_groups
-from store_format.metadata.values import SubscriptionGroup
+from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
 from store_format.pop.members import Member, live_topics
 from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.pop.witness import is_batch_deleted
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -308,7 +308,12 @@ class Share:
         self._mirror.compare(known)
         take_over(self.name, self.log, store)
         self.log.run(lambda state: switch_order(state, self.is_ordered))
-        self._order_mirror.update(partial(is_batch_deleted, self.topic, store, queues, known))
+
+        def is_deleted(queue_id: int, batch: OrderInfo) -> bool:
+            key = self.topic, queue_id
+            return is_batch_deleted(store.log, queues.get(key), batch, known.get(key, -1))
+
+        self._order_mirror.update(is_deleted)
         note_witnesses(self.name, self.log, queues)
 
     def _locked(self, timeout: float | None = None) -> CheckedLock:

@@ -56,13 +56,16 @@ class Ready:
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
-    """The matching `offsets` in [start, stop) of a queue; `dead` ones were delivered too often."""
+    """The matching `offsets` in [start, stop) of a queue; `dead` ones were delivered too often.
+
+    `physical_offsets` has the last offset of each run that is handed out as one; -1: unknown.
+    """
 
     queue: MessageQueue
     start: int
     stop: int
     offsets: Sequence[int]
-    physical_offset: int  # of the last of them; -1: unknown
+    physical_offsets: Mapping[int, int]
     dead: frozenset[int] = frozenset()
 
 
@@ -339,8 +342,9 @@ class StreamShares:
             times = self._scan.reconsume_times(queue.store, piece)
             offsets, times_max = sorted(times), self._groups[self._queues.share_key(key)].retry_max_times
             dead = frozenset(offset for offset, count in times.items() if count > times_max)
-        last = physical_offset_at(queue.range, offsets[-1]) if offsets else -1
-        return _Wanted(key, start, start + count, offsets, last, dead)
+        lasts = [run[-1] for _, run in _runs(offsets, dead)]
+        physical_offsets = {last: physical_offset_at(queue.range, last) for last in lasts}
+        return _Wanted(key, start, start + count, offsets, physical_offsets, dead)
 
     def _hand_out(self, state: PopState, wanted: _Wanted) -> Iterator[tuple[CheckPoint, bool]]:
         """Takes what other members have left of the messages since `ready`.
@@ -351,23 +355,29 @@ class StreamShares:
         queue = self._queues.pop_queue(wanted.queue)
         next_offset = state.queues[queue].next_offset
         left = wanted.offsets[bisect_left(wanted.offsets, next_offset) :]
-        for is_dead, run in groupby(left, wanted.dead.__contains__) if wanted.dead else ((False, left),):
-            offsets = run if isinstance(run, Sequence) else list(run)
-            if offsets:
-                yield (
-                    state.hand_out(
-                        *queue,
-                        offsets,
-                        offsets[-1] + 1,
-                        self.now_ms(),
-                        self._options.invisible_ms,
-                        "" if is_dead else self._owner,
-                        physical_offset=-1 if wanted.dead else wanted.physical_offset,
-                    ),
-                    is_dead,
-                )
+        for is_dead, offsets in _runs(left, wanted.dead):
+            yield (
+                state.hand_out(
+                    *queue,
+                    offsets,
+                    offsets[-1] + 1,
+                    self.now_ms(),
+                    self._options.invisible_ms,
+                    "" if is_dead else self._owner,
+                    physical_offset=wanted.physical_offsets[offsets[-1]],
+                ),
+                is_dead,
+            )
         if state.queues[queue].next_offset < wanted.stop:
             state.skip(*queue, wanted.stop)
+
+
+def _runs(offsets: Sequence[int], dead: frozenset[int]) -> Iterator[tuple[bool, Sequence[int]]]:
+    """The offsets in runs of dead letters and of others: whether they are dead letters, and the offsets."""
+    if dead:
+        yield from ((is_dead, list(run)) for is_dead, run in groupby(offsets, dead.__contains__))
+    elif offsets:
+        yield False, offsets
 
 
 def _group_of(store: Store, name: str) -> SubscriptionGroup:

@@ -20,7 +20,7 @@ from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopQueue, PopState
-from store_format.pop.witness import is_after_pop, popped_entry
+from store_format.pop.witness import is_point_deleted, popped_entry
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -50,23 +50,22 @@ def _of_this_topic(
 ) -> tuple[list[BrokerInFlight], dict[PopQueue, int]]:
     """(the check points that the queues can have had, where queues begin whose topic was created again).
 
-    The topic was created again if a queue has not got as far as a check point, or if its message was stored
-    after the pop time. A clock may be wrong, so the check point itself is passed over only if the message is
-    also behind it in the commitlog. If not, messages may be delivered twice, and none is lost.
+    A topic was created again if messages of its queue were stored after their pop time, see
+    `is_point_deleted`, which views ask too.
     """
     queues = {queue.key: queue.range for queue in store.queues(name.flags().__contains__)}
     kept, gone, firsts = list[BrokerInFlight](), list[BrokerInFlight](), dict[PopQueue, int]()
     for each in found:
         record = each.record
         queue = queues.get((record.topic, record.queue_id))
-        if queue is None or record.offsets[-1] >= queue.max_offset:
+        if is_point_deleted(store.log, queue, each):
             gone.append(each)
+        else:
+            kept.append(each)
+        if queue is None or record.offsets[-1] >= queue.max_offset:
             continue
-        entry, later_ms = popped_entry(store.log, queue, record.start, record.pop_time)
-        if later_ms:
+        if popped_entry(store.log, queue, record.start, record.pop_time)[1]:
             firsts[each.flag, each.queue_id] = queue.min_offset
-        is_new = is_after_pop(later_ms) and entry is not None and entry.physical_offset > each.physical_offset
-        (gone if is_new else kept).append(each)
     popped = {(each.flag, each.queue_id) for each in kept}
     for each in gone:
         queue = queues.get((each.record.topic, each.queue_id))

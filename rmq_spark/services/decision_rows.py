@@ -13,7 +13,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from rmq_spark.services.decisions import Decision, HalfName
-from rmq_spark.services.service import Now
+from rmq_spark.services.service import Now, PartsFailedError
 from rmq_spark.services.transaction import DecisionPlan, plan_decisions
 from rmq_spark.write.column_places import column_places
 from rmq_spark.write.stage_and_commit import abort_write, commit_options
@@ -131,7 +131,11 @@ def commit_decisions(
         plan = plan_decisions(left, wanted, now, must_find=not any(done_in))
         _refuse_plan(target, plan)
         options = replace(commit_options(target, []), keeps_key=keeps_key)
-        written = plan.apply(key=key, options=options)
+        try:
+            written = plan.apply(key=key, options=options)
+        except PartsFailedError as error:
+            _log.warning("transaction=%s: %d half messages were decided before an error", kind, error.done)
+            raise
         _log.info("transaction=%s: %d half messages decided, of %d named", kind, written, len(wanted))
     abort_write(target)  # removes the empty staging directories
     return written

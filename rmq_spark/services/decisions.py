@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rmq_spark.produce.half import HALF_QUEUE_ID, committed, delayed, op_bodies, op_messages
 from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.services.half_queue import find_half_queue
-from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX
+from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Tally
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
@@ -154,10 +154,11 @@ def write_decisions(
     session: WriteSession,
     decisions: Sequence[Decision],
     now_ms: int,
+    tally: Tally,
     *,
     key: tuple[str, int] | None = None,
-) -> int:
-    """Writes the pending ones of these decisions, in their order; returns how many transactions they were.
+) -> None:
+    """Writes the pending ones of these decisions, in their order; `tally` counts their transactions.
 
     Each commit holds committed messages and the op messages that list their half messages, so that a crash
     leaves both or none. With `key` the last commit notes this batch in the ledger.
@@ -165,14 +166,12 @@ def write_decisions(
     due = list({each.key: each for each in decisions if each.is_due}.values())
     store = session.store()
     chunks = list(_decision_chunks(due))
-    for chunk in chunks[:-1]:
-        _write_decisions(session, store, chunk, now_ms, None)
-    if chunks:
-        _write_decisions(session, store, chunks[-1], now_ms, key)
-    elif key is not None:
+    for number, chunk in enumerate(chunks, 1):
+        _write_decisions(session, store, chunk, now_ms, key if number == len(chunks) else None)
+        tally.done += len(chunk)
+    if not chunks and key is not None:
         turn = ServiceTurn(_PART, key[1], -1, batch=key[0])
         session.append(op_messages([], (bytes(4), 0), now_ms), turn=turn)
-    return len(due)
 
 
 def _decision_chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:

@@ -22,7 +22,7 @@ from rmq_spark.services.decisions import (
 )
 from rmq_spark.services.half_check import Checker, CheckPlan
 from rmq_spark.services.half_message import Decide, HalfMessage
-from rmq_spark.services.service import Now
+from rmq_spark.services.service import Now, tallied
 from rmq_spark.services.turn import now_of
 from store_format.bookkeeping.ledger import read_ledger, refuse_service_key
 from store_format.commit.prepare_store import CommitOptions
@@ -123,19 +123,22 @@ class DecisionPlan:
         In each store, the decisions of one commit are all written or none. `key` (id, number) is recorded in
         each store's ledger; a store that already has the key is left unchanged. Its id must not begin with
         `rmqlog/`.
+
+        Raises PartsFailedError, whose `done` is the number of decisions that were written, for an error after
+        these: a new plan, applied with the same key, writes the others.
         """
         if key is not None:
             refuse_service_key(key[0])
-        done = 0
-        for store, decisions in self.parts:
-            with write_session(store.path, options or _options(store, self.now)) as session:
-                if key is not None and session.ledger().has(key):
-                    continue
-                wanted = [(each.name, each.decision) for each in decisions]
-                found = find_decisions(session.store(), wanted, self.now.conf)
-                _refuse_missing_halves(wanted, found, store.path)
-                done += write_decisions(session, list(found.values()), self.now.ms, key=key)
-        return done
+        with tallied() as tally:
+            for store, decisions in self.parts:
+                with write_session(store.path, options or _options(store, self.now)) as session:
+                    if key is not None and session.ledger().has(key):
+                        continue
+                    wanted = [(each.name, each.decision) for each in decisions]
+                    found = find_decisions(session.store(), wanted, self.now.conf)
+                    _refuse_missing_halves(wanted, found, store.path)
+                    write_decisions(session, list(found.values()), self.now.ms, tally, key=key)
+        return tally.done
 
 
 def _options(store: Store, now: Now) -> CommitOptions:

@@ -1,7 +1,8 @@
-"""Whether the commitlog that a writer opens is the one that a journal belongs to.
+"""What the next writer does with a commit that was interrupted: it completes it, drops it, or refuses.
 
 A store may be copied, renamed or mounted elsewhere after its writer died. Its commit is completed only in its
-own commitlog: in another store the same bytes would overwrite messages.
+own commitlog: in another store the same bytes would overwrite messages. Writers, `verify` and `recover` ask
+the same functions.
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 from zlib import crc32
 
 from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_path
-from store_format.bookkeeping.journal import Journal, journal_path
+from store_format.bookkeeping.journal import Journal, abort_mark, journal_path
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.commit.cluster import is_begun
+from store_format.commit.lost_log import refuse_lost_log
+from store_format.commit.staged_units import check_staged
 from store_format.commitlog.log import CommitLog
-from store_format.errors import StoreError, StoreNotFoundError
+from store_format.errors import OffsetOutOfRangeError, StoreError, StoreNotFoundError
 
+_INTO = "recover a copy: rmqlog recover STORE --into NEW --apply (recover, with into=)"
 _COMPARED_MAX = 1 << 10  # bytes; the first ones of a message have its place, its times and its body's CRC
 
 
@@ -28,6 +34,58 @@ def bytes_before(log: CommitLog, base: int, last_offset: int) -> tuple[int, int,
     return last_offset, length, crc32(log.read(last_offset, length))
 
 
+def is_to_complete(root: str, journal: Journal, log: CommitLog, *, ignore_missing: bool = False) -> bool:
+    """Whether the next writer completes the commit in the opened log; False if it drops the commit.
+
+    Changes nothing. Raises what `refuse_other_log` and `is_begun` raise.
+    """
+    refuse_other_log(root, journal, log)
+    return is_begun(root, journal, ignore_missing=ignore_missing)
+
+
+def will_complete(root: str, journal: Journal, log: CommitLog) -> bool:
+    """`is_to_complete`, for those who only look: raises whatever would make the next writer refuse."""
+    refuse_lost_log(root, log, log.directories)
+    completes = is_to_complete(root, journal, log)
+    if completes and not is_concluded(root, journal):
+        refuse_incomplete(root, journal, log)
+    return completes
+
+
+def is_concluded(root: str, journal: Journal) -> bool:
+    """Whether all of the commit is done but the removal of the journal."""
+    last = read_ledger(root).last
+    return last is not None and last.journal == journal.id and abort_mark(root) != journal.id
+
+
+def refuse_incomplete(root: str, journal: Journal, log: CommitLog) -> None:
+    """Raises StoreNotFoundError or CorruptStoreError for staged files that are not as they were written.
+
+    Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
+    unknown then.
+    """
+    for staged in journal.staged:
+        check_staged(root, staged)
+    if is_base_deleted(journal, log):
+        raise OffsetOutOfRangeError(
+            f"{root}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "
+            f"begins at {log.min_offset}, so it is unknown which of its {journal.units} messages were "
+            f"written. Nothing was changed. To go on with what the commitlog has, {_INTO}; then write the "
+            "messages again that are missing there"
+        )
+
+
+def is_base_deleted(journal: Journal, log: CommitLog) -> bool:
+    return bool(log.files) and journal.base < log.min_offset
+
+
+def is_given_up_in_copy(root: str, journal: Journal, log: CommitLog) -> bool:
+    """Whether no writer can complete the commit in this log, so that a recovered copy does without it."""
+    if _is_placed(root, journal, log) and _has_other_bytes(journal, log):
+        return True
+    return is_base_deleted(journal, log) and not is_concluded(root, journal)
+
+
 def refuse_other_log(root: str, journal: Journal, log: CommitLog) -> None:
     """Raises StoreNotFoundError unless the opened log is the journal's; changes nothing.
 
@@ -36,17 +94,33 @@ def refuse_other_log(root: str, journal: Journal, log: CommitLog) -> None:
     """
     directories = log.directories
     for place in journal.log_places:
-        if sum(is_log_place(root, place, directory) for directory in directories) != 1:
+        if not _is_there(root, place, directories):
             raise _other_log(root, journal, place, directories)
-    if len(directories) != len(journal.log_places):
+    if not _is_placed(root, journal, log):
         raise _other_log(root, journal, journal.log_places[0], directories)
-    if any(place.id for place in journal.log_places) and not _holds_base(journal, log):
+    if _has_other_bytes(journal, log):
         raise StoreNotFoundError(
             f"{journal_path(root)}: a commit of {journal.units} messages was interrupted, and is completed "
             f"only in its own commitlog: expected {', '.join(directories)} with the messages before physical "
             f"offset {journal.base}, found other bytes there. Nothing was changed. Restore the commitlog as "
-            "it was when the commit was interrupted, or give the messages of the commit up: remove this file"
+            f"it was when the commit was interrupted. To go on without it, {_INTO}: the copy has what the "
+            "commitlog has, and none of the commit"
         )
+
+
+def _is_placed(root: str, journal: Journal, log: CommitLog) -> bool:
+    """Whether the log's directories are those of the journal."""
+    return len(log.directories) == len(journal.log_places) and all(
+        _is_there(root, place, log.directories) for place in journal.log_places
+    )
+
+
+def _is_there(root: str, place: LogPlace, directories: tuple[str, ...]) -> bool:
+    return sum(is_log_place(root, place, directory) for directory in directories) == 1
+
+
+def _has_other_bytes(journal: Journal, log: CommitLog) -> bool:
+    return any(place.id for place in journal.log_places) and not _holds_base(journal, log)
 
 
 def _holds_base(journal: Journal, log: CommitLog) -> bool:

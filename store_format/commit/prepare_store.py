@@ -18,9 +18,9 @@ from store_format.bookkeeping.settings import (
 )
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
-from store_format.commit.cluster import is_begun, note_begun
+from store_format.commit.cluster import note_begun
 from store_format.commit.index_repair import Indexing, index_log
-from store_format.commit.journal_place import refuse_other_log
+from store_format.commit.journal_place import is_to_complete
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
@@ -125,16 +125,16 @@ def _refuse_cut_file(root: str, log: CommitLog) -> None:
 def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     """Completes what a crash left, of a broker or of a commit.
 
-    Raises StoreNotFoundError for a lost commitlog, and what `refuse_other_log`, `is_begun`, `roll_forward`
-    and `repair` raise.
+    Raises StoreNotFoundError for a lost commitlog, and what `is_to_complete`, `roll_forward` and `repair`
+    raise.
     """
     directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
     refuse_lost_log(root, log, directories)
     journal = read_journal(root)
-    if journal is not None:
-        refuse_other_log(root, journal, log)
-    begun = journal is not None and is_begun(root, journal, ignore_missing=options.ignore_missing_stores)
+    begun = journal is not None and is_to_complete(
+        root, journal, log, ignore_missing=options.ignore_missing_stores
+    )
     if not options.log_directories:
         files.make_directories(root, "commitlog")
     files.make_directories(root, OWN_DIRECTORY)

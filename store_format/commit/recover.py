@@ -16,6 +16,7 @@ import pyarrow as pa
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.journal_place import will_complete
 from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commit.recovery_run import (
     carry_out_into,
@@ -85,6 +86,7 @@ class RecoverPlan:
             self._refuse_running()
             self._seen = _identity_of_files(self.root, self.options)
             into = self.options.into
+            self._commit_row()  # raises as `apply` does, before the log is read
             survey = (
                 find_end(
                     self.root,
@@ -148,10 +150,17 @@ class RecoverPlan:
             raise StoreInUseError(f"{self.root}: the store changed {when}")
 
     def _commit_row(self) -> list[_Row]:
-        if read_journal(self.root) is None:
+        journal = read_journal(self.root)
+        if journal is None:
             return []
-        reason = "a commit of rmqlog was interrupted; it is completed or withdrawn first"
-        return [(self.broker_name, "commit", None, None, "complete", None, None, 0, reason)]
+        if self.options.into is not None:
+            action, what = "left", "its commitlog is another one, and the copy does without the commit"
+        elif will_complete(self.root, journal, open_store_log(self.root, self.options)):
+            action, what = "complete", "it is completed first"
+        else:
+            action, what = "drop", "no store of its cluster has begun it, and it is dropped first"
+        reason = f"a commit of rmqlog was interrupted; {what}"
+        return [(self.broker_name, "commit", None, None, action, None, None, 0, reason)]
 
     def _table(self, survey: Survey, before: list[_Row] | None = None) -> pa.Table:
         rows = self._commit_row() if before is None else before

@@ -19,6 +19,7 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, size_of_cut_file
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
+from store_format.commit.journal_place import is_given_up_in_copy
 from store_format.commit.log_scan import LogPart
 from store_format.commit.log_shortage import (
     cleared_from,
@@ -98,12 +99,13 @@ def carry_out_into(survey: Survey, options: RecoverOptions) -> Survey:
 
 def survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
     """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
-    if read_journal(source) is not None:
+    log = open_store_log(source, options)
+    journal = read_journal(source)
+    if journal is not None and not is_given_up_in_copy(source, journal, log):
         raise StoreInUseError(
             f"{source}: a commit of rmqlog was interrupted, and only this store can complete it. Copy the "
             "whole directory (cp -a --sparse=always) and recover the copy"
         )
-    log = open_store_log(source, options)
     survey = find_end(target, log, options, source)
     survey.copied = copy_parts(source, log)
     if options.salvage:

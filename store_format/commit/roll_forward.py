@@ -13,24 +13,22 @@ from dataclasses import replace
 import numpy as np
 
 from store_format.bookkeeping.journal import Journal, abort_mark, write_journal
-from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append_position import WriterEnd, queue_bases
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.index_repair import Indexing, rebuild_index_from
-from store_format.commit.journal_place import bytes_before
+from store_format.commit.journal_place import bytes_before, is_concluded, refuse_incomplete
 from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
-from store_format.commit.staged_units import check_staged, remove_staging
+from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, note_in_ledger, publish
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.updates import CqBatch
 from store_format.consumequeue.write import QueueFiles
-from store_format.errors import OffsetOutOfRangeError
 from store_format.files.read import FileCache, entry_names
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
@@ -58,25 +56,16 @@ def roll_forward(
     `directories` are those of the commitlog, which the caller has compared with the journal
     (`refuse_other_log`).
 
-    Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
-    unknown then.
+    Raises what `refuse_incomplete` raises.
     """
-    mark = abort_mark(root)
-    if mark != journal.id and _is_in_ledger(root, journal):
+    if is_concluded(root, journal):
         conclude(root, journal, files)
         remove_staging(root, journal.staged, files)
         return
     _log.warning("%s: a commit of %d messages was interrupted; completing it now", root, journal.units)
-    for staged in journal.staged:
-        check_staged(root, staged)
     log = open_log(directories)
-    if log.files and journal.base < log.min_offset:
-        raise OffsetOutOfRangeError(
-            f"{root}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "
-            f"begins at {log.min_offset}, so it is unknown which of its {journal.units} messages were "
-            f"written. Nothing was changed. To give these messages up, remove {root}/.rmqlog/journal.json; "
-            "then write them again if they are missing"
-        )
+    refuse_incomplete(root, journal, log)
+    mark = abort_mark(root)
     publication = Publication(root, journal, log, files)
     present = publication.count_present(log)
     if mark == journal.id and _is_ours_alone(root, log, present, journal):
@@ -113,11 +102,6 @@ def repeat(root: str, journal: Journal, directories: tuple[str, ...], files: Fil
             files,
         )
     publish(Publication(root, journal, open_log(directories), files), files)
-
-
-def _is_in_ledger(root: str, journal: Journal) -> bool:
-    last = read_ledger(root).last
-    return last is not None and last.journal == journal.id
 
 
 def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal) -> bool:

@@ -12,10 +12,11 @@ from functools import partial
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal
 from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
+from store_format.commit.journal_place import will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import QUEUE_ADVICE, entries_of
 from store_format.diagnose.problems import Findings, Summary
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import read_bytes
 from store_format.java.fastjson import loads
@@ -81,6 +82,10 @@ _UNFLUSHED_ADVICE = (
     "that queries by key miss older messages"
 )
 _JOURNAL_ADVICE = "The next writer completes this commit; until then readers see none of its messages"
+_DROPPED_ADVICE = (
+    "The next writer drops this commit: no store of its cluster has published a part. Run the job again: it "
+    "writes the whole batch"
+)
 _LEDGER_ADVICE = (
     "Messages of this batch are lost: a broker ran while it was written, or the files were restored or "
     "truncated. Write these messages again, under another key"
@@ -117,7 +122,11 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> None:
         if journal is not None:
             expected = "no commit that was broken off"
             found = f"one of {journal.units} messages from physical offset {journal.base} on"
-            findings.add("warning", journal_path(root), 0, expected, found, _JOURNAL_ADVICE)
+            try:
+                advice = _JOURNAL_ADVICE if will_complete(root, journal, log) else _DROPPED_ADVICE
+            except StoreError as error:
+                advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
+            findings.add("warning", journal_path(root), 0, expected, found, advice)
         ledger = read_ledger(root)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)

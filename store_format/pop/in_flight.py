@@ -7,7 +7,7 @@ popped, the broker's check points and acks count, and consumerOrderInfo.json for
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from store_format.consumequeue.slices import QueueRange
@@ -15,16 +15,16 @@ from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets
-from store_format.metadata.read import config_path
+from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.read_state import read_order_infos, read_request_modes, read_timer_metrics
 from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic, pop_retry_topic
-from store_format.pop.broker_in_flight import read_broker_in_flight
+from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
 from store_format.pop.log import in_flight_directory, in_flight_logs, read_in_flight
 from store_format.pop.order_info import consumed_count, is_acknowledged
 from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
-from store_format.pop.witness import is_of_new_topic, is_set_since
+from store_format.pop.witness import is_batch_deleted, is_of_new_topic, is_point_deleted, is_set_since
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -91,19 +91,67 @@ def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgre
         progress.pairs |= {(group, topic) for group, mode in modes.items() if mode.mode == "POP"}
     opened = ((pair, _open_state(progress, store, pair)) for pair in in_flight_logs(store.path))
     states = {pair: state for pair, state in opened if state is not None}
-    queues = _queues_of(store, states)
+    batches = {
+        pair: infos
+        for pair, infos in _by_pair(read_order_infos(store.path) or {})
+        if pair not in progress.ours
+    }
+    progress.pairs |= batches.keys()
+    records = _broker_records(progress, store, conf)
+    topics = {queue_topic(*pair, flag) for pair, state in states.items() for flag, _ in state.queues}
+    topics |= {topic for _, topic in batches} | {each.record.topic for each in records}
+    queues = _Queues(store, topics)
     for pair, state in states.items():
-        _add_state(progress, pair, state, _new_queues(store, pair, state, queues))
-    for pair, infos in _by_pair(read_order_infos(store.path) or {}):
-        if pair not in progress.ours:
-            progress.pairs.add(pair)
-            _add_batches(progress, pair, infos, BROKER)
-    try:
-        _add_records(progress, store, conf)
-    except UnsupportedFormatError as error:
-        _log.debug("%s", shown(str(error)))
-        progress.is_broker_unknown = True
+        _add_state(progress, pair, state, _new_queues(store, pair, state, queues), queues)
+    for pair, infos in batches.items():
+        _add_batches(progress, pair, queues.without_deleted(pair, infos), BROKER)
+    _add_records(progress, records, queues)
     return progress
+
+
+class _Queues:
+    """The queues of topics, and whether a topic was deleted. Without consume queue files nothing is known."""
+
+    def __init__(self, store: Store, topics: Collection[str]) -> None:
+        self._store = store
+        self.is_known = bool(topics) and store.has_consume_queues
+        self.ranges: Mapping[QueueKey, QueueRange] = {}
+        if self.is_known:
+            self.ranges = store.snapshot(topics.__contains__).queues
+        self._present = {topic for topic, _ in self.ranges}
+        self._deleted: dict[str, bool] = {}
+
+    def is_deleted(self, topic: str) -> bool:
+        """Whether the topic has no queue and is not in topics.json: no consumer can get its messages."""
+        if not self.is_known or topic in self._present:
+            return False
+        if topic not in self._deleted:
+            topics = read_topics(self._store.path)
+            self._deleted[topic] = topics is not None and topic not in topics
+        return self._deleted[topic]
+
+    def is_point_deleted(self, found: BrokerInFlight) -> bool:
+        """Whether a consumer that opens the topic would forget the check point of a broker."""
+        record = found.record
+        queue = self.ranges.get((record.topic, record.queue_id))
+        return self.is_known and is_point_deleted(self._store.log, queue, found)
+
+    def without_deleted(self, pair: Pair, batches: Mapping[int, OrderInfo]) -> dict[int, OrderInfo]:
+        """The batches of consumerOrderInfo.json without those that a consumer would pass over."""
+        group, topic = pair
+        if self.is_deleted(topic):
+            return {}
+        known = read_group_offsets(self._store.path, group)
+        return {
+            queue_id: batch
+            for queue_id, batch in batches.items()
+            if not is_batch_deleted(
+                self._store.log,
+                self.ranges.get((topic, queue_id)),
+                batch,
+                known.get((topic, queue_id), -1),
+            )
+        }
 
 
 def _open_state(progress: PopProgress, store: Store, pair: Pair) -> PopState | None:
@@ -125,15 +173,7 @@ def _open_state(progress: PopProgress, store: Store, pair: Pair) -> PopState | N
     return state
 
 
-def _queues_of(store: Store, states: Mapping[Pair, PopState]) -> Mapping[QueueKey, QueueRange]:
-    """The queues of these states that can be read; {} without consume queues."""
-    topics = {queue_topic(*pair, flag) for pair, state in states.items() for flag, _ in state.queues}
-    return store.snapshot(topics.__contains__).queues if topics and store.has_consume_queues else {}
-
-
-def _new_queues(
-    store: Store, pair: Pair, state: PopState, queues: Mapping[QueueKey, QueueRange]
-) -> dict[PopQueue, int]:
+def _new_queues(store: Store, pair: Pair, state: PopState, queues: _Queues) -> dict[PopQueue, int]:
     """The queues whose topic was created again since, and the offset at which the group begins there.
 
     The next consumer that opens the topic forgets what the log has of them.
@@ -142,7 +182,7 @@ def _new_queues(
     offsets: Mapping[QueueKey, int] | None = None
     for queue, known in state.queues.items():
         key = queue_topic(*pair, queue[0]), queue[1]
-        there = queues.get(key)
+        there = queues.ranges.get(key)
         if there is not None and known.witness is not None and is_of_new_topic(there, known.witness):
             offsets = read_group_offsets(store.path, pair[0]) if offsets is None else offsets
             in_file = offsets.get(key, -1)
@@ -150,14 +190,17 @@ def _new_queues(
     return new
 
 
-def _add_state(progress: PopProgress, pair: Pair, state: PopState, new: Mapping[PopQueue, int]) -> None:
+def _add_state(
+    progress: PopProgress, pair: Pair, state: PopState, new: Mapping[PopQueue, int], queues: _Queues
+) -> None:
     """`new` are the queues of a new topic, see `_new_queues`."""
     group, popped = pair
+    gone = {each for each in state.queues if queues.is_deleted(queue_topic(group, popped, each[0]))}
     for (flag, queue_id), queue in state.queues.items():
         offset = new.get((flag, queue_id), queue.next_offset)
         progress.next_offsets[group, queue_topic(group, popped, flag), queue_id] = offset
     for point in state.check_points():
-        if (point.flag, point.queue_id) in new:
+        if (point.flag, point.queue_id) in gone | new.keys():
             continue
         topic = queue_topic(group, popped, point.flag)
         offsets = tuple(point.unacked())
@@ -167,7 +210,9 @@ def _add_state(progress: PopProgress, pair: Pair, state: PopState, new: Mapping[
                 earlier=max(point.again - 1, 0),
             )
         )  # fmt: skip
-    batches = {each: info for each, info in state.order.batches.items() if (TOPIC, each) not in new}
+    batches = {
+        each: info for each, info in state.order.batches.items() if (TOPIC, each) not in gone | new.keys()
+    }
     _add_batches(progress, pair, batches, OURS)
 
 
@@ -201,15 +246,22 @@ def _by_pair(infos: dict[str, dict[int, OrderInfo]]) -> Iterator[tuple[Pair, dic
             yield (group, topic), batches
 
 
-def _add_records(progress: PopProgress, store: Store, conf: BrokerConf | None) -> None:
+def _broker_records(progress: PopProgress, store: Store, conf: BrokerConf | None) -> Sequence[BrokerInFlight]:
     """The check points of a broker, but for groups whose in-flight log has taken them over."""
-    if not _may_have_records(store):
-        return
-    for each in read_broker_in_flight(store, conf):
-        pair = each.group, each.topic
-        progress.pairs.add(pair)
-        if pair not in progress.ours:
-            record = each.record
+    try:
+        found = read_broker_in_flight(store, conf) if _may_have_records(store) else []
+    except UnsupportedFormatError as error:
+        _log.debug("%s", shown(str(error)))
+        progress.is_broker_unknown = True
+        return []
+    progress.pairs |= {(each.group, each.topic) for each in found}
+    return [each for each in found if (each.group, each.topic) not in progress.ours]
+
+
+def _add_records(progress: PopProgress, records: Sequence[BrokerInFlight], queues: _Queues) -> None:
+    for each in records:
+        record = each.record
+        if not queues.is_point_deleted(each):
             progress.add(
                 InFlight(
                     each.group, record.topic, each.queue_id, each.unacked, record.pop_time, each.visible_at,

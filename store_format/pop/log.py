@@ -128,7 +128,10 @@ class InFlightLog:
             self._lock.close()
 
     def abandon(self) -> None:
-        """In a forked child: closes the files. A thread that exists only in the parent may have the turn."""
+        """In a forked child: closes the files, which stay open in the parent, and keep its lock (flock).
+
+        The parent's threads, which may have been using this log, do not exist in the child: make another log.
+        """
         self._file.close()
         self._lock.close()
 

@@ -14,6 +14,8 @@ import numpy as np
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
+from store_format.metadata.values import OrderInfo
+from store_format.pop.broker_in_flight import BrokerInFlight
 from store_format.pop.check_point import Entry
 from store_format.read.stored_messages import read_stored_slice, units_at
 
@@ -66,6 +68,33 @@ def popped_entry(log: CommitLog, queue: QueueRange, offset: int, pop_time: int) 
     except StoreError:
         return None, 0
     return entry, max(int(messages.store_timestamps[0]) - pop_time, 0) if len(messages) else 0
+
+
+def is_point_deleted(log: CommitLog, queue: QueueRange | None, found: BrokerInFlight) -> bool:
+    """Whether a broker's check point is of a deleted topic, or of a newer state of the store.
+
+    The queue has not got as far as the check point, or its message was stored after the pop time. A clock may
+    be wrong, so the message must also be behind the check point in the commitlog. If not, messages may be
+    delivered twice, and none is lost. `queue` is None without a queue.
+    """
+    record = found.record
+    if queue is None or record.offsets[-1] >= queue.max_offset:
+        return True
+    entry = _entry(queue, max(record.start, queue.min_offset))
+    if entry is None or entry.physical_offset <= found.physical_offset:
+        return False
+    return is_after_pop(popped_entry(log, queue, record.start, record.pop_time)[1])
+
+
+def is_batch_deleted(log: CommitLog, queue: QueueRange | None, batch: OrderInfo, committed: int) -> bool:
+    """Whether a batch of consumerOrderInfo.json is of a deleted topic: its first message was stored later.
+
+    With a topic, a broker deletes the committed offsets; `committed` is -1 then. It leaves the batches for
+    some time. `queue` is None without a queue.
+    """
+    if queue is None or not batch.offsets or committed >= 0:
+        return False
+    return is_after_pop(popped_entry(log, queue, batch.offsets[0], batch.pop_time)[1])
 
 
 def is_after_pop(later_ms: int) -> bool:

@@ -151,6 +151,18 @@ def test_half_messages_are_decided_with_apply_only(
     assert (again.code, again.err) == (0, "rmqlog: 0 decisions written\n")
 
 
+def test_a_store_whose_half_messages_cannot_be_decided(rmqlog: Runner, tmp_path: Path) -> None:
+    first, second = (half_store(tmp_path / f"broker-{name}", ids) for name, ids in (("a", "AB"), ("b", "C")))
+    command = ("half", tmp_path, "--commit", "A", "--commit", "C", "--rollback", "B", "--apply")
+    with held(second):
+        done = rmqlog(*command)
+    assert done.code == 4
+    assert f"2 decisions written, then failed: {second}/lock: held by process " in done.err
+    assert done.err.endswith("run the command again for the others\n")
+    assert rmqlog(*command).err == "rmqlog: 1 decision written\n"
+    assert (visible(first), visible(second)) == (["A"], ["C"])
+
+
 def test_what_cannot_be_decided_is_told(rmqlog: Runner, tmp_path: Path) -> None:
     root = half_store(tmp_path / "store", ["A"])
     assert "msgId 'X': expected a half message" in rmqlog.fails(2, "half", root, "--commit", "X")

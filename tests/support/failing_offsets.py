@@ -3,12 +3,12 @@ tests.support.failing_offsets`.
 
 Arguments: a directory that is copied for each process, where the copies go, what to do (`kill` or `torn`) and
 whose offsets change (`store`, `local`, or `member`: of a group that it joins and leaves). Each process is a
-fork. Prints how many changes a whole run makes; copy N is the one of a kill at change N.
+fork of one without threads. Prints how many changes a whole run makes; copy N is the one of a kill at
+change N.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 import signal
 import sys
@@ -19,6 +19,7 @@ from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from tests.support.failing_writer import Failure, install
+from tests.support.fork_server import ForkServer
 
 NEW_OFFSET = 20
 _CHANGES_MAX = 120
@@ -40,22 +41,27 @@ def change(kind: str, root: str) -> None:
         LocalOffsets(f"{root}/offsets/g/offsets.json").write(queue)
 
 
+def _run(what: str, at: int, kind: str, root: str) -> None:
+    """The action of a fork: the change, which dies at change `at` of a file."""
+    install(Failure(what, at))
+    change(kind, root)
+
+
 def main(base: str, copies: str, what: str, kind: str) -> None:
-    for at in range(1, _CHANGES_MAX):
-        root = shutil.copytree(base, f"{copies}/{at}")
-        child = os.fork()
-        if not child:
-            install(Failure(what, at))
-            change(kind, root)
-            os._exit(0)
-        _, status = os.waitpid(child, 0)
-        if os.WIFEXITED(status):
-            assert os.WEXITSTATUS(status) == 0, status
-            print(at - 1)
-            return
-        assert os.WTERMSIG(status) == signal.SIGKILL, status
+    with ForkServer() as forks:
+        for at in range(1, _CHANGES_MAX):
+            root = shutil.copytree(base, f"{copies}/{at}")
+            ended = forks.run(_run, what, at, kind, root)
+            assert not ended.error, ended.error
+            if not ended.signal:
+                print(at - 1)
+                return
+            assert ended.signal == signal.SIGKILL, ended
     raise AssertionError(f"more than {_CHANGES_MAX} changes")
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # as the module that pickled actions name, not as __main__
+    from tests.support.failing_offsets import main as run
+
+    run(*sys.argv[1:])

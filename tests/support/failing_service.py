@@ -3,10 +3,10 @@
 `python -m tests.support.failing_service SCENARIO BASE COPIES WHAT EVERY [twice]`, with a scenario of
 `tests/support/service_scenarios.py`.
 
-For each N the store at BASE is copied into COPIES, and a fork of this process runs the scenario until it is
-killed (WHAT: `kill`, or `torn`, which writes half of a write first). What readers see then must be a part of
-what an undisturbed run leaves. Then the scenario runs again, undisturbed, and must leave the same: each
-message once, the same state files, a store without problems. With `twice` the second run dies too.
+For each N the store at BASE is copied into COPIES, and a fork of a process without threads runs the scenario
+until it is killed (WHAT: `kill`, or `torn`, which writes half of a write first). What readers see then must
+be a part of what an undisturbed run leaves. Then the scenario runs again, undisturbed, and must leave the
+same: each message once, the same state files, a store without problems. With `twice` the second run dies too.
 
 Prints one JSON object: the changes of a whole run, and how many runs were killed.
 """
@@ -29,7 +29,7 @@ from store_format.commit.append import recover
 from store_format.diagnose import diagnose
 from store_format.read.stored_messages import read_stored_slice
 from tests.support.failing_writer import Failure, install
-from tests.support.forks import fork
+from tests.support.fork_server import ForkServer
 from tests.support.service_scenarios import SCENARIOS, Scenario
 
 _STATE_FILES = (
@@ -82,19 +82,18 @@ def left(root: str, scenario: Scenario) -> tuple[Counter[_Row], object, object, 
     return messages_seen(root, scenario), state_files(root), scenario.seen(root), problems
 
 
-def _killed(root: str, scenario: Scenario, what: str, at: int) -> bool:
+def _run(name: str, root: str, what: str, at: int) -> None:
+    """The action of a fork: the scenario, which dies at change `at`."""
+    install(Failure(what, at))
+    SCENARIOS[name].run(root)
+
+
+def _killed(forks: ForkServer, name: str, root: str, what: str, at: int) -> bool:
     """Runs the scenario in a fork that dies at change `at`; False if the run ended before."""
-
-    def action() -> None:
-        install(Failure(what, at))
-        scenario.run(root)
-
-    status = os.waitpid(fork(action), 0)[1]
-    if os.WIFEXITED(status):
-        assert os.WEXITSTATUS(status) == 0, f"change {at}: the run failed"
-        return False
-    assert os.WTERMSIG(status) == signal.SIGKILL, status
-    return True
+    ended = forks.run(_run, name, root, what, at)
+    assert not ended.error, f"change {at}: the run failed: {ended.error}"
+    assert ended.signal in (0, signal.SIGKILL), ended
+    return ended.signal == signal.SIGKILL
 
 
 def _lost_by_broker(root: str, scenario: Scenario) -> object:
@@ -110,24 +109,25 @@ def _lost_by_broker(root: str, scenario: Scenario) -> object:
 
 
 def check(
-    scenario: Scenario, base: str, copies: str, what: str, every: int, *, twice: bool
+    forks: ForkServer, name: str, base: str, copies: str, what: str, every: int, *, twice: bool
 ) -> dict[str, int]:
     """Kills the scenario at every `every`-th change; raises AssertionError if a run leaves anything else."""
+    scenario = SCENARIOS[name]
     install(Failure("kill", 0))  # without fsync
     whole = shutil.copytree(base, f"{copies}/whole")
     before = messages_seen(whole, scenario)
     counted = Failure("kill", 0)
     originals = install(counted)
     scenario.run(whole)
-    for name, original in originals.items():
-        setattr(os, name, original)
+    for call, original in originals.items():
+        setattr(os, call, original)
     wanted = left(whole, scenario)
     assert wanted[3] == [], wanted[3]
     assert wanted[:3] != (before, state_files(base), scenario.seen(base)), "the run changes nothing"
     kills = 0
     for at in range(1, counted.count + 1, every):
         root = shutil.copytree(base, f"{copies}/{at}")
-        assert _killed(root, scenario, what, at), f"change {at} of {counted.count}: the run ended before"
+        assert _killed(forks, name, root, what, at), f"change {at} of {counted.count}: the run ended before"
         kills += 1
         between = messages_seen(root, scenario)
         extra = between - wanted[0] - before
@@ -135,7 +135,7 @@ def check(
         lost = _lost_by_broker(root, scenario)
         assert not lost, f"change {at}: a broker that starts now never delivers {lost}"
         if twice:
-            kills += _killed(root, scenario, what, at // 2 + 1)
+            kills += _killed(forks, name, root, what, at // 2 + 1)
         scenario.run(root)
         found = left(root, scenario)
         for part, (mine, right) in zip(
@@ -156,8 +156,12 @@ def main(name: str, base: str, copies: str, what: str, every: str, *more: str) -
     scenario = SCENARIOS[name]
     if not os.path.exists(base):
         scenario.make(Path(base))
-    print(json.dumps(check(scenario, base, copies, what, int(every), twice="twice" in more)))
+    with ForkServer() as forks:
+        print(json.dumps(check(forks, name, base, copies, what, int(every), twice="twice" in more)))
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    # as the module that pickled actions name, not as __main__
+    from tests.support.failing_service import main as run
+
+    run(*sys.argv[1:])

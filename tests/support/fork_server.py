@@ -106,7 +106,7 @@ class ForkServer:
 # ---- in the process ----------------------------------------------------------------------------------------
 
 
-def _threads() -> list[str]:
+def thread_names() -> list[str]:
     """The names of this process's threads, also of those that Python does not know."""
     tasks = Path("/proc/self/task")
     if not tasks.exists():  # not on Linux
@@ -122,7 +122,7 @@ def _run(action: Callable[..., object] | _Unforked, arguments: tuple[object, ...
 
 
 def _run_in_fork(action: Callable[..., object], arguments: tuple[object, ...]) -> Ended:
-    threads = _threads()
+    threads = thread_names()
     if len(threads) != 1:
         return Ended(0, error=f"the fork server has the threads {threads}; a fork of it may hang")
     reading, writing = os.pipe()

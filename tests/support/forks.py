@@ -1,4 +1,7 @@
-"""Actions in a process of their own, with everything the test has opened and imported."""
+"""Actions in a fork of the test process, with everything the test has opened, its threads' locks included.
+
+Only for tests whose subject is such a fork, which may hang; others use `fork_server`.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import traceback
 from collections.abc import Callable
 
 
-def fork(action: Callable[[], object]) -> int:
+def fork_with_threads(action: Callable[[], object]) -> int:
     """Runs the action in a fork and returns its process id. An error is printed and ends the fork with 1."""
     child = os.fork()
     if not child:

@@ -83,11 +83,12 @@ def complete(place: Path, kind: str, log: Path | None = None) -> None:
         opened = MessageStore.open(
             str(place / store), commit_log_paths=(str(directory),) if kind == "elsewhere" else ()
         )
-        assert Counter(_queued(opened)) == wanted
+        assert Counter(queued(opened)) == wanted
     assert not is_broken_off(place, kind)
 
 
-def _queued(store: MessageStore) -> list[str]:
+def queued(store: MessageStore) -> list[str]:
+    """The bodies in the queues of a store, as the messages were numbered."""
     bodies: list[str] = []
     for queue in store.queues():
         for batch in queue.read(columns=["body"]):

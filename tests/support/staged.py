@@ -37,7 +37,7 @@ def deleted_topic(root: Path, topic: str) -> None:
     """What a broker does when a topic is deleted; its messages stay in the commitlog."""
     path = root / "config" / "topics.json"
     topics = json.loads(path.read_text())
-    del topics["topicConfigTable"][topic]
+    topics["topicConfigTable"].pop(topic, None)
     path.write_text(json.dumps(topics))
     shutil.rmtree(root / "consumequeue" / topic, ignore_errors=True)
 

@@ -284,8 +284,7 @@ def half_(
             raise click.UsageError(
                 "--commit and --rollback name the half messages; leave out --state and the filters"
             )
-        _decide(stores, broker_conf, (commit, rollback), apply_, output)
-        return OK
+        return _decide(stores, broker_conf, (commit, rollback), apply_, output)
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
     keep = keep_where(topic=filters.topic, state=state)
@@ -309,8 +308,9 @@ def _decide(
     ids: tuple[tuple[str, ...], tuple[str, ...]],
     apply_: bool,
     output: Output,
-) -> None:
+) -> int:
     from rmq_spark.services.decisions import COMMIT, ROLLBACK, HalfName
+    from rmq_spark.services.service import PartsFailedError
     from rmq_spark.services.transaction import plan_decisions
     from rmq_spark.services.turn import now_of
 
@@ -324,5 +324,17 @@ def _decide(
     show_batches(output, table.to_batches(), table.schema.names, _DECISIONS)
     if not apply_:
         remark("nothing was changed; add --apply to write the decisions")
-        return
-    remark(f"{plan.apply()} decisions written")
+        return OK
+    try:
+        remark(f"{_decisions(plan.apply())} written")
+    except PartsFailedError as error:
+        remark(
+            f"{_decisions(error.done)} written, then failed: {shown(str(error))}; run the command again for "
+            "the others"
+        )
+        return PARTIAL
+    return OK
+
+
+def _decisions(count: int) -> str:
+    return f"{count} decision{'s' * (count != 1)}"

@@ -6,6 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from random import Random
 
@@ -18,6 +19,7 @@ from rmq_spark.pop.topic_pop import TopicPop
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.pop.members import live_topics
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
@@ -279,6 +281,8 @@ def test_a_forked_child_is_another_consumer(tmp_path: Path) -> None:
         if not child:
             status = 1
             try:
+                if _open_files(root / ".rmqlog" / "pop"):
+                    os._exit(3)
                 theirs = consumer.receive(3)
                 consumer.ack(theirs)
                 consumer.ack(mine[0])  # a handle is good in every process
@@ -287,8 +291,20 @@ def test_a_forked_child_is_another_consumer(tmp_path: Path) -> None:
             finally:
                 os._exit(status)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+        opened = {os.path.basename(path) for path in _open_files(root / ".rmqlog" / "pop")}
+        assert opened >= {"in-flight.log", "lock", "members"}
+        assert live_topics(str(root), GROUP) == [TOPIC]
         consumer.ack(mine[1])
         assert _bodies(consumer.receive(3)) == [5]
+
+
+def _open_files(directory: Path) -> list[str]:
+    """The files below the directory that this process has open."""
+    found = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # that of the listing itself
+            found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+    return [path for path in found if path.startswith(f"{directory}/")]
 
 
 def test_the_last_consumer_leaves_the_offsets_to_a_broker(tmp_path: Path, clock: Clock) -> None:

@@ -227,6 +227,33 @@ def test_the_views_count_nothing_of_the_deleted_topic(root: Path, fifo: bool, of
         assert _views(root) == (0, (ready, 0))
 
 
+@pytest.mark.parametrize("fifo", [False, True])
+@pytest.mark.parametrize("is_killed", [False, True])
+def test_the_views_count_nothing_of_a_topic_that_is_deleted(root: Path, fifo: bool, is_killed: bool) -> None:
+    """A consumer that was closed has handed its messages over: they are as a broker leaves them."""
+    consumer = _popped(root, fifo=fifo)
+    if is_killed:
+        _kill(consumer)
+    else:
+        consumer.close()
+    append_numbered(root, 1, topic="Other")
+    assert _in_flight(root) == (12, 12)
+    deleted_topic(root, TOPIC)
+    assert _in_flight(root) == (0, 0)
+    _create_again(root, 100)
+    assert _in_flight(root) == (0, 0)
+    with _consumer(root, fifo=fifo) as consumer:
+        assert _in_flight(root) == (0, 0)
+        assert _read_all(consumer) == list(range(1000, 1100))
+
+
+def _in_flight(root: Path) -> tuple[int, int]:
+    """The messages in flight by the views inFlight and lag."""
+    store = MessageStore.open(str(root))
+    lag = [row["inFlightMessages"] or 0 for row in store.view("lag").to_pylist() if row["topic"] == TOPIC]
+    return len(store.view("inFlight")), sum(lag)
+
+
 def _views(root: Path) -> tuple[int, tuple[int, int]]:
     """(the messages of the view inFlight, the messages of the view lag: ready, in flight)."""
     store = MessageStore.open(str(root))

@@ -31,7 +31,7 @@ from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.members import live_topics
-from store_format.pop.state import PopState
+from store_format.pop.state import RETRY, PopState
 from tests.support.staged import append, make_store, numbered, update_topic
 
 Place = tuple[int, int]
@@ -434,6 +434,9 @@ def test_what_was_delivered_too_often_becomes_a_dead_letter(
     )
     assert not last.step()
     assert state(store).in_flight == 0
+    (retries,) = MessageStore.open(str(store)).queues("%RETRY%g_T".__eq__)
+    *_, newest = retries.read(columns=["queueOffset", "physicalOffset"])
+    assert state(store).queues[RETRY, 0].witness == tuple(newest.to_pylist()[-1].values())
 
 
 @pytest.mark.parametrize("bounded", [False, True])

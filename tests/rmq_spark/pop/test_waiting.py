@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +19,10 @@ from rmq_spark.pop.watcher import notify
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.files.watch import FileWatch
-from tests.support.forks import fork
+from tests.support.fork_server import ForkServer
+from tests.support.forks import fork_with_threads
 from tests.support.staged import append, make_store, numbered
+from tests.support.writes import held
 
 _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout=20.0)
 _LONG = 20.0  # seconds; nothing waits that long unless a wake is lost
@@ -55,21 +56,23 @@ def _later(action: Callable[[], object], seconds: float = 0.05) -> threading.Tim
     return timer
 
 
-def test_an_append_of_another_process_wakes(tmp_path: Path) -> None:
+def _send_soon(root: Path) -> None:
+    time.sleep(0.05)
+    _send(root)
+
+
+def test_an_append_of_another_process_wakes(tmp_path: Path, forks: ForkServer) -> None:
     root = make_store(tmp_path / "store")
+    forks.call(_send, root, "Other")  # from now on it has imported what it needs
     with Waiter(str(root), ["T", "%RETRY%g_T"]) as waiter:
         look = waiter.look()
         assert _offsets(look) == {}
-
-        def act() -> None:
-            time.sleep(0.05)
-            _send(root)
-
-        child = fork(act)
+        sending = threading.Thread(target=forks.call, args=(_send_soon, root))
+        sending.start()
         woken = waiter.wait(look, _LONG)
         assert woken is not None
         assert _offsets(woken) == {("store", "T", queue): 1 for queue in range(4)}
-        assert os.waitpid(child, 0)[1] == 0
+        sending.join()
 
 
 def test_what_comes_after_the_look_ends_the_wait_also_if_it_came_before_the_wait(tmp_path: Path) -> None:
@@ -289,27 +292,14 @@ def test_a_file_of_the_store_wakes(tmp_path: Path) -> None:
 
 
 def test_a_broker_that_takes_the_store_ends_the_wait(tmp_path: Path) -> None:
-    import fcntl
-
     root = make_store(tmp_path / "store")
-
-    def hold() -> None:
-        time.sleep(0.05)
-        with (root / "lock").open("r+b") as file:
-            fcntl.lockf(file, fcntl.LOCK_EX, 1, 0)
-            time.sleep(_LONG)
-
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
-        child = fork(hold)
-        try:
-            with pytest.raises(StoreInUseError, match=f"{root}/lock: held by process {child}"):
+        with held(root) as broker:
+            with pytest.raises(StoreInUseError, match=f"{root}/lock: held by process {broker}"):
                 waiter.wait(look, _LONG)
             with pytest.raises(StoreInUseError):
                 waiter.check()
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, 0)
         deadline = time.monotonic() + _LONG
         while time.monotonic() < deadline:
             try:
@@ -384,7 +374,7 @@ def test_a_forked_child_goes_on_with_a_thread_of_its_own(tmp_path: Path) -> None
             assert _all_of(woken) == 4
             waiter.close()
 
-        child = fork(act)
+        child = fork_with_threads(act)
         woken = waiter.wait(look, _LONG)
         assert woken is not None
         assert _all_of(woken) == 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import shutil
+import signal
 import struct
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ from store_format.read.store import Store
 from store_format.views.unread import unread_before
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
+from tests.support.fork_server import ForkServer
 from tests.support.staged import append, make_store, numbered, rows_by_queue
 from tests.support.writes import held
 
@@ -523,16 +525,16 @@ def test_run_once_cleans_if_it_is_named(grown: Path) -> None:
     assert isinstance(gate(settings, 0, 10, 10), Gate)
 
 
-def test_the_journal_of_a_crash_is_completed_before_files_are_deleted(grown: Path) -> None:
+def _append_killed(grown: Path) -> None:
+    install(Failure("kill", 40))
+    append(grown, numbered("T", 900, 300), options=CommitOptions(clock=lambda: NOW))
+
+
+def test_the_journal_of_a_crash_is_completed_before_files_are_deleted(grown: Path, forks: ForkServer) -> None:
     """Otherwise the next writer would not know which messages of the batch were written."""
     written(grown, {0: 80, 1: 80, 2: 80})
     before = [row for rows in rows_by_queue(grown).values() for row in rows]
-    child = os.fork()
-    if not child:
-        install(Failure("kill", 40))
-        append(grown, numbered("T", 900, 300), options=CommitOptions(clock=lambda: NOW))
-        os._exit(1)
-    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == 9
+    assert forks.run(_append_killed, grown).signal == signal.SIGKILL
     assert (grown / ".rmqlog" / "journal.json").exists()
     plan = planned(grown)
     plan.apply()

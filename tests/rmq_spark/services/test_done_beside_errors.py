@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.services import retry, timer_slots, transaction
+from rmq_spark.services import decisions, retry, timer_slots, transaction
 from rmq_spark.services.clean import CleanService
 from rmq_spark.services.schedule import Schedule
 from rmq_spark.services.service import Now, PartsFailedError, Service
 from rmq_spark.services.timer import Timer
 from rmq_spark.services.turn import TurnReport, take_turn
+from store_format.commit.prepare_store import CommitOptions
+from store_format.errors import StoreInUseError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read import places
 from tests.support.failing_writer import Failure, install
@@ -24,6 +26,7 @@ from tests.support.halves import BORN_MS, half_store, visible
 from tests.support.staged import append as append_messages
 from tests.support.staged import make_store, numbered
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed, timed
+from tests.support.writes import held
 
 _LATER_MS = BEGIN_MS + 60_000
 
@@ -146,3 +149,34 @@ def test_dead_letters_that_are_stored_again_before_an_error(
         plan.apply()
     assert caught.value.done == 2
     assert retry.resend(root, "CG_fail").due == plan.due - 2
+
+
+def test_transactions_that_are_decided_before_a_store_of_the_cluster_fails(tmp_path: Path) -> None:
+    first, second = (half_store(tmp_path / f"broker-{name}", ids) for name, ids in (("a", "AB"), ("b", "C")))
+    plan = transaction.decide(str(tmp_path), commit=["A", "C"], rollback=["B"])
+    at_once = CommitOptions(lock_timeout=0)
+    with held(first), pytest.raises(StoreInUseError, match="broker-a"):
+        plan.apply(key=("job", 1), options=at_once)
+    with held(second), pytest.raises(PartsFailedError, match="broker-b") as caught:
+        plan.apply(key=("job", 1), options=at_once)
+    assert caught.value.done == 2
+    assert (visible(first), visible(second)) == (["A"], [])
+    assert plan.apply(key=("job", 1), options=at_once) == 1
+    assert (visible(first), visible(second)) == (["A"], ["C"])
+
+
+def test_transactions_that_are_decided_before_a_commit_of_their_store_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(decisions, "TURN_MESSAGES_MAX", 2)
+    root = half_store(tmp_path / "store", "ABCDE")
+    plan = transaction.decide(str(root), commit="ABCDE")
+    # each commit begins with its journal
+    with (
+        _failing_disk(_FailingCall("rename", "journal.json", 3)),
+        pytest.raises(PartsFailedError, match=r"journal\.json") as caught,
+    ):
+        plan.apply()
+    assert caught.value.done == 4
+    assert visible(root) == ["A", "B", "C", "D"]
+    assert transaction.decide(str(root), commit="ABCDE").apply() == 1

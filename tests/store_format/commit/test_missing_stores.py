@@ -20,6 +20,8 @@ from store_format.commit import append as append_module
 from store_format.commit.append import commit_cluster, flush, recover
 from store_format.commit.plan import plan
 from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.recover import recover as plan_recovery
+from store_format.diagnose import diagnose
 from store_format.errors import StoreNotFoundError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
@@ -190,6 +192,42 @@ def test_a_store_that_knows_that_the_commit_has_begun_waits_for_nobody(cluster: 
     _bring_back(cluster)
     recover(str(cluster / "x"), options=_OPTIONS)
     assert _numbers(cluster / "x") == list(range(_SIZE))
+
+
+def _said(root: Path) -> str:
+    """What `verify` says about the interrupted commit."""
+    problems = diagnose(str(root))
+    (advice,) = {each.advice for each in problems if each.file.endswith("journal.json")}
+    return advice
+
+
+@pytest.mark.parametrize("told", [(), ("x",)])
+def test_verify_says_what_the_next_writer_does(cluster: Path, told: tuple[str, ...]) -> None:
+    _break_off(cluster, told=told)
+    root = cluster / "y"
+    said = _said(root)
+    assert said.startswith(f"The next writer {'completes' if told else 'drops'} this commit")
+    (row,) = [each for each in plan_recovery(str(root)).table().to_pylist() if each["part"] == "commit"]
+    assert row["action"] == ("complete" if told else "drop")
+    _move_away(cluster)
+    with pytest.raises(StoreNotFoundError, match="cluster/x with the id") as refused:
+        recover(str(root), options=_OPTIONS)
+    assert _said(root) == (
+        f"The next writer refuses, and until then readers see none of its messages: {refused.value}"
+    )
+    with pytest.raises(StoreNotFoundError, match="cluster/x with the id"):
+        plan_recovery(str(root)).table()
+    _bring_back(cluster)
+    recover(str(root), options=_OPTIONS)
+    assert _numbers(root) == list(range(_SIZE, 2 * _SIZE) if told else ())
+
+
+def test_verify_says_that_staged_files_are_missing(cluster: Path) -> None:
+    _break_off(cluster, told=("y",))
+    shutil.rmtree(cluster / "y" / ".rmqlog" / "staging")
+    with pytest.raises(StoreNotFoundError) as refused:
+        recover(str(cluster / "y"), options=_OPTIONS)
+    assert _said(cluster / "y").endswith(str(refused.value))
 
 
 # ---- the key counts in the whole cluster -------------------------------------------------------------------

@@ -6,16 +6,24 @@ from __future__ import annotations
 
 import os
 import shutil
+from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from store_format.bookkeeping.identity import log_id_path
+from store_format.bookkeeping.journal import read_journal
 from store_format.commit.append import recover
-from store_format.errors import StoreNotFoundError
+from store_format.commit.journal_place import is_concluded
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.recover import recover as plan_recovery
+from store_format.diagnose import diagnose
+from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError
+from store_format.store import MessageStore
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
-from tests.support.moved_commits import complete, is_broken_off, make_place, options_of, write
+from tests.support.moved_commits import complete, is_broken_off, make_place, options_of, queued, write
+from tests.support.staged import append, numbered
 from tests.support.unchanged import unchanged
 
 pytestmark = pytest.mark.process
@@ -69,9 +77,12 @@ def test_killed_at_each_change_and_with_another_commitlog(tmp_path: Path, forks:
                     unchanged(place / "store"),
                     unchanged(log),
                     unchanged(moved),
-                    pytest.raises(StoreNotFoundError, match=r"expected .*log.*Nothing was changed"),
+                    pytest.raises(StoreNotFoundError, match=r"expected .*log.*Nothing was changed") as caught,
                 ):
                     recover(str(place / "store"), options=options_of("elsewhere", directory))
+                (said,) = _said(place / "store", directory)
+                assert said.startswith("The next writer refuses")
+                assert said.endswith(str(caught.value))
             refused += 1
         elif os.path.exists(log_id_path(str(log))):
             os.rename(log_id_path(str(log)), log_id_path(str(moved)))
@@ -81,3 +92,78 @@ def test_killed_at_each_change_and_with_another_commitlog(tmp_path: Path, forks:
         shutil.rmtree(moved)
         os.unlink(log_id_path(str(moved)))
     assert refused > 30
+
+
+def _said(root: Path, log: Path) -> set[str]:
+    """What `verify` says about the interrupted commit."""
+    problems = diagnose(str(root), (str(log),))
+    return {each.advice for each in problems if each.file.endswith("journal.json")}
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("_no_sync")
+def test_killed_at_each_change_and_with_an_older_commitlog(tmp_path: Path, forks: ForkServer) -> None:
+    """Nobody can complete the commit. As the error says, a recovered copy has what the commitlog has."""
+    before = make_place(tmp_path / "before", "elsewhere")
+    older = shutil.copytree(before / "log", tmp_path / "older")
+    options = options_of("elsewhere", before / "log")
+    wanted = Counter(f"message {number} of T" for number in range(24))
+    append(before / "store", numbered("T", 500, 2), key=("old", 2), options=options)
+    refused = 0
+    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "elsewhere"):
+        if not is_broken_off(place, "elsewhere"):
+            continue
+        shutil.rmtree(place / "log")
+        shutil.copytree(older, place / "log")
+        store, log, copy = place / "store", place / "log", tmp_path / f"copy-{at}"
+        with unchanged(place):
+            with pytest.raises(StoreNotFoundError, match="rmqlog recover STORE --into NEW --apply") as caught:
+                recover(str(store), options=options_of("elsewhere", log))
+            assert "remove" not in str(caught.value)
+            plan = plan_recovery(str(store), into=str(copy), commit_log_paths=(str(log),))
+            previewed = plan.table()
+            assert plan.apply().to_pylist() == previewed.to_pylist()
+        assert Counter(queued(MessageStore.open(str(copy)))) == wanted
+        found = diagnose(str(copy))
+        assert {each.file for each in found if each.severity == "damage"} <= {f"{copy}/.rmqlog/ledger.json"}
+        append(copy, numbered("T", 600, 4), options=CommitOptions(clock=lambda: 1_700_000_300_000))
+        assert Counter(queued(MessageStore.open(str(copy)))) == wanted + Counter(
+            f"message {number} of T" for number in range(600, 604)
+        )
+        refused += 1
+        shutil.rmtree(copy)
+    assert refused > 30
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.usefixtures("_no_sync")
+def test_killed_at_each_change_and_the_start_of_the_commit_deleted(tmp_path: Path, forks: ForkServer) -> None:
+    """It is unknown what was written. A recovered copy is whole, with each message that is left once."""
+    before = make_place(tmp_path / "before", "store")
+    options = CommitOptions(clock=lambda: 1_700_000_300_000)
+    append(before / "store", numbered("T", 500, 30), key=("old", 2), options=options)
+    later = [f"message {number} of T" for number in range(600, 604)]
+    refused = 0
+    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "store"):
+        store, journal = place / "store", read_journal(str(place / "store"))
+        files = sorted((store / "commitlog").iterdir())
+        if journal is None or int(files[-1].name) <= journal.base or is_concluded(str(store), journal):
+            continue
+        if not any(files[-1].read_bytes()):
+            continue  # an empty log looks like one that is not mounted
+        for file in files[:-1]:
+            file.unlink()
+        copy = tmp_path / f"copy-{at}"
+        with unchanged(place):
+            with pytest.raises(OffsetOutOfRangeError, match="rmqlog recover STORE --into NEW --apply"):
+                recover(str(store), options=options)
+            plan_recovery(str(store), into=str(copy), cut_after_damage=True).apply()
+        left = queued(MessageStore.open(str(copy)))
+        assert len(left) == len(set(left))
+        append(copy, numbered("T", 600, 4), options=options)
+        assert Counter(queued(MessageStore.open(str(copy)))) == Counter(left + later)
+        damaged = {each.file for each in diagnose(str(copy)) if each.severity == "damage"}
+        assert damaged <= {f"{copy}/.rmqlog/ledger.json"}
+        refused += 1
+        shutil.rmtree(copy)
+    assert refused > 10

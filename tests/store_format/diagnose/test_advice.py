@@ -277,6 +277,22 @@ def killed_writer(root: Path, _: Path) -> None:
     subprocess.run(command, cwd=ROOT.parent, check=False, timeout=60)
 
 
+def not_begun(*members: list[str]) -> Step:
+    """The journal of a commit over a cluster, before every store had its journal."""
+
+    def harm(root: Path, _: Path) -> None:
+        path = root / ".rmqlog" / "journal.json"
+        journal = json.loads(path.read_text()) | {"members": members, "complete": False}
+        path.write_text(json.dumps(journal))
+        (root / "abort").unlink()
+
+    return harm
+
+
+def ignored_missing(root: Path, _: Path) -> None:
+    append(root, numbered("T", 20_000, 4), options=CommitOptions(ignore_missing_stores=True))
+
+
 def bad_journal(root: Path, whole: Path) -> None:
     killed_writer(root, whole)
     (root / ".rmqlog" / "journal.json").write_text("{")
@@ -398,6 +414,14 @@ CASES = {
     ),
     "a broken-off commit": Case(
         "The next writer completes this commit", both(ours, killed_writer), written_to("T")
+    ),
+    "a commit that no store has begun": Case(
+        "The next writer drops this commit", both(ours, killed_writer, not_begun()), written_to("T")
+    ),
+    "a commit of a cluster with a missing store": Case(
+        "The next writer refuses, and until then",
+        both(ours, killed_writer, not_begun(["gone", "0123456789abcdef"])),
+        both(ignored_missing, written_to("T")),
     ),
 }
 

@@ -19,7 +19,7 @@ from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError
 from store_format.metadata.group_offsets import write_group_offsets
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, deleted_topic, make_store, numbered
 
 
 @pytest.fixture
@@ -100,6 +100,22 @@ def test_a_queue_that_is_consumed_beyond_the_end_gives_nothing(root: Path) -> No
     _commit(root, q0=1, q1=3, q2=4, q3=0)
     assert _batch(root, endingOffsets='{"T":{"0":3,"1":3,"2":3,"3":3}}') == {0: (1, 3), 3: (0, 3)}
     assert _batch(root, endingTimestamp="2000-01-01T00:00:00Z") == {}
+
+
+def test_the_offset_of_a_topic_that_was_created_again_is_an_error(root: Path) -> None:
+    """With the sentence of a stream: where, what was expected, what was found, what to do."""
+    append(root, numbered("Other", 0, 1))  # the end of the queues: the next write fills no queue from the log
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 20))
+    _commit(root, q0=9)
+    with pytest.raises(OffsetOutOfRangeError) as caught:
+        _batch(root)
+    assert str(caught.value) == (
+        "T-0 of broker-a: the committed offset of group audit 9 is not in the queue, which holds 0 to 5: its "
+        "offsets went back by 4 (is the store an older copy, or was the topic deleted and created again?); "
+        "move group audit with rmqlog offsets, or set failOnDataLoss=false to read the offsets that exist"
+    )
+    assert _batch(root, failOnDataLoss="false") == {}
 
 
 @pytest.mark.parametrize("read", [_batch, _stream])
