@@ -3,7 +3,7 @@
 | since | what Spark has |
 |---|---|
 | 4.1 | `DataSourceStreamArrowWriter`; `register` replaces a format that Spark found by itself |
-| 4.2 | admission: `latestOffset` gets the start of the micro-batch, `prepareForTriggerAvailableNow` is called |
+| 4.2 | admission: `latestOffset` gets a start, and `prepareForTriggerAvailableNow` is called |
 
 Without admission Spark reads what one `latestOffset` answers and ends a query with `Trigger.AvailableNow`.
 With a limit, messages would be left, so limits are ignored. A group has to know where a micro-batch begins
@@ -52,7 +52,7 @@ else:
         ):
             """Stands in on Spark 4.0, which passes batches instead of rows to each DataSourceArrowWriter.
 
-            Its worker asks only for that class, also in a stream (`pyspark.sql.worker.write_into_data_source`).
+            Also in a stream its worker asks for that class (`pyspark.sql.worker.write_into_data_source`).
             """
 
 
@@ -130,8 +130,8 @@ def register_format(spark: SparkSession, source: type[DataSource], *, by_value: 
             raise
         if by_value:
             raise OptionError(
-                f"by_value: Spark {__version__} found {source.name()} in its own Python and cannot replace it; "
-                "leave out by_value if each worker has rmq-spark too, else uninstall rmq-spark from the Python "
-                "of PYSPARK_PYTHON on the driver, or use Spark 4.1 or newer"
+                f"by_value: Spark {__version__} found {source.name()} in the Python of its workers and cannot "
+                "replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark from "
+                "that Python (PYSPARK_PYTHON) on the driver, or use Spark 4.1 or newer"
             ) from error
         logging.getLogger("rmq_spark").debug("Spark has found the format %s by itself", source.name())
