@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter
-    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
+    from pyspark.sql.datasource import DataSource
+    from pyspark.sql.datasource import DataSourceStreamArrowWriter as DataSourceStreamArrowWriter
+    from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow as SupportsTriggerAvailableNow
 
     HAS_ADMISSION: bool
 else:
@@ -55,16 +56,6 @@ else:
             Also in a stream its worker asks for that class (`pyspark.sql.worker.write_into_data_source`).
             """
 
-
-__all__ = [
-    "HAS_ADMISSION",
-    "DataSourceStreamArrowWriter",
-    "SupportsTriggerAvailableNow",
-    "ignored_limits",
-    "refuse_group",
-    "register_format",
-    "without_limits",
-]
 
 _ADMISSION_SINCE = "4.2"
 _ALREADY_EXISTS = "DATA_SOURCE_ALREADY_EXISTS"
@@ -130,8 +121,8 @@ def register_format(spark: SparkSession, source: type[DataSource], *, by_value: 
             raise
         if by_value:
             raise OptionError(
-                f"by_value: Spark {__version__} found {source.name()} in the Python of its workers and cannot "
-                "replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark from "
+                f"by_value: Spark {__version__} found {source.name()} in the Python of its workers and "
+                "cannot replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark from "
                 "that Python (PYSPARK_PYTHON) on the driver, or use Spark 4.1 or newer"
             ) from error
         logging.getLogger("rmq_spark").debug("Spark has found the format %s by itself", source.name())

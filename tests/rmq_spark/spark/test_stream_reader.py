@@ -1,5 +1,5 @@
-"""A stream's reader as Spark 4.0 and 4.1 call it: `latestOffset` without a start, and after a restart first an
-empty micro-batch at the newest offset of the checkpoint. Every Spark can run these calls.
+"""A stream's reader as Spark 4.0 and 4.1 call it: `latestOffset` without a start, and after a restart first
+an empty micro-batch at the newest offset of the checkpoint. Every Spark can run these calls.
 """
 
 from __future__ import annotations
@@ -125,10 +125,11 @@ def test_limits_are_ignored_with_one_warning(root: Path, caplog: pytest.LogCaptu
         assert query.step() == 20
         append(root, numbered("T", 20, 1))
         assert query.step() == 1
-    assert [record.getMessage() for record in caplog.records] == [
+    (record,) = caplog.records
+    assert record.getMessage() == (
         "maxOffsetsPerTrigger, minOffsetsPerTrigger needs Spark 4.2 or newer, found Spark 4.0.5: it is "
         "ignored, and each micro-batch reads all messages that there are"
-    ]
+    )
 
 
 @pytest.mark.usefixtures("older_spark")
