@@ -154,7 +154,7 @@ def test_a_group_alone_may_be_a_batch_so_the_stream_is_refused_at_its_start(root
     schema = source.schema()
     assert source.reader(schema).partitions()
     with pytest.raises(OptionError, match=r"group in a stream needs Spark 4\.2 or newer"):
-        source.streamReader(schema).latestOffset()
+        source.streamReader(schema).initialOffset()
 
 
 def test_this_spark_keeps_limits(root: Path) -> None:
