@@ -122,7 +122,7 @@ def register_format(spark: SparkSession, source: type[DataSource], *, by_value: 
         if by_value:
             raise OptionError(
                 f"by_value: Spark {__version__} found {source.name()} in the Python of its workers and "
-                "cannot replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark "
-                "from that Python (PYSPARK_PYTHON) on the driver, or use Spark 4.1 or newer"
+                "cannot replace it; leave out by_value if every worker has rmq-spark, else uninstall "
+                "rmq-spark from that Python (PYSPARK_PYTHON) on the driver, or use Spark 4.1 or newer"
             ) from error
         logging.getLogger("rmq_spark").debug("Spark has found the format %s by itself", source.name())
