@@ -63,6 +63,7 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
         rmq_spark.register(spark)
         spark.read.format("rmqlog").option("subscribe", "Orders").load("/data/store")
     """
+    from rmq_spark.spark.compat import register_format
     from rmq_spark.spark.data_source import RmqLogDataSource
     from rmq_spark.spark.worker_python import warn_of_worker_python
 
@@ -71,7 +72,7 @@ def register(spark: SparkSession, by_value: bool = False) -> None:
         from rmq_spark.spark.by_value import carried_data_source
 
         source = carried_data_source(RmqLogDataSource.name())
-    spark.dataSource.register(source)
+    register_format(spark, source, by_value=by_value)
     warn_of_worker_python(spark, by_value=by_value)
     # Spark looks up the format of a write in the active session of the JVM's thread, and a new thread has
     # none. createDataFrame is the only public function that sets the active session.

@@ -300,6 +300,28 @@ def test_pyspark_click_and_numba_have_one_room_each() -> None:
     assert found == []
 
 
+def test_one_module_knows_the_versions_of_spark() -> None:
+    """`rmq_spark.spark.compat` has the names that not every supported Spark has."""
+    newer = {
+        "pyspark.sql.streaming.datasource",
+        "pyspark.sql.datasource.DataSourceStreamArrowWriter",
+        "pyspark.version",
+        "pyspark.version.__version__",
+        "pyspark.__version__",
+    }
+    knowing = {
+        module
+        for module in _modules()
+        if any(
+            f"{node.module}.{name.name}" in newer or node.module in newer
+            for node in ast.walk(_tree(module))
+            if isinstance(node, ast.ImportFrom)
+            for name in node.names
+        )
+    }
+    assert knowing == {"rmq_spark/spark/compat.py"}
+
+
 def test_importing_the_packages_does_not_import_pyspark() -> None:
     code = (
         "import sys, rmq_spark, store_format; print(*(m for m in ('pyspark', 'py4j', 'pandas') if m in "

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 # As pyproject.toml asks for them.
-NEEDED = {"click": (8, 1), "numba": (0, 60), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 2)}
+NEEDED = {"click": (8, 1), "numba": (0, 60), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 0)}
 
 _JAVA_MIN = 17
 _SECONDS_MAX = 120

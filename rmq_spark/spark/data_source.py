@@ -15,6 +15,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.view_name import MESSAGES
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
+from rmq_spark.spark.compat import refuse_group
 from rmq_spark.spark.message_schema import fields_from_schema
 from rmq_spark.spark.short_errors import short_errors
 from rmq_spark.spark.table_options import recall_options, remember_options
@@ -48,6 +49,7 @@ class RmqLogDataSource(DataSource):
     def schema(self) -> StructType:
         options = _option_dict(self.options)
         parsed = parse_read_options(options, where=None)  # a batch or a stream: Spark does not say which
+        refuse_group(parsed, options)
         if parsed.view == MESSAGES:
             arrow_schema = fields_from_options(parsed).to_arrow_schema()
         else:
@@ -75,6 +77,7 @@ class RmqLogDataSource(DataSource):
             options = parse_read_options(
                 recall_options(schema, _option_dict(self.options), STREAM), where=STREAM
             )
+            refuse_group(options)
             return RmqLogStreamReader(Scan(fields_from_schema(schema, options), options))
         except StoreError as error:
             return FailedStreamReader(error)

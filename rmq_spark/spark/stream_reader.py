@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
-from pyspark.sql.streaming.datasource import SupportsTriggerAvailableNow
 
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
+from rmq_spark.spark.compat import SupportsTriggerAvailableNow, ignored_limits, without_limits
 from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
@@ -33,6 +33,11 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, scan: Scan) -> None:
         self._scan = scan
         self._positions = _positions(scan)
+        # Where the next micro-batch begins, for Spark 4.0 and 4.1. It is the last answer of `latestOffset`.
+        # After a restart Spark first plans the empty micro-batch from the newest offset of the checkpoint to
+        # the same offset (`test_spark_plans_from_the_checkpoint_before_it_asks`).
+        self._newest: dict[str, Any] | None = None
+        self._warning = ignored_limits(scan.options)
 
     @short_errors
     def initialOffset(self) -> dict[str, Any]:
@@ -43,9 +48,15 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @short_errors
     def latestOffset(self, start: dict[str, Any] | None = None, limit: object = None) -> dict[str, Any]:
-        # Spark passes both arguments; the defaults are for calls by hand. `limit` is not used: limits are
-        # options, because Spark cannot combine several.
-        return self._positions.latest(self._positions.initial() if start is None else start)
+        # Spark 4.2 and later pass both arguments, 4.0 and 4.1 none. `limit` is not used: limits are options,
+        # because Spark cannot combine several.
+        if self._warning:
+            _log.warning(self._warning)
+            self._warning = ""
+        if start is None:
+            start = self._positions.initial() if self._newest is None else self._newest
+        self._newest = self._positions.latest(start)
+        return self._newest
 
     @short_errors
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -57,6 +68,7 @@ class RmqLogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @short_errors
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        self._newest = end
         return [InputPartition(split) for split in self._positions.plan(start, end).splits]
 
     @short_errors_of_rows
@@ -97,7 +109,8 @@ class FailedStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def _positions(scan: Scan) -> StreamPositions | PopPositions:
-    stores, options = StreamStores(scan.options), scan.options
+    options = without_limits(scan.options)
+    stores = StreamStores(options)
     # imported here: each process of a stream imports this module, and few are members of a group
     if options.pop is not None:
         from rmq_spark.pop.stream import PopPositions

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.services.decision_rows import collect_names, commit_decisions
 from rmq_spark.services.decisions import COMMIT, ROLLBACK
+from rmq_spark.spark.compat import DataSourceStreamArrowWriter
 from rmq_spark.spark.short_errors import short_errors
 from rmq_spark.write.send_back_rows import collect_places, commit_send_back
 from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, stage_rows

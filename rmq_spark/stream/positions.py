@@ -15,7 +15,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
-from rmq_spark.plan.splits import Plan
+from rmq_spark.plan.splits import Plan, Split
 from rmq_spark.plan.starts import start_offset
 from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
@@ -199,12 +199,17 @@ class StreamPositions:
         """
         begun, ended = StreamOffset.from_json(start), StreamOffset.from_json(end)
         self.begin_batch(begun, ended)
+        clients = self.clients_of(begun, ended)
+        if begun == ended and clients is None:
+            # Spark plans the newest offset of the checkpoint at each restart. Its `$from` is of a batch that
+            # was read already, whose messages may be deleted since.
+            return Plan([Split()])
         return plan_stream(
             self.stores.options,
             self.stores,
             begun,
             ended,
-            clients=self.clients_of(begun, ended),
+            clients=clients,
             deleted=frozenset() if self._is_own(ended) else self._deleted_since(ended),
         )
 

@@ -407,6 +407,17 @@ def test_retention_between_the_end_and_its_planning(tmp_path: Path, caplog: pyte
     assert stream.lost == sum(lows)
 
 
+def test_an_empty_batch_plans_nothing_whatever_was_deleted(root: Path) -> None:
+    """Before Spark 4.2, each restart plans the empty batch at the checkpoint's newest offset."""
+    stream = Stream(root)
+    stream.step()
+    end = stream.log[-1][1]
+    for path in (root / "commitlog").iterdir():
+        path.unlink()
+    stream.restart()
+    assert [split.shares for split in stream.positions.plan(end, end).splits] == [()]
+
+
 def test_offsets_that_go_back(root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     older = Path(shutil.copytree(root, tmp_path / "older"))
     append(root, numbered("T", 20, 20))
