@@ -25,7 +25,7 @@ WORKERS := -n $(PROCESSES) --dist worksteal --durations 15 --durations-min 5
 # Tests flush their files thousands of times, 2 ms each on a disk, so they write to memory if 4 GB are free there.
 # `make proofs` writes to the disk.
 MEMORY := $(shell free=$$(df -Pk /dev/shm 2>/dev/null | sed -n '2s/^[^ ]* *[0-9]* *[0-9]* *\([0-9]*\).*/\1/p'); test "$${free:-0}" -gt 4000000 && test -w /dev/shm && echo /dev/shm)
-quick test test-all: export PYTEST_DEBUG_TEMPROOT := $(MEMORY)
+quick test test-all sparks: export PYTEST_DEBUG_TEMPROOT := $(MEMORY)
 
 # The tests start many processes, and each would compile all modules again (see tests/conftest.py).
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,7 +34,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick kernels lint-and-kernels test test-all proofs notebooks docs images format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels lint-and-kernels test test-all proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
@@ -43,6 +43,8 @@ help:
 	@echo "make test-all  lint, types and all tests, also slow ones and those with a real broker (up to 25 minutes)"
 	@echo "make proofs    the slow tests at every point, in every order, with every kill: some hours;"
 	@echo "               PART=2/6 runs the second of six parts, each shorter than two hours"
+	@echo "make sparks    the matrix of docs/compatibility.md on each Spark of the package index, 4.0 and newer;"
+	@echo "               writes the page (a part of make proofs; downloads 450 MB for each Spark once)"
 	@echo "make format    format the code, sort the imports"
 	@echo "make docs      write the generated tables of docs/ and FORMAT.md again"
 	@echo "make images    record the terminals and the chart of the README again"
@@ -80,6 +82,9 @@ test-all: check-java lint-and-kernels
 proofs: check-java lint kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole $(if $(PART),--part $(PART))
 
+sparks: check-java kernels
+	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m slow --whole tests/sparks
+
 format: $(DEV)/installed
 	$(DEV)/bin/python -m ruff check --fix --select I .
 	$(DEV)/bin/python -m ruff format .
@@ -109,7 +114,7 @@ figures: check-java $(DEV)/installed
 	$(call run_in,$(DEV)) -m benchmarks --markdown docs/benchmarks.md
 
 clean:
-	rm -rf $(DEV) $(DEMO) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log
+	rm -rf $(DEV) $(DEMO) .venvs build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse metastore_db artifacts derby.log
 	rm -rf tests/interop/java/target
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
