@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import rmq_spark
@@ -145,7 +146,7 @@ def errors(case: Case) -> Seen:
         "view": {"view": "lags"},
         "column": {"columns": "queueOfset"},
     }
-    found = {name: refusal(lambda given=given: case.read(root, **given)) for name, given in wrong.items()}
+    found = {name: refusal(partial(case.read, root, **given)) for name, given in wrong.items()}
     assert found["option"] == "unknown option 'subscripe'; did you mean subscribe?"
     assert found["value"] == "failOnDataLoss: expected true or false, found 'no'"
     assert found["column"].startswith("columns: unknown column 'queueOfset'; did you mean queueOffset?")

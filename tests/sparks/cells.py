@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.support import goldens
+from tests.support.spark.frames import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,9 +66,9 @@ class Case:
     def read_stream(self, path: Path, **options: str) -> DataFrame:
         return self.spark.readStream.format("rmqlog").options(**options).load(str(path))
 
-    def stream(self, name: str, path: Path, **options: str) -> list[list[tuple[str, int, int]]]:
+    def stream(self, name: str, path: Path, **options: str) -> list[list[Place]]:
         """Runs a query until it has read what is there. Returns the sorted places of each batch."""
-        batches: dict[int, list[tuple[str, int, int]]] = {}
+        batches: dict[int, list[Place]] = {}
 
         def take(frame: DataFrame, batch: int) -> None:
             rows = frame.select("storedTopic", "queueId", "queueOffset").collect()
@@ -124,7 +125,7 @@ def works(**facts: object) -> Seen:
     return Seen("works", facts)
 
 
-def told_places(keep: Callable[[dict[str, Any]], object]) -> list[tuple[str, int, int]]:
+def told_places(keep: Callable[[dict[str, Any]], object]) -> list[Place]:
     """The places of the messages that the broker's own classes read from the store of most cells."""
     rows = (row for row in goldens.expected_rows(STORE) if keep(row))
     return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in rows)

@@ -37,8 +37,15 @@ def connect(case: Case) -> Seen:
 @cell("`register(spark, by_value=True)`, workers without rmqlog: batch, stream, write", kind="by-value")
 def by_value(case: Case) -> Seen:
     root, places = case.golden(STORE), told_places(of_topic)
-    absent = case.spark.sparkContext.parallelize([1], 1).map(_missing).collect()
-    assert absent == [["rmq_spark", "store_format", "pyspark_rmqlog"]]
+
+    def absent(_: int) -> list[str]:  # local, because workers cannot import this module
+        from importlib.util import find_spec
+
+        names = ("rmq_spark", "store_format", "pyspark_rmqlog", "numpy", "pyarrow")
+        return [name for name in names if find_spec(name) is None]
+
+    missing = case.spark.sparkContext.parallelize([1], 1).map(absent).collect()
+    assert missing == [["rmq_spark", "store_format", "pyspark_rmqlog"]]
     rmq_spark.register(case.spark, by_value=True)
     rows = case.read(root, subscribe=TOPIC).select("topic", "queueId", "queueOffset").collect()
     assert sorted(tuple(row) for row in rows) == places
@@ -51,12 +58,6 @@ def by_value(case: Case) -> Seen:
     case.read(root, subscribe=TOPIC).write.format("rmqlog").mode("append").save(str(target))
     assert case.read(target).count() == len(places)
     return works(rows=len(places))
-
-
-def _missing(_: int) -> list[str]:
-    from importlib.util import find_spec
-
-    return [name for name in ("rmq_spark", "store_format", "pyspark_rmqlog") if find_spec(name) is None]
 
 
 @cell("`register(spark, by_value=True)`, workers with rmqlog")
