@@ -105,9 +105,17 @@ def test_each_spark_read_the_same_rows() -> None:
 
 
 def test_the_product_has_the_same_rules() -> None:
-    """compat.py asks the Spark that it runs in; this is the newest of the matrix or a newer one."""
+    """compat.py asks the Spark that it runs in. What it refused on older ones says since when it works."""
     import pyspark
 
-    version = table.version_of(pyspark.__version__)
-    assert (version >= ADMISSION) == compat.HAS_ADMISSION
-    assert (version >= REPLACES_REGISTERED) == compat.REPLACES_REGISTERED
+    assert (table.version_of(pyspark.__version__) >= ADMISSION) == compat.HAS_ADMISSION
+    since = {
+        "group_stream": ADMISSION,
+        "pop_stream": ADMISSION,
+        "by_value_installed": REPLACES_REGISTERED,
+    }
+    for one in table.read_seen():
+        cells = one["cells"].items()
+        refused = {name: cell["facts"]["text"] for name, cell in cells if cell["outcome"] == "refused"}
+        for name, text in refused.items():
+            assert f"Spark {since[name][0]}.{since[name][1]} or newer" in text
