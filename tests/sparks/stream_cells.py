@@ -106,11 +106,15 @@ def pop_stream(case: Case) -> Seen:
 
 
 def _refused(case: Case, root: Path, options: dict[str, str]) -> Seen:
-    """Nothing is read and no offset is written."""
+    """At `load()`, nothing is read and no offset is written.
+
+    With `group` alone `load()` may be that of a batch, because Spark does not say for what it asks the
+    schema. Then the query fails when it starts, and a stream's option is refused at `load()`.
+    """
     text = refusal(lambda: case.stream(f"refused-{root.name}", root, **options))
-    assert "4.2" in text
     assert case.spark.version in text
     assert _committed(root) == {}
-    at_load = refusal(lambda: case.read_stream(root, **options))
-    assert at_load == text
+    if "consumeMode" not in options:
+        options = options | {"leaseTime": "30s"}
+    assert refusal(lambda: case.read_stream(root, **options)) == text
     return Seen("refused", {"text": text.replace(case.spark.version, "VERSION")})
