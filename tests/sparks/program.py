@@ -27,10 +27,13 @@ def main(kind: str, directory: Path, *names: str) -> None:
     spark = _session(kind, directory)
     case = Case(spark, directory, stderr)
     (directory / "golden").mkdir()
-    seen = {cell.name: _run(cell, case) for cell in cells_in_order() if cell.name in names}
-    found = {"spark": spark.version, "cells": seen}
+    found: dict[str, Any] = {"spark": spark.version, "cells": {}}
+    for cell in cells_in_order():
+        if cell.name in names:
+            found["cells"][cell.name] = _run(cell, case)
+            # after each cell: if Spark hangs or dies, this says where
+            (directory / "seen.json").write_text(json.dumps(found), encoding="utf-8")
     spark.stop()
-    (directory / "seen.json").write_text(json.dumps(found), encoding="utf-8")
 
 
 def _session(kind: str, directory: Path) -> SparkSession:
