@@ -17,7 +17,7 @@ _VIEW_STORE = "delay-tx-5.5.0"
 _AGES = {"lagMs", "ageMs", "dueInMs", "expiresInMs", "state"}  # depend on the moment
 
 
-@cell("Spark finds the format without `register`, and `register` works twice", brief=True)
+@cell("Spark finds the format without `register`, and `register` works twice")
 def register(case: Case) -> Seen:
     found = case.read(case.golden(STORE), subscribe=TOPIC).count()
     rmq_spark.register(case.spark)
@@ -88,7 +88,7 @@ def table(case: Case) -> Seen:
     return _counted(case, "orders")
 
 
-@cell("SQL temporary view with options", brief=True)
+@cell("SQL temporary view with options")
 def temporary_view(case: Case) -> Seen:
     path = case.golden(STORE)
     case.spark.sql(
@@ -136,7 +136,7 @@ def _without_ages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-@cell("errors of a read: one sentence at `load()`, no traceback", brief=True)
+@cell("errors of a read: one sentence at `load()`, no traceback")
 def errors(case: Case) -> Seen:
     root = case.golden(STORE)
     wrong = {

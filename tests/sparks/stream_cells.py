@@ -71,7 +71,7 @@ def stream_limits(case: Case) -> Seen:
     return works(batches=sizes, digest=digest(_flat(batches)))
 
 
-@cell("batch with `group`", brief=True)
+@cell("batch with `group`")
 def group_batch(case: Case) -> Seen:
     root = _store(case, "group-batch")
     rows = case.read(root, **_GROUP).select("topic", "queueId", "queueOffset").collect()

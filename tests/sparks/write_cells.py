@@ -17,7 +17,7 @@ def _content(case: Case, path: Path) -> list[object]:
     return sorted((row.asDict() for row in rows), key=repr)
 
 
-@cell("write", brief=True)
+@cell("write")
 def write(case: Case) -> Seen:
     target = case.base / "written"
     columns = ",".join(_CONTENT)
@@ -74,7 +74,6 @@ def stream_write(case: Case) -> Seen:
         finally:
             query.stop()
 
-    run()
     run()
     # Spark had not noted that the batch was done: it repeats the batch, and the store has it already.
     commit = case.base / "checkpoints" / "stream-write" / "commits" / "0"
