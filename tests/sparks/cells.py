@@ -139,13 +139,8 @@ def digest(rows: Iterable[object]) -> str:
     """A hash of rows in their order; a dict counts by its sorted items."""
     sha = hashlib.sha256()
     for row in rows:
-        sha.update(json.dumps(row, sort_keys=True, default=_text).encode())
+        sha.update(json.dumps(row, sort_keys=True, default=repr).encode())
     return sha.hexdigest()[:16]
-
-
-def _text(value: object) -> str:
-    """`collect()` returns binary as bytearray before Spark 4.2, and as bytes since."""
-    return repr(bytes(value) if isinstance(value, bytearray) else value)
 
 
 def refusal(action: Callable[[], object], error: str = "OptionError") -> str:
