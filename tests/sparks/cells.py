@@ -152,6 +152,8 @@ def refusal(action: Callable[[], object], error: str = "OptionError") -> str:
         action()
     except Exception as caught:
         text = str(caught)
+        if type(caught).__name__ == error:  # raised in this process, so without the name of its class
+            text = f"{error}: {text}"
     else:
         raise AssertionError(f"expected {error}, found no error")
     for frame in ("Traceback (most recent call last)", 'File "', "rmq_spark/"):
