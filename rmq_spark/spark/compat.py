@@ -121,8 +121,8 @@ def register_format(spark: SparkSession, source: type[DataSource], *, by_value: 
             raise
         if by_value:
             raise OptionError(
-                f"by_value: Spark {__version__} found {source.name()} in the Python of its workers and "
-                "cannot replace it; leave out by_value if every worker has rmq-spark, else uninstall "
-                "rmq-spark from that Python (PYSPARK_PYTHON) on the driver, or use Spark 4.1 or newer"
+                f"by_value: Spark {__version__} found {source.name()} in a Python of the driver and cannot "
+                "replace it; leave out by_value if every worker has rmq-spark, else uninstall rmq-spark from "
+                "that Python (PYSPARK_DRIVER_PYTHON, else PYSPARK_PYTHON), or use Spark 4.1 or newer"
             ) from error
         logging.getLogger("rmq_spark").debug("Spark has found the format %s by itself", source.name())

@@ -40,7 +40,8 @@ def _run(python: Path, workers: Path, kind: Kind, base: Path, names: list[str]) 
     unwanted = ("PYTHON", "PYSPARK_", "SPARK_HOME", "SPARK_REMOTE", "SPARK_CONNECT")
     environment = {name: value for name, value in os.environ.items() if not name.startswith(unwanted)}
     environment |= {
-        "PYSPARK_DRIVER_PYTHON": str(python),
+        # Here, if it is set, Spark looks for formats; the program runs in `python`.
+        "PYSPARK_DRIVER_PYTHON": str(workers),
         "PYSPARK_PYTHON": str(workers),
         "SPARK_CONF_DIR": str(ROOT / "conf"),
         "TZ": "UTC",

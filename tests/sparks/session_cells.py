@@ -34,7 +34,7 @@ def connect(case: Case) -> Seen:
     return works(rows=len(places), digest=digest(sorted(tuple(row) for row in rows)), error=text)
 
 
-@cell("`register(spark, by_value=True)`, workers without rmqlog: batch, stream, write", kind="by-value")
+@cell("`register(spark, by_value=True)`, Spark does not find rmqlog: batch, stream, write", kind="by-value")
 def by_value(case: Case) -> Seen:
     root, places = case.golden(STORE), told_places(of_topic)
 
@@ -60,7 +60,7 @@ def by_value(case: Case) -> Seen:
     return works(rows=len(places))
 
 
-@cell("`register(spark, by_value=True)`, workers with rmqlog")
+@cell("`register(spark, by_value=True)`, Spark finds rmqlog by itself")
 def by_value_installed(case: Case) -> Seen:
     root, count = case.golden(STORE), len(told_places(of_topic))
     if case.version < REPLACES_REGISTERED:

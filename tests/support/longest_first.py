@@ -14,6 +14,7 @@ from typing import TypeVar
 # line stay together, because they may share what a fixture of their module makes. A test that is missing here
 # runs in its place among the others.
 LONGEST = (
+    "tests/sparks/test_sparks.py::test_the_oldest_spark",
     "tests/docs/test_howtos.py::test_the_page_runs[deploy.md]",
     "tests/spark/test_stream_kills.py",
     "tests/spark/test_write_tiny_batches.py",
