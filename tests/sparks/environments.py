@@ -51,7 +51,7 @@ def python_of(line: str) -> Path:
     Raises UnreachableIndexError if PySpark cannot be downloaded.
     """
     environment = ENVIRONMENTS / f"spark-{line}"
-    with _locked(environment):
+    with locked(environment):
         stamp = environment / "made-for"
         if not stamp.exists() or stamp.read_text(encoding="utf-8") != _made_for():
             shutil.rmtree(environment, ignore_errors=True)
@@ -71,10 +71,10 @@ def _made_for() -> str:
 
 
 @contextmanager
-def _locked(environment: Path) -> Iterator[None]:
-    """Only one process of the tests makes an environment."""
-    environment.parent.mkdir(exist_ok=True)
-    with open(f"{environment}.lock", "w", encoding="utf-8") as file:
+def locked(path: Path) -> Iterator[None]:
+    """Holds a lock beside `path`, for which other processes of the tests wait."""
+    path.parent.mkdir(exist_ok=True)
+    with open(f"{path}.lock", "w", encoding="utf-8") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

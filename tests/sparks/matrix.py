@@ -7,11 +7,12 @@ import os
 import subprocess
 import sysconfig
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from tests.sparks.cells import Cell, Kind
-from tests.sparks.environments import ROOT, python_of, site_of
+from tests.sparks.environments import ENVIRONMENTS, ROOT, locked, python_of, site_of
 
 _RUN_S = 900
 _OURS = ("rmq_spark", "store_format", "pyspark_rmqlog.py")
@@ -30,7 +31,8 @@ def run_cells(line: str, cells: Iterable[Cell], directory: Path) -> dict[str, An
         base = directory / kind
         base.mkdir(parents=True)
         workers = _bare_python(line, python, base) if kind == "by-value" else python
-        seen = _run(python, workers, kind, base, names)
+        with locked(ENVIRONMENTS / kind) if kind == "connect" else nullcontext():  # its port is fixed
+            seen = _run(python, workers, kind, base, names)
         found |= {"spark": seen["spark"], "cells": found.get("cells", {}) | seen["cells"]}
     found["cells"] = {cell.name: found["cells"][cell.name] for cell in chosen}
     return found

@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -18,7 +17,7 @@ from rmq_spark.spark import compat
 from store_format.views.registry import VIEWS
 from tests.sparks import table
 from tests.sparks.cells import Cell
-from tests.sparks.environments import ENVIRONMENTS, LINES, UnreachableIndexError
+from tests.sparks.environments import ENVIRONMENTS, LINES, UnreachableIndexError, locked
 from tests.sparks.matrix import run_cells
 from tests.sparks.rules import ADMISSION, REPLACES_REGISTERED, expected_outcome
 from tests.support import goldens
@@ -51,8 +50,7 @@ def _found(line: str, cells: Iterable[Cell], directory: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("line", LINES)
 def test_every_cell_on_each_spark(line: str, tmp_path: Path) -> None:
     found = _found(line, table.cells_in_order(), tmp_path)
-    with (ENVIRONMENTS / "page.lock").open("w") as lock:  # the Sparks run beside one another
-        fcntl.flock(lock, fcntl.LOCK_EX)
+    with locked(ENVIRONMENTS / "page"):  # the Sparks run beside one another
         table.write_seen(line, found)
         table.write_page()
 
