@@ -20,7 +20,7 @@ from store_format.pop.records import COUNT_MAX, PointKey
 from store_format.pop.visible import VisibleTimes
 
 PopQueue = tuple[int, int]  # flag and queue id
-TOPIC, RETRY, RETRY_V2 = 0, 1, 2
+TOPIC, RETRY, RETRY_V2 = _FLAGS = 0, 1, 2
 
 
 class PopState:
@@ -236,7 +236,7 @@ class PopState:
     def _apply(self, kind: int, values: Any) -> None:  # Any: by kind
         if kind == records.HAND_OUT:
             key, offsets, next_offset, invisible_ms, owner, physical_offset = values
-            queue = self.queues.setdefault(key[:2], QueueState(0))
+            queue = self.queues.setdefault(_named(key[:2]), QueueState(0))
             queue.next_offset = next_offset
             if physical_offset >= 0:
                 queue.witness = Entry(offsets[-1], physical_offset)
@@ -255,7 +255,7 @@ class PopState:
                 self._push(point)
         elif kind == records.SKIP:
             flag, queue_id, next_offset = values
-            self.queues.setdefault((flag, queue_id), QueueState(0)).next_offset = next_offset
+            self.queues.setdefault(_named((flag, queue_id)), QueueState(0)).next_offset = next_offset
             if flag == TOPIC:
                 self.order.skip(queue_id)
         else:
@@ -312,7 +312,7 @@ class PopState:
         self.reviving, self.in_flight, self.is_closed = None, 0, True
 
     def _apply_offset(self, values: Mapping[str, Any]) -> None:
-        flag, queue_id = values["queue"]
+        flag, queue_id = _named(values["queue"])
         before = self.queues.get((flag, queue_id))
         for point in list(before.check_points.values()) if before is not None else ():
             self._acked(point.key, None, "dropped")
@@ -350,13 +350,13 @@ class PopState:
 
     def _apply_mirror(self, values: Mapping[str, Any]) -> None:
         for flag, queue_id, offset in values["queues"]:
-            before = self.mirrored.get((flag, queue_id), (offset, offset))[1]
-            self.mirrored[flag, queue_id] = (before, offset)
+            queue = _named((flag, queue_id))
+            self.mirrored[queue] = (self.mirrored.get(queue, (offset, offset))[1], offset)
 
     def _apply_take(self, values: Mapping[str, Any]) -> None:
         for each in values["points"]:
             point = from_json(each)
-            self.queues.setdefault(point.key[:2], QueueState(0))
+            self.queues.setdefault(_named(point.key[:2]), QueueState(0))
             if point.acked == point.whole:
                 self.settled[point.key] = point
             else:
@@ -369,12 +369,20 @@ class PopState:
 
     def _apply_state(self, values: Mapping[str, Any]) -> None:
         self.mirrored = {
-            (flag, queue): (before, now) for flag, queue, before, now in values["mirrored"]
+            _named((flag, queue)): (before, now) for flag, queue, before, now in values["mirrored"]
         }  # fmt: skip
         self.revive_number = values["number"]
         self.totals.clear()
         self.totals.update(values["totals"])
         self.renewals = values.get("renewals", 0)  # logs of earlier releases lack it
+
+
+def _named(queue: PopQueue) -> PopQueue:
+    """The queue that a record names. Raises ValueError for a flag that no release writes."""
+    flag, queue_id = queue
+    if flag not in _FLAGS:
+        raise ValueError(f"flag {flag!r}")
+    return flag, queue_id
 
 
 _NAMES = "open", "close", "offset", "new", "entries", "revive", "revived", "mirror", "take", "order", "again"

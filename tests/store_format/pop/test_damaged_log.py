@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import multiprocessing
 import os
@@ -14,10 +15,13 @@ from pathlib import Path
 import pytest
 
 from store_format.errors import CorruptStoreError
+from store_format.pop.in_flight import read_pop_progress
 from store_format.pop.log import LOG_NAME, InFlightLog, in_flight_directory, read_in_flight
 from store_format.pop.reader import InFlightReader
-from store_format.pop.records import MAGIC, NOTE, frame
+from store_format.pop.records import MAGIC, NOTE, frame, hand_out, note, skip
 from store_format.pop.state import PopState
+from store_format.read.store import Store
+from tests.support.popped import popped_store
 
 NOW_MS = 1_700_000_200_000
 
@@ -176,3 +180,34 @@ def test_records_of_another_program_are_damage(directory: str, text: str) -> Non
     Path(directory, LOG_NAME).write_bytes(MAGIC + frame(record))
     with pytest.raises(CorruptStoreError, match="records of pop as this release writes them"):
         read_in_flight(directory)
+
+
+_FLAGGED = '{"key":[7,0,0,0],"run":[0,3],"ms":1,"owner":"","origin":null,"acked":"0x0","taken":"0x0"}'
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        hand_out((7, 0, 0, NOW_MS), range(3), 3, 1000, "c", -1),
+        skip(7, 0, 3),
+        note("offset", queue=[7, 0], offset=3),
+        note("new", queue=["7", 0], offset=3),
+        note("take", points=[json.loads(_FLAGGED)]),
+        note("mirror", queues=[[7, 0, 3]]),
+        note("state", mirrored=[[7, 0, 3, 3]], number=0, totals={}),
+    ],
+    ids=["hand-out", "skip", "offset", "new topic", "take", "mirror", "snapshot"],
+)
+def test_a_queue_of_an_unknown_flag_is_damage(
+    tmp_path: Path, record: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A log has the flags of the topic and of its two retry topics, and the views name the topics."""
+    root = popped_store(tmp_path / "s", 3)
+    directory = in_flight_directory(str(root), "billing", "Orders")
+    os.makedirs(directory)
+    Path(directory, LOG_NAME).write_bytes(MAGIC + frame(note("open") + record))
+    with pytest.raises(CorruptStoreError, match="records of pop as this release writes them"):
+        read_in_flight(directory)
+    progress = read_pop_progress(Store.open(str(root)))
+    assert progress.unknown == {("billing", "Orders")}
+    assert "what is in flight is unknown" in caplog.text
