@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -203,3 +204,42 @@ def test_a_signal_ends_the_loop(tmp_path: Path, number: signal.Signals, is_poiso
     store = MessageStore.open(str(root))
     assert store.diagnose() == []
     assert not (root / "abort").exists()
+
+
+@pytest.mark.process
+def test_a_loop_whose_reader_is_gone_ends_with_an_error(tmp_path: Path) -> None:
+    """A supervisor starts it again. With exit code 0 the store would stay without its services."""
+    root = make_store(tmp_path / "store")
+    append(root, delayed("T", 1, 1, 29), sync=True)
+    process = subprocess.Popen(
+        command("services", root, "-o", "jsonl", "--only", "schedule", "--apply", "--every", "100ms"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True,
+    )  # fmt: skip
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert json.loads(process.stdout.readline())["done"] == 29
+    process.stdout.close()
+    MessageStore.open(str(root)).append(
+        columns_of(delayed("T", 3, 30, 7)), store_timestamps=BEGIN_MS, options=CommitOptions(lock_timeout=60)
+    )
+    err = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(60), err.count("\n")) == (5, 1), err
+    assert "rmqlog: stdout: expected a reader, found a closed pipe: the services have ended" in err
+    assert MessageStore.open(str(root)).diagnose() == []
+    assert len(bodies(root, "T")) == 36, "the turn was completed"
+
+
+@pytest.mark.process
+@pytest.mark.parametrize(("more", "code"), [(["--apply", "--once"], 5), ([], 0)])
+def test_only_a_preview_may_lose_its_reader(tmp_path: Path, more: list[str], code: int) -> None:
+    root = make_store(tmp_path / "store")
+    append(root, delayed("T", 1, 1, 29), sync=True)
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run(
+        command("services", root, "-o", "jsonl", "--only", "schedule", *more),
+        stdout=writer, stderr=subprocess.PIPE, env=environment(), text=True, timeout=60,
+    )  # fmt: skip
+    os.close(writer)
+    assert (done.returncode, done.stderr.count("\n")) == (code, 1 if code else 0), done.stderr

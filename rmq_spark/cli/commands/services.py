@@ -9,7 +9,7 @@ from __future__ import annotations
 import queue
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -19,9 +19,10 @@ from rmq_spark.cli.exit_codes import INTERRUPTED, OK, PARTIAL
 from rmq_spark.cli.named_roots import broker_name, named_roots
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
+from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import remark
 from store_format.display.text import shown
-from store_format.errors import StoreError
+from store_format.errors import StoreError, StoreWriteError
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -82,13 +83,14 @@ def services_(
     asked = _Asked(roots, commit_log_paths, names, conf, apply_)
     turns = None if once or not apply_ else _until_signal()  # before the first turn: none must end it
     summary = _Summary([("", error) for error in left_out])
-    _write_turns(output, _first_turns(asked, summary))
-    if not apply_:
-        remark(f"nothing was written to {', '.join(named)}; add --apply to write")
-    if turns is None:
-        return summary.end()
-    summary.end_of_first_turn()
-    return _loop(asked, every_ms / 1000, output, turns, is_whole=not left_out)
+    with _needs_reader(apply_):
+        _write_turns(output, _first_turns(asked, summary))
+        if not apply_:
+            remark(f"nothing was written to {', '.join(named)}; add --apply to write")
+        if turns is None:
+            return summary.end()
+        summary.end_of_first_turn()
+        return _loop(asked, every_ms / 1000, output, turns, is_whole=not left_out)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +141,25 @@ class _Summary:
         for who, error in self.failed:
             if error is not besides:
                 remark(shown(f"{who}: {error_text(error)}" if who else error_text(error)))
+
+
+@contextmanager
+def _needs_reader(is_needed: bool) -> Iterator[None]:
+    """With `is_needed`, raises StoreWriteError if the reader of stdout is gone.
+
+    Otherwise the command ends as any other whose reader has enough, with exit code 0, and a supervisor would
+    take the services for done.
+    """
+    try:
+        yield
+    except BrokenPipeError as error:
+        if not is_needed:
+            raise
+        forget_output()
+        raise StoreWriteError(
+            "stdout: expected a reader, found a closed pipe: the services have ended; start them again with "
+            "stdout in a file, or in /dev/null"
+        ) from error
 
 
 def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
