@@ -143,6 +143,7 @@ class MessageStore(Store):
         into: str | None = None,
         cut_after_damage: bool = False,
         salvage: bool = False,
+        ignore_missing_stores: bool = False,
         broker_conf: str | None = None,
     ) -> RecoverPlan:
         """Plans a recovery: ends the log where a broker would end it, and rebuilds lost queues and index
@@ -150,9 +151,9 @@ class MessageStore(Store):
 
         Nothing changes until you call `apply()` on the plan; `table()` shows the changes first. With `into`,
         the path of a new directory, the plan recovers a copy and only reads this store. `salvage` keeps
-        messages behind damage in the copy, `cut_after_damage` removes them. `topics` are the topics whose
-        queues are rebuilt (default: all). `rmq_spark.services.recover` does the same for stores that `open`
-        refuses.
+        messages behind damage in the copy, `cut_after_damage` removes them. With `ignore_missing_stores`,
+        stores of the cluster that are missing now do not come back. `topics` are the topics whose queues are
+        rebuilt (default: all). `rmq_spark.services.recover` does the same for stores that `open` refuses.
 
         Example::
 
@@ -169,6 +170,7 @@ class MessageStore(Store):
             topics=topics,
             into=into,
             cut_after_damage=cut_after_damage,
+            ignore_missing_stores=ignore_missing_stores,
             salvage=salvage,
             broker_conf=broker_conf,
             commit_log_paths=self.commit_log_paths,

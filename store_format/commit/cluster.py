@@ -31,6 +31,10 @@ from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)
 
+# How the caller says that a store does not come back.
+WRITE_IGNORING = "write once with ignoreMissingStores=true (CommitOptions.ignore_missing_stores)"
+RECOVER_IGNORING = "recover once with --ignore-missing-stores (ignore_missing_stores=True)"
+
 
 def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
     """Writes the journals of a commit, by store root.
@@ -64,11 +68,13 @@ def write_journals(journals: Mapping[str, Journal], files: FileWrites) -> None:
         raise
 
 
-def is_begun(root: str, journal: Journal, *, ignore_missing: bool = False) -> bool:
+def is_begun(
+    root: str, journal: Journal, *, ignore_missing: bool = False, way_out: str = WRITE_IGNORING
+) -> bool:
     """Whether the commit must be completed: a member has a complete journal, or has published its part.
 
     Raises StoreNotFoundError if no member says so and some cannot be asked. With `ignore_missing` these are
-    taken to be lost, and the commit has not begun.
+    taken to be lost, and the commit has not begun. `way_out` is how the error says to set it.
     """
     if journal.complete:
         return True
@@ -90,16 +96,14 @@ def is_begun(root: str, journal: Journal, *, ignore_missing: bool = False) -> bo
                 f"{names}, or the store at that place is a copy of this one, and it is unknown whether the "
                 f"part of {journal.units} messages belongs here. Nothing was changed. Complete the commit in "
                 f"{member_path(root, copied)}, and remove the copy, or move it out of the directory of the "
-                "cluster. To write to the copy too, write once with ignoreMissingStores=true "
-                "(CommitOptions.ignore_missing_stores): it then drops its part"
+                f"cluster. To use the copy too, {way_out}: it then drops its part"
             )
         raise StoreNotFoundError(
             f"{root}: a commit over several stores was interrupted, and this store completes its part of "
             f"{journal.units} messages only if the commit has begun elsewhere: expected the store "
             f"{names}, found no such store. Nothing was changed. Mount or move it to "
-            "this place, and write again. If it does not come back, write once with ignoreMissingStores=true "
-            "(CommitOptions.ignore_missing_stores): this store then drops its part, and the job writes the "
-            "whole batch when it runs again"
+            f"this place, and try again. If it does not come back, {way_out}: this store then drops its "
+            "part, and the job writes the whole batch when it runs again"
         )
     if silent:
         _log.warning(

@@ -12,7 +12,7 @@ from zlib import crc32
 from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_path
 from store_format.bookkeeping.journal import Journal, abort_mark, journal_path
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.commit.cluster import is_begun
+from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.staged_units import check_staged
 from store_format.commitlog.log import CommitLog
@@ -34,19 +34,33 @@ def bytes_before(log: CommitLog, base: int, last_offset: int) -> tuple[int, int,
     return last_offset, length, crc32(log.read(last_offset, length))
 
 
-def is_to_complete(root: str, journal: Journal, log: CommitLog, *, ignore_missing: bool = False) -> bool:
+def is_to_complete(
+    root: str,
+    journal: Journal,
+    log: CommitLog,
+    *,
+    ignore_missing: bool = False,
+    way_out: str = WRITE_IGNORING,
+) -> bool:
     """Whether the next writer completes the commit in the opened log; False if it drops the commit.
 
     Changes nothing. Raises what `refuse_other_log` and `is_begun` raise.
     """
     refuse_other_log(root, journal, log)
-    return is_begun(root, journal, ignore_missing=ignore_missing)
+    return is_begun(root, journal, ignore_missing=ignore_missing, way_out=way_out)
 
 
-def will_complete(root: str, journal: Journal, log: CommitLog) -> bool:
+def will_complete(
+    root: str,
+    journal: Journal,
+    log: CommitLog,
+    *,
+    ignore_missing: bool = False,
+    way_out: str = WRITE_IGNORING,
+) -> bool:
     """`is_to_complete`, for those who only look: raises whatever would make the next writer refuse."""
     refuse_lost_log(root, log, log.directories)
-    completes = is_to_complete(root, journal, log)
+    completes = is_to_complete(root, journal, log, ignore_missing=ignore_missing, way_out=way_out)
     if completes and not is_concluded(root, journal):
         refuse_incomplete(root, journal, log)
     return completes

@@ -18,7 +18,7 @@ from store_format.bookkeeping.settings import (
 )
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
-from store_format.commit.cluster import note_begun
+from store_format.commit.cluster import WRITE_IGNORING, note_begun
 from store_format.commit.index_repair import Indexing, index_log
 from store_format.commit.journal_place import is_to_complete
 from store_format.commit.lost_log import refuse_lost_log
@@ -122,8 +122,10 @@ def _refuse_cut_file(root: str, log: CommitLog) -> None:
         )
 
 
-def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
-    """Completes what a crash left, of a broker or of a commit.
+def open_store(
+    root: str, options: CommitOptions, files: FileWrites, *, way_out: str = WRITE_IGNORING
+) -> Opened:
+    """Completes what a crash left, of a broker or of a commit. `way_out` is that of `is_begun`.
 
     Raises StoreNotFoundError for a lost commitlog, and what `is_to_complete`, `roll_forward` and `repair`
     raise.
@@ -133,7 +135,7 @@ def open_store(root: str, options: CommitOptions, files: FileWrites) -> Opened:
     refuse_lost_log(root, log, directories)
     journal = read_journal(root)
     begun = journal is not None and is_to_complete(
-        root, journal, log, ignore_missing=options.ignore_missing_stores
+        root, journal, log, ignore_missing=options.ignore_missing_stores, way_out=way_out
     )
     if not options.log_directories:
         files.make_directories(root, "commitlog")

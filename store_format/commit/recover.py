@@ -16,6 +16,7 @@ import pyarrow as pa
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.journal_place import will_complete
 from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commit.recovery_run import (
@@ -106,8 +107,10 @@ class RecoverPlan:
 
         Raises StoreInUseError if a broker has the store, or if the store has changed since `table`. Raises
         CorruptStoreError if messages behind damage or missing files would be lost, unless `cut_after_damage`
-        or `salvage` is set. Raises OptionError if the store does not show the sizes of the files to create.
-        If the process dies, the next recovery or the next commit completes the work.
+        or `salvage` is set. Raises StoreNotFoundError if only a missing store of the cluster knows whether a
+        commit has begun, unless `ignore_missing_stores` is set. Raises OptionError if the store does not show
+        the sizes of the files to create. If the process dies, the next recovery or the next commit completes
+        the work.
         """
         if self.options.into is not None:
             return self._apply_into(self.options.into)
@@ -155,7 +158,10 @@ class RecoverPlan:
             return []
         if self.options.into is not None:
             action, what = "left", "its commitlog is another one, and the copy does without the commit"
-        elif will_complete(self.root, journal, open_store_log(self.root, self.options)):
+        elif will_complete(
+            self.root, journal, open_store_log(self.root, self.options),
+            ignore_missing=self.options.ignore_missing_stores, way_out=RECOVER_IGNORING,
+        ):  # fmt: skip
             action, what = "complete", "it is completed first"
         else:
             action, what = "drop", "no store of its cluster has begun it, and it is dropped first"
@@ -177,6 +183,7 @@ def recover(
     into: str | None = None,
     cut_after_damage: bool = False,
     salvage: bool = False,
+    ignore_missing_stores: bool = False,
     broker_conf: str | None = None,
     commit_log_paths: Sequence[str] = (),
 ) -> RecoverPlan:
@@ -187,6 +194,8 @@ def recover(
     `rebuild_queues`, every consume queue (of `topics`, or of all topics) is compared with the messages of the
     log, and with `rebuild_index` every index file; missing and wrong entries are written again.
     `cut_after_damage` removes the messages behind damage in the log; without it, the plan refuses to.
+    `ignore_missing_stores` says that stores of the cluster that are missing now do not come back; without it,
+    a recovery that needs to ask one of them, about a commit that was interrupted, is refused.
     `broker_conf` is the path of the broker's settings; without it, the sizes come from the store's own files.
 
     With `into`, the path of a new directory, the store is only read: commitlog, configuration, checkpoint and
@@ -216,6 +225,7 @@ def recover(
         queues=rebuild_queues,
         index=rebuild_index and conf.message_index_enable,
         cut_after_damage=cut_after_damage,
+        ignore_missing_stores=ignore_missing_stores,
         into=into,
         salvage=salvage,
         settings=None if broker_conf is None else _settings_of_conf(root, conf),

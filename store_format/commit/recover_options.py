@@ -24,6 +24,8 @@ class RecoverOptions:
       the topic was deleted. None: all queues.
     - `queues`, `index`: whether consume queues and index files are compared with the log and rebuilt.
     - `cut_after_damage`: gives up the messages behind damage in the log, as a broker that starts does.
+    - `ignore_missing_stores`: says that stores of the cluster that are missing now do not come back. Without
+      it, a recovery that needs to ask one of them is refused.
     - `into`: the directory of a copy that is recovered in place of the store. `salvage`: the copy keeps the
       messages behind damage (`salvage.py`).
     - `settings`: for a store whose files do not show its sizes; `is_queue_size_given` is False if nobody gave
@@ -37,6 +39,7 @@ class RecoverOptions:
     queues: bool = True
     index: bool = True
     cut_after_damage: bool = False
+    ignore_missing_stores: bool = False
     into: str | None = None
     salvage: bool = False
     settings: StoreSettings | None = None

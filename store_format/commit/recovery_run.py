@@ -19,6 +19,7 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, size_of_cut_file
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
+from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.journal_place import is_given_up_in_copy
 from store_format.commit.log_scan import LogPart
 from store_format.commit.log_shortage import (
@@ -72,7 +73,7 @@ def carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
     options = with_noted_sizes(root, options)
     is_part = not (options.queues and options.index and options.topics is None)
     if read_journal(root) is not None or (is_part and abort_mark(root) == ""):
-        open_store(root, _commit_options(options), files)
+        open_store(root, _commit_options(options), files, way_out=RECOVER_IGNORING)
     survey = find_end(root, open_store_log(root, options), options)
     if survey.refused is not None:
         raise survey.refused
@@ -140,6 +141,7 @@ def _commit_options(options: RecoverOptions) -> CommitOptions:
         settings=options.settings,
         is_queue_size_given=options.is_queue_size_given,
         cut_after_damage=options.cut_after_damage,
+        ignore_missing_stores=options.ignore_missing_stores,
         message_index_enable=options.index,
         clock=options.clock,
     )

@@ -7,7 +7,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from store_format import MessageStore
+from store_format.commit.prepare_store import CommitOptions
+from tests.store_format.commit.test_missing_stores import break_off
 from tests.support.cli_runs import Runner
+from tests.support.staged import append, make_store, messages_of, numbered
 
 Golden = Callable[[str], Path]
 
@@ -74,3 +77,17 @@ def test_the_sizes_of_lost_files_come_from_broker_conf(
 
 def test_recover_refuses_rocksdb(rmqlog: Runner, golden: Golden) -> None:
     assert "RocksDB" in rmqlog.fails(2, "recover", golden("rocksdb-5.5.0"))
+
+
+def test_a_store_of_a_lost_cluster_is_recovered_without_the_others(rmqlog: Runner, tmp_path: Path) -> None:
+    for name in ("x", "y", "z"):
+        append(make_store(tmp_path / name), numbered("Old", 0, 1), options=CommitOptions(new_topics={"T": 4}))
+    break_off(tmp_path, told=("x",))
+    shutil.rmtree(tmp_path / "x")
+    error = rmqlog.fails(1, "recover", tmp_path / "y", "--apply")
+    assert "If it does not come back, recover once with --ignore-missing-stores" in error
+    done = rmqlog("recover", tmp_path / "y", "--ignore-missing-stores", "--apply")
+    assert done.code == 0, done.err
+    assert "the changes are written" in done.err
+    assert [message.topic for message in messages_of(tmp_path / "y")] == ["Old"]
+    assert "nothing has to be changed" in rmqlog("recover", tmp_path / "y").err

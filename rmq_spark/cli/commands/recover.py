@@ -34,6 +34,12 @@ _SHOWN = ("part", "topic", "queueId", "action", "position", "entries", "byBroker
     help="Give up the messages behind damage, as a starting broker does.",
 )
 @click.option(
+    "--ignore-missing-stores",
+    is_flag=True,
+    help="In a cluster: a store that is missing now does not come back. A recovery that needs to ask this "
+    "store is then done without it; otherwise it is an error.",
+)
+@click.option(
     "--into",
     metavar="NEW",
     type=click.Path(readable=False),
@@ -52,6 +58,7 @@ def recover_(
     index: bool,
     topics: tuple[str, ...],
     cut_after_damage: bool,
+    ignore_missing_stores: bool,
     into: str | None,
     salvage: bool,
     apply_: bool,
@@ -82,6 +89,7 @@ def recover_(
             topics=topics or None,
             into=into,
             cut_after_damage=cut_after_damage,
+            ignore_missing_stores=ignore_missing_stores,
             salvage=salvage,
             broker_conf=broker_conf,
             commit_log_paths=commit_log_paths,

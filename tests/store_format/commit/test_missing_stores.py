@@ -65,7 +65,7 @@ def _numbers(*roots: Path) -> list[int]:
     return sorted(int(message.body.split()[1]) for message in messages if message.topic == "T")
 
 
-def _break_off(cluster: Path, *, told: tuple[str, ...]) -> None:
+def break_off(cluster: Path, *, told: tuple[str, ...]) -> None:
     """As a kill leaves it when only some stores know that all have the journal of batch 1."""
     journals = {}
     for i, name in enumerate(_NAMES):
@@ -104,7 +104,7 @@ def _bring_back(cluster: Path) -> None:
 def test_a_store_waits_for_the_one_that_knows_whether_the_commit_has_begun(
     cluster: Path, lose: Callable[[Path], None]
 ) -> None:
-    _break_off(cluster, told=("x",))
+    break_off(cluster, told=("x",))
     lose(cluster)
     for name in ("y", "z"):
         root = cluster / name
@@ -133,7 +133,7 @@ def _id_of(root: Path, name: str) -> str:
 
 
 def test_a_cluster_that_is_reached_by_another_path_is_completed_there(cluster: Path) -> None:
-    _break_off(cluster, told=("x",))
+    break_off(cluster, told=("x",))
     other = shutil.copytree(cluster, cluster.parent / "other")
     before = snapshot(cluster)
     for name in ("z", "y", "x"):
@@ -145,7 +145,7 @@ def test_a_cluster_that_is_reached_by_another_path_is_completed_there(cluster: P
 @pytest.mark.parametrize("told", [(), ("x",)])
 def test_one_store_in_another_directory_waits_for_its_cluster(cluster: Path, told: tuple[str, ...]) -> None:
     """Nobody there is asked by the store's absolute path."""
-    _break_off(cluster, told=told)
+    break_off(cluster, told=told)
     alone = shutil.copytree(cluster / "y", cluster.parent / "alone" / "y")
     with pytest.raises(StoreNotFoundError, match="alone/x with the id"):
         recover(str(alone), options=_OPTIONS)
@@ -159,7 +159,7 @@ def test_one_store_in_another_directory_waits_for_its_cluster(cluster: Path, tol
 
 
 def test_a_renamed_store_completes_its_part(cluster: Path) -> None:
-    _break_off(cluster, told=("x",))
+    break_off(cluster, told=("x",))
     renamed = (cluster / "y").rename(cluster / "y2")
     recover(str(renamed), options=_OPTIONS)
     assert _numbers(renamed) == list(range(_SIZE, 2 * _SIZE))
@@ -171,7 +171,7 @@ def test_a_renamed_store_completes_its_part(cluster: Path) -> None:
 def test_the_caller_says_that_a_store_does_not_come_back(
     cluster: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _break_off(cluster, told=("x",))
+    break_off(cluster, told=("x",))
     _move_away(cluster)
     with caplog.at_level(logging.WARNING):
         assert _write(cluster, 1, "y", "z", options=_IGNORING)
@@ -182,7 +182,7 @@ def test_the_caller_says_that_a_store_does_not_come_back(
 
 
 def test_a_store_that_knows_that_the_commit_has_begun_waits_for_nobody(cluster: Path) -> None:
-    _break_off(cluster, told=("y",))
+    break_off(cluster, told=("y",))
     _move_away(cluster)
     for options in (_IGNORING, _OPTIONS):
         recover(str(cluster / "z"), options=options)
@@ -359,7 +359,7 @@ def test_a_copy_beside_its_original_gets_an_id_of_its_own(cluster: Path) -> None
 
 
 def test_a_copy_says_that_its_original_has_the_part(cluster: Path) -> None:
-    _break_off(cluster, told=())
+    break_off(cluster, told=())
     again = shutil.copytree(cluster / "y", cluster / "copy-of-y")
     with pytest.raises(StoreNotFoundError, match=r"copy of the store .*cluster/y"):
         recover(str(again), options=_OPTIONS)
@@ -384,7 +384,7 @@ def _as_before(root: Path) -> None:
 
 
 def test_the_journal_of_an_older_release_is_completed_at_its_place_only(cluster: Path) -> None:
-    _break_off(cluster, told=("x",))
+    break_off(cluster, told=("x",))
     for name in _NAMES:
         _as_before(cluster / name)
     other = shutil.copytree(cluster, cluster.parent / "other")
