@@ -36,6 +36,7 @@ class GroupPositions(StreamPositions):
         self._group = StreamGroup(stores, options, clocks=clocks)
         self._options = options
         self._now = Assignment()
+        self._resets: frozenset[MessageQueue] = frozenset()  # queues that were reset in the new topic
         self._compared = 0  # version of the stores that offsets were compared with
         self._clocks = clocks or Clocks()
         self._held: frozenset[MessageQueue] = frozenset()  # queues that wait after a failure
@@ -90,6 +91,9 @@ class GroupPositions(StreamPositions):
         if is_same and self.stores.version == self._compared:
             return
         self._idle = self._idle if is_same else None
+        # A reset that was seen before the new topic is one in the deleted topic; `_correct` makes none.
+        known = self._resets if now.reset == self._now.reset else self.stores.replaced.keys()
+        self._resets = now.resets.intersection(known)
         self._now, self._held, self._compared = now, held, self.stores.version
         if self._beyond(previous):
             self.stores.look(anew=True)  # another member may have read more since the last look
@@ -116,7 +120,8 @@ class GroupPositions(StreamPositions):
             before = previous.positions.get(key)
             low, high = offset_limits(self.stores.queues.get(key))
             begin = self._now.next_offset(key, before)
-            replaced = self.stores.replaced.get(key) if before is not None else None
+            is_kept = before is not None and key not in self._resets
+            replaced = self.stores.replaced.get(key) if is_kept else None
             created = self._created_again(key, begin)
             if created is not None:
                 found[key] = begin, created
@@ -181,6 +186,7 @@ class GroupPositions(StreamPositions):
 
     def _add(self, step: Step, key: MessageQueue, before: int | None) -> None:
         queue = self.stores.queues.get(key)
+        is_reset = key in self._resets
         begin = self._now.next_offset(key, before)
         stop = begin
         if queue is None:
@@ -193,6 +199,7 @@ class GroupPositions(StreamPositions):
             if (
                 replaced is not None
                 and before is not None
+                and not is_reset  # else somebody chose the offset, as `rmqlog offsets` does
                 and (replaced.begin is not None or before <= queue.max_offset)
             ):
                 begin = self._losses.replaced(key, before, queue, replaced)
@@ -205,7 +212,7 @@ class GroupPositions(StreamPositions):
             step.waiting[key] = begin
             return
         step.begins[key], step.stops[key] = begin, stop
-        if begin != before:
+        if begin != before or is_reset:  # the same offset is that of another message now
             step.moved[key] = begin
 
     def _end(self, step: Step, previous: StreamOffset, *, is_first: bool) -> StreamOffset:

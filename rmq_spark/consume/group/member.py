@@ -285,9 +285,11 @@ class Member:
             if position is None or position < recorded or entry.reset > reset:
                 starts[queue] = recorded
         stops = {queue: stop for queue in owned if (stop := state.queues[queue].stop) and stop.times}
+        # A failure of a handler has raised the number of its queue, too.
+        resets = frozenset(queue for queue in owned if state.queues[queue].reset > reset) - stops.keys()
         places = {queue: place for queue in starts if (place := state.queues[queue].place) is not None}
         lost, is_settled = frozenset(before - owned.keys()), target == owned.keys()
-        return Assignment(owned, starts, lost, is_settled, state.reset, stops, places)
+        return Assignment(owned, starts, lost, is_settled, state.reset, stops, places, resets)
 
     def _admit(self, change: Change) -> None:
         """Adds this query with a new id and a new lease. A refused query leaves no lease behind."""

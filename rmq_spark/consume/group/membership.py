@@ -89,7 +89,8 @@ class Assignment:
     arrive that include them. `lost` are the queues that went to others since the last boundary. `is_settled`:
     the query owns every queue that the strategy allocates to it. `reset` is the group's reset number, which
     belongs into the query's offset. `stops` are the owned queues in which an orderly handler failed. `places`
-    has the physical offset of the message before each start, where it was recorded.
+    has the physical offset of the message before each start, where it was recorded. `resets` are the owned
+    queues that were reset since the offset with the positions was made.
     """
 
     owned: Mapping[MessageQueue, Owned] = field(default_factory=dict)
@@ -99,6 +100,7 @@ class Assignment:
     reset: int = 0
     stops: Mapping[MessageQueue, Stop] = field(default_factory=dict)
     places: Mapping[MessageQueue, int] = field(default_factory=dict)
+    resets: frozenset[MessageQueue] = frozenset()
 
     def next_offset(self, queue: MessageQueue, position: int | None) -> int:
         """The next offset to read of an owned queue. `position` is the one that `settle` was called with."""

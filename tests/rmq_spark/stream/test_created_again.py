@@ -90,11 +90,76 @@ def test_a_reset_to_the_offset_of_the_deleted_topic_counts(root: Path, tmp_path:
     first.positions._group.leave(StreamOffset.from_json(first.log[-1][1]))
     deleted_topic(root, "T")
     append(root, numbered("T", 100, 40))
-    store = MessageStore.open(str(root))
-    targets = {MessageQueue("T", "broker-a", queue_id): 5 for queue_id in range(4)}
-    reset_to(group_place("g", [store]), [store], targets).apply()
+    _reset(root, 5)
     second = Query(root, tmp_path, Clock(), "two", **options)
     assert second.step() == expected("T", *[(5, 10)] * 4)
+
+
+@pytest.mark.parametrize("fails", ["false", "true"])
+@pytest.mark.parametrize("target", [0, 2, 5, 7])  # the checkpoint is at 5
+def test_a_reset_in_the_new_topic_counts_more_than_the_checkpoint(
+    root: Path, tmp_path: Path, target: int, fails: str
+) -> None:
+    """Somebody chose the offset who knew that the topic was created again."""
+    query = Query(
+        root, tmp_path, Clock(), "one", subscribe="T", offsetStore="store", failOnDataLoss=fails
+    )  # fmt: skip
+    assert query.step() == expected("T", *[(0, 5)] * 4)
+    assert query.step() is None
+    query.die()
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 40))
+    _reset(root, target)
+    query.restart()
+    assert query.step() == expected("T", *[(target, 10)] * 4)
+    assert query.step() is None
+    _restart(query)
+    assert query.step() is None
+    append(root, numbered("T", 200, 4))
+    assert query.step() == expected("T", *[(10, 11)] * 4)
+
+
+def test_a_reset_to_the_end_of_the_new_topic_holds_after_the_next_restart(root: Path, tmp_path: Path) -> None:
+    """A micro-batch without messages of a queue notes the place of its message in the new topic, too."""
+    query = Query(root, tmp_path, Clock(), "one", subscribe="T,Other", offsetStore="store")
+    assert len(query.step() or []) == 24
+    assert query.step() is None
+    query.die()
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 20) + numbered("Other", 200, 4))
+    _reset(root, 5)
+    query.restart()
+    assert query.step() == expected("Other", *[(1, 2)] * 4)
+    _restart(query)
+    assert query.step() is None
+    append(root, numbered("T", 300, 4))
+    assert query.step() == expected("T", *[(5, 6)] * 4)
+
+
+@pytest.mark.parametrize("target", [3, 5])
+def test_a_reset_before_the_topic_was_created_again_counts_for_the_old_topic(
+    root: Path, tmp_path: Path, target: int
+) -> None:
+    """At 5 there was nothing to read, so that no offset of the query has the reset."""
+    query = Query(
+        root, tmp_path, Clock(), "one", subscribe="T", offsetStore="store", failOnDataLoss="false"
+    )  # fmt: skip
+    query.step()
+    assert query.step() is None
+    query.die()
+    _reset(root, target)
+    query.restart()
+    assert query.step() == (None if target == 5 else expected("T", *[(3, 5)] * 4))
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 40))
+    assert query.step() == expected("T", *[(0, 10)] * 4)
+
+
+def _reset(root: Path, target: int) -> None:
+    """As `rmqlog offsets` resets group g in topic T."""
+    store = MessageStore.open(str(root))
+    targets = {MessageQueue("T", "broker-a", queue_id): target for queue_id in range(4)}
+    reset_to(group_place("g", [store]), [store], targets).apply()
 
 
 @pytest.mark.parametrize("count", [4, 20, 40])
