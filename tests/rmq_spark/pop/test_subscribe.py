@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from random import Random
 
@@ -145,6 +147,47 @@ def _until_waiting(consumer: SimpleConsumer) -> None:
     while not (consumer._stores._waiter and consumer._stores._waiter.blocked):
         assert time.monotonic() < deadline
         time.sleep(0.005)
+
+
+@pytest.mark.process
+def test_an_acknowledgement_of_another_process_wakes_for_the_new_topic(root: Path) -> None:
+    """In order, the next message is free when the other process acknowledges its batch, which is no commit.
+
+    The consumer has left its only topic, so that it had no queue in order when it subscribed.
+    """
+    theirs, mine = multiprocessing.Pipe()
+    other = multiprocessing.get_context("spawn").Process(target=_take_and_ack, args=(str(root), theirs))
+    other.start()
+    try:
+        assert mine.poll(60)
+        assert mine.recv() == [100]
+        with SimpleConsumer(root, GROUP, {TOPIC: "*"}, 30, init_mode="MIN", fifo=True) as consumer:
+            consumer.ack(consumer.receive(32))
+            consumer.unsubscribe(TOPIC)
+            consumer.subscribe("Other")
+            found: list[MessageView] = []
+            thread = threading.Thread(target=lambda: found.extend(consumer.receive(32)))
+            thread.start()
+            _until_waiting(consumer)
+            time.sleep(0.5)
+            assert thread.is_alive()
+            began = time.monotonic()
+            mine.send("ack")
+            thread.join(60)
+            assert time.monotonic() - began < 15
+            assert _bodies(found) == [101]
+    finally:
+        mine.close()
+        other.join(60)
+
+
+def _take_and_ack(root: str, pipe: Connection) -> None:
+    """Takes the first message of topic Other, and acknowledges it when it is told to."""
+    with SimpleConsumer(root, GROUP, {"Other": "*"}, 0, init_mode="MIN", fifo=True) as consumer:
+        messages = consumer.receive(1, 120)
+        pipe.send(_bodies(messages))
+        pipe.recv()
+        consumer.ack(messages)
 
 
 def test_a_receive_that_waits_does_not_wake_for_a_topic_that_is_left(root: Path) -> None:
