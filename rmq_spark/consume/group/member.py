@@ -312,11 +312,8 @@ class Member:
         _log.warning(
             "group %s: the lease of %s ran out after %g s and its %d queues went to other members; it joins "
             "again",
-            spec.group,
-            ", ".join(spec.clients),
-            spec.lease_seconds,
-            len(self._held),
-        )
+            spec.group, ", ".join(spec.clients), spec.lease_seconds, len(self._held),
+        )  # fmt: skip
         self._held = {}
         if self._lease is not None:
             self._lease.end()
