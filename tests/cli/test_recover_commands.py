@@ -84,8 +84,11 @@ def test_a_store_of_a_lost_cluster_is_recovered_without_the_others(rmqlog: Runne
         append(make_store(tmp_path / name), numbered("Old", 0, 1), options=CommitOptions(new_topics={"T": 4}))
     break_off(tmp_path, told=("x",))
     shutil.rmtree(tmp_path / "x")
-    error = rmqlog.fails(1, "recover", tmp_path / "y", "--apply")
-    assert "If it does not come back, recover once with --ignore-missing-stores" in error
+    for more in ([], ["--apply"]):
+        error = rmqlog.fails(1, "recover", tmp_path / "y", *more)
+        assert "If it does not come back, recover once with --ignore-missing-stores" in error
+    rows = rmqlog.rows("recover", tmp_path / "y", "--ignore-missing-stores")
+    assert [(row["part"], row["action"]) for row in rows][:1] == [("commit", "drop")]
     done = rmqlog("recover", tmp_path / "y", "--ignore-missing-stores", "--apply")
     assert done.code == 0, done.err
     assert "the changes are written" in done.err

@@ -203,7 +203,7 @@ def _said(root: Path) -> str:
 
 @pytest.mark.parametrize("told", [(), ("x",)])
 def test_verify_says_what_the_next_writer_does(cluster: Path, told: tuple[str, ...]) -> None:
-    _break_off(cluster, told=told)
+    break_off(cluster, told=told)
     root = cluster / "y"
     said = _said(root)
     assert said.startswith(f"The next writer {'completes' if told else 'drops'} this commit")
@@ -223,7 +223,7 @@ def test_verify_says_what_the_next_writer_does(cluster: Path, told: tuple[str, .
 
 
 def test_verify_says_that_staged_files_are_missing(cluster: Path) -> None:
-    _break_off(cluster, told=("y",))
+    break_off(cluster, told=("y",))
     shutil.rmtree(cluster / "y" / ".rmqlog" / "staging")
     with pytest.raises(StoreNotFoundError) as refused:
         recover(str(cluster / "y"), options=_OPTIONS)
