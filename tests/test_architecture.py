@@ -182,18 +182,22 @@ def _room(module: str) -> str:
     return f"{package}.{rest.split('.')[0]}"
 
 
+@cache  # the copies of the tests with a planted import differ in one file
+def _import_nodes(text: str) -> list[ast.Import | ast.ImportFrom]:
+    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+
+
 def _graph(root: Path) -> dict[str, set[str]]:
     """Dotted module -> the modules of both packages that it imports, wherever it does."""
     modules = {_dotted(module): module for module in _modules(root)}
     graph: dict[str, set[str]] = {}
     for name, module in modules.items():
-        tree = ast.parse((root / module).read_text(encoding="utf-8"), module)
         package = name.split(".") if module.endswith("__init__.py") else name.split(".")[:-1]
         found: set[str] = set()
-        for node in ast.walk(tree):
+        for node in _import_nodes((root / module).read_text(encoding="utf-8")):
             if isinstance(node, ast.Import):
                 found.update(alias.name for alias in node.names)
-            elif isinstance(node, ast.ImportFrom):
+            else:
                 above = package[: len(package) + 1 - node.level] if node.level else []
                 base = ".".join([*above, *([node.module] if node.module else [])])
                 found.update(
