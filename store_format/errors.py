@@ -10,6 +10,7 @@ from __future__ import annotations
 __all__ = [
     "ChecksumError",
     "CorruptStoreError",
+    "FileReplacedError",
     "IllegalMessageError",
     "InvalidReceiptHandleError",
     "OffsetOutOfRangeError",
@@ -77,6 +78,10 @@ class TruncatedRecordError(CorruptStoreError):
 
 class ChecksumError(CorruptStoreError):
     """The layout is right, but the CRC of the bytes is not the stored CRC."""
+
+
+class FileReplacedError(StoreError, OSError):
+    """A store file became shorter, or another file took its name, while it was read."""
 
 
 class StoreInUseError(StoreError, RuntimeError):

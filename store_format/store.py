@@ -7,7 +7,6 @@ for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OptionError
+from store_format.files import paths
 from store_format.index.geometry import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS, decode_options_of
 from store_format.read.store import Store
@@ -76,9 +76,9 @@ class MessageStore(Store):
         """
         from store_format.commit.create_store import create_store
 
-        root = os.path.abspath(path)
+        root = paths.absolute(path)
         settings = StoreSettings(
-            broker_name or os.path.basename(root),
+            broker_name or paths.base_name(root),
             mapped_file_size_commit_log,
             mapped_file_size_consume_queue,
             max_hash_slot_num,

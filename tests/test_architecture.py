@@ -383,6 +383,8 @@ _FILE_FUNCTIONS |= {
         "walk",
     )
 }
+# Where a path of a store leads is asked through files/paths.py: a store need not be on a local disk.
+_OS_PATH_ROOMS = ("store_format/", "rmq_spark/options/", "rmq_spark/plan/", "rmq_spark/stream/")
 _PATH_METHODS = {"glob", "iterdir", "read_bytes", "read_text", "rglob", "write_bytes", "write_text"}
 
 
@@ -419,6 +421,19 @@ def test_files_are_opened_in_one_room() -> None:
         if (calls := list(_opens_files(_tree(module))))
     }
     assert found == {}, f"only {FILE_ROOM} opens files"
+
+
+@pytest.mark.process
+def test_paths_of_stores_are_asked_in_one_room() -> None:
+    found = {
+        module
+        for module in MODULES
+        if module.startswith(_OS_PATH_ROOMS) and not module.startswith((FILE_ROOM, "store_format/kernels/"))
+        if "os.path"
+        in {ast.unparse(node) for node in ast.walk(_tree(module)) if isinstance(node, ast.Attribute)}
+        or "os.path" in _imports(_runtime_nodes(_tree(module)))
+    }
+    assert found == set(), f"only {FILE_ROOM} asks os.path"
 
 
 @pytest.mark.parametrize(

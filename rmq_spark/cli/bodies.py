@@ -64,7 +64,8 @@ def _bodies_at(store: MessageStore, offsets: list[int]) -> dict[int, bytes]:
     for start, inside in by_file.items():
         file = log.file_at(start)
         assert file is not None
-        batch, bad = decode(log.refs_at(file, np.array(inside, np.int64)), columns, store.broker_name)
-        tolerance.drop(bad)
-        found.update(zip(batch["physicalOffset"].to_pylist(), batch["body"].to_pylist(), strict=True))
+        for _, refs in log.refs_at(file, np.array(inside, np.int64)):
+            batch, bad = decode(refs, columns, store.broker_name)
+            tolerance.drop(bad)
+            found.update(zip(batch["physicalOffset"].to_pylist(), batch["body"].to_pylist(), strict=True))
     return found

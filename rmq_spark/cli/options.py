@@ -6,7 +6,6 @@ topics are left out.
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
 from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.parse import Given, timestamp_ms
 from store_format.errors import OptionError, StoreError
+from store_format.files import paths
 from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
                 others["left_out"] = left_out = list[StoreError]()
             return command(
                 roots=open_roots(store, commit_log, left_out if tolerant else None),
-                commit_log_paths=tuple(map(os.path.abspath, commit_log)),
+                commit_log_paths=tuple(map(paths.absolute, commit_log)),
                 **others,
             )
 
@@ -99,7 +99,7 @@ def broker_conf_option(command: Command) -> Command:
     """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
 
     def called(broker_conf: str | None, **others: Any) -> Any:
-        return command(broker_conf=None if broker_conf is None else os.path.abspath(broker_conf), **others)
+        return command(broker_conf=None if broker_conf is None else paths.absolute(broker_conf), **others)
 
     about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
     return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(
@@ -126,7 +126,7 @@ def open_roots(
     from store_format.files.read import refuse
     from store_format.read.cluster import store_roots
 
-    root = os.path.abspath(path)
+    root = paths.absolute(path)
     return [root] if commit_log else store_roots(root, refuse if left_out is None else left_out.append)
 
 
@@ -147,7 +147,7 @@ def open_all(
             f"--broker-name is for one store, but {path} is a cluster of {len(roots)} stores; "
             "leave it out, each store has its own name"
         )
-    logs = tuple(map(os.path.abspath, commit_log))
+    logs = tuple(map(paths.absolute, commit_log))
     stores = [
         MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True)
         for root in roots

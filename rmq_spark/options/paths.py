@@ -6,10 +6,10 @@ Tasks run in other directories than the caller, so relative paths are made absol
 from __future__ import annotations
 
 import json
-import os
 import re
 
 from rmq_spark.options.parse import Given
+from store_format.files import paths
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
 _FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
@@ -55,7 +55,7 @@ def _local(given: Given, path: str) -> str:
         raise given.error(
             "a path", repr(path), "give the broker's store directory, as in load('/data/store')"
         )
-    return os.path.abspath(plain)
+    return paths.absolute(plain)
 
 
 def _once(given: Given, paths: list[str]) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.plan.output_fields import OutputFields
 from rmq_spark.plan.splits import Share, Split
 from store_format.consumequeue.slices import QueueSlice
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
 from store_format.read.queue_reader import QueueReader
@@ -30,7 +30,7 @@ _log = logging.getLogger(__name__)
 # Files stay mapped from task to task, because Spark reuses its Python workers: the first access to a page
 # costs a page fault, and tasks of interleaved queues access the same pages. Spark ends a worker that is idle
 # for a minute.
-_FILES = FileCache(capacity=64, bytes_max=4 << 30)
+_FILES = FileCache(capacity=64)
 
 
 @dataclass(frozen=True, slots=True)

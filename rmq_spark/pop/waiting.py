@@ -7,7 +7,6 @@ asks whether a broker has taken a store. The thread ends with the last waiter.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
 from collections.abc import Iterable, Sequence
@@ -19,6 +18,7 @@ from rmq_spark.pop.followed import StoreLook
 from rmq_spark.pop.watcher import Place, Watcher, join, leave
 from rmq_spark.pop.watcher import notify as notify
 from store_format.errors import StoreNotFoundError
+from store_format.files import paths
 
 _TIMEOUT_MAX = 1e8  # seconds, three years; locks take no endless timeout
 
@@ -72,7 +72,7 @@ class Waiter:
         self.topics = frozenset(topics)
         self.group = group
         self.also = tuple(also)
-        self.path = os.path.abspath(path)
+        self.path = paths.absolute(path)
         self.commit_log_paths = tuple(commit_log_paths)
         self.blocked = 0  # threads that wait
         self.waits_since = 0.0

@@ -14,6 +14,7 @@ from typing import Protocol
 from rmq_spark.pop.followed import FollowedStore, StoreLook
 from store_format.bookkeeping.doorbell import doorbell_path
 from store_format.errors import StoreError
+from store_format.files import paths
 from store_format.files.read import entry_names
 from store_format.files.status import is_directory
 from store_format.files.watch import FileWatch
@@ -70,7 +71,7 @@ class Place:
             self.coming = ()
             return [path]
         roots = cluster_members(path, names, self._note)
-        others = sorted(names - {os.path.basename(root) for root in roots} - {".rmqlog"})[:_COMING_MAX]
+        others = sorted(names - {paths.base_name(root) for root in roots} - {".rmqlog"})[:_COMING_MAX]
         self.coming = (path, f"{path}/commitlog", *(f"{path}/{name}/commitlog" for name in others))
         return roots
 
@@ -334,7 +335,7 @@ def notify(root: str, topic: str, group: str = "") -> None:
     """
     watcher = _watcher
     if watcher is not None:
-        watcher.notify(os.path.abspath(root), topic, group)
+        watcher.notify(paths.absolute(root), topic, group)
 
 
 def _forget_after_fork() -> None:

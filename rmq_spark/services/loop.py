@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +12,7 @@ from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Service
 from rmq_spark.services.turn import TurnReport, error_text, now_of, take_turn
 from store_format.errors import OptionError, StoreError
+from store_format.files import paths
 from store_format.files.read import entry_names
 from store_format.metadata.broker_conf import BrokerConf
 
@@ -58,7 +58,7 @@ class Services:
 
         Raises OptionError without `apply`; `run_once(path)` is the preview.
         """
-        path = os.path.abspath(path)
+        path = paths.absolute(path)
         if every <= 0:
             raise OptionError(f"every={every}: expected a number of seconds above 0")
         self._path = path

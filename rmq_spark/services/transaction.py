@@ -5,7 +5,6 @@ Both return a plan: look at `table()`, then call `apply()`. The broker of the st
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
@@ -29,6 +28,7 @@ from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import write_session
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import OptionError
+from store_format.files import paths
 from store_format.java.numbers import parse_long
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import PGROUP, REAL_QID, REAL_TOPIC
@@ -80,7 +80,7 @@ def decide(
         (_shown_name(each), ROLLBACK) for each in rollback
     ]
     if isinstance(store, str):
-        stores: list[Store] = [*map(MessageStore.open, store_roots(os.path.abspath(store)))]
+        stores: list[Store] = [*map(MessageStore.open, store_roots(paths.absolute(store)))]
     else:
         stores = [store]
     return plan_decisions(stores, wanted, now_of(stores[0].path, now_ms, broker_conf))
@@ -217,7 +217,7 @@ def check(
 
     Example: `transaction.check("/data/store", lambda m: "commit" if is_paid(m.keys[0]) else None).apply()`.
     """
-    store = MessageStore.open(os.path.abspath(store)) if isinstance(store, str) else store
+    store = MessageStore.open(paths.absolute(store)) if isinstance(store, str) else store
     now = now_of(store.path, now_ms, broker_conf)
     service = Checker(_asked_once(decide))
     return CheckRun(store, service, now, service.plan(store, read_ledger(store.path), now))

@@ -7,7 +7,6 @@ did, and why it could not do the rest.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -24,6 +23,7 @@ from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import StoreError
+from store_format.files import paths
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
@@ -106,7 +106,7 @@ def run_once(
 
     Example: `run_once("/data/store", ["schedule"], apply=True).to_pylist()`.
     """
-    path = os.path.abspath(path)
+    path = paths.absolute(path)
     reports = take_turn(
         path,
         [*chosen_services(only), *extra],

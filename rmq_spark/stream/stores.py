@@ -7,7 +7,6 @@ is planned from what was seen when its end was decided.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Iterator
 
 from rmq_spark.consume.message_queue import MessageQueue
@@ -19,6 +18,7 @@ from rmq_spark.plan.stores import open_stores
 from rmq_spark.stream.newcomers import Newcomers
 from store_format import Queue
 from store_format.consumequeue.listing import FOLDERS
+from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.follow.follower import StoreFollower
 from store_format.follow.replaced import Replaced
@@ -169,5 +169,5 @@ def _with_directories(root: str) -> frozenset[str]:
     folders = [f"{root}/{folder}" for folder in FOLDERS.values()]
     names = ((folder, name) for folder in folders for name in entry_names(folder, missing_ok=True))
     return frozenset(
-        name for folder, name in names if name != LOST_AND_FOUND and not os.path.isfile(f"{folder}/{name}")
+        name for folder, name in names if name != LOST_AND_FOUND and not paths.is_file(f"{folder}/{name}")
     )

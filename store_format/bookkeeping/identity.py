@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import StoreWriteError
+from store_format.files import paths
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
@@ -45,12 +46,12 @@ class Member(NamedTuple):
 
 def log_place(root: str, directory: str, files: FileWrites) -> LogPlace:
     """The name of a commitlog directory. A directory outside of the store gets an id if it has none."""
-    real_root, real = os.path.realpath(root), os.path.realpath(directory)
-    if os.path.commonpath((real_root, real)) == real_root:
-        return LogPlace(os.path.relpath(real, real_root))
+    real_root, real = paths.real(root), paths.real(directory)
+    if paths.is_inside(real, real_root):
+        return LogPlace(paths.relative(real, real_root))
     path = log_id_path(directory)
     try:
-        return LogPlace(os.path.abspath(directory), _made_id(path, files))
+        return LogPlace(paths.absolute(directory), _made_id(path, files))
     except StoreWriteError as error:
         # Only root changes the directory of some mount points.
         raise StoreWriteError(
@@ -64,7 +65,7 @@ def is_log_place(root: str, place: LogPlace, directory: str) -> bool:
     """Whether `directory` is this place of the store at `root`, as far as its id or its path says."""
     if place.id:
         return _read_id(log_id_path(directory)) == place.id
-    return os.path.realpath(os.path.join(root, place.path)) == os.path.realpath(directory)
+    return paths.real(paths.join(root, place.path)) == paths.real(directory)
 
 
 def log_id_path(directory: str) -> str:
@@ -73,7 +74,7 @@ def log_id_path(directory: str) -> str:
     It is beside the directory: a 4.9 broker does not start with anything but its files in the directory
     (MappedFileQueue.doLoad), a directory included.
     """
-    return f"{os.path.realpath(directory)}.rmqlog-id"
+    return f"{paths.real(directory)}.rmqlog-id"
 
 
 def store_id_path(root: str) -> str:
@@ -108,12 +109,12 @@ def separate_copies(roots: Iterable[str], is_known: Callable[[str, Member], bool
 
 
 def _name_of(root: str) -> str:
-    return os.path.basename(os.path.abspath(root))
+    return paths.base_name(paths.absolute(root))
 
 
 def member_path(root: str, member: Member) -> str:
     """Where the store at `root` expects another store of its cluster: beside itself."""
-    return os.path.join(os.path.dirname(os.path.abspath(root)), member.name)
+    return paths.join(paths.parent(paths.absolute(root)), member.name)
 
 
 def members_from(values: object) -> tuple[Member, ...]:

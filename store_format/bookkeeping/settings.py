@@ -12,7 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.read import FileView, list_directories, list_store_files, read_bytes
+from store_format.files.read import list_directories, list_store_files, read_bytes
+from store_format.files.view import FileView
 from store_format.index.file import IndexFile, list_index_files
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms
 from store_format.layouts import CQ_UNIT
@@ -175,7 +176,7 @@ def _with_other_geometry(
     """
     with FileView(path) as view:
         for geometry in ([] if given is None else [given.geometry]) + [DEFAULT_GEOMETRY]:
-            if view.size == geometry.file_size and confirms(view.map(), geometry):
+            if view.size == geometry.file_size and confirms(view, geometry):
                 return replace(
                     settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num
                 )

@@ -18,7 +18,6 @@ A failure before step 7 leaves the store as it was. A crash in step 7 is complet
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
@@ -43,6 +42,7 @@ from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, publish, undo, write_topics
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import StoreInUseError, StoreWriteError
+from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
@@ -282,7 +282,7 @@ def _plan_members(
         for member in filled
     ]  # fmt: skip
     if is_cluster:
-        assert len({os.path.dirname(member.root) for member in filled}) <= 1  # names are relative to it
+        assert len({paths.parent(member.root) for member in filled}) <= 1  # names are relative to it
         separate_copies(
             [member.root for member in members],
             lambda root, member: member in read_ledger(root).members,

@@ -17,7 +17,7 @@ from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.staged_file import StagedFile, staging_path
 from store_format.commit.staged_units import StagedUnits, read_staged
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.index.updates import IndexBatch
 
 

@@ -15,7 +15,6 @@ while a store that a ledger or a note names is missing, because that store could
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
@@ -26,6 +25,7 @@ from store_format.bookkeeping.left_out import forget_members, members_in_notes
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.repeats import CommittedBatch
 from store_format.errors import StoreNotFoundError, StoreWriteError
+from store_format.files import paths
 from store_format.files.status import is_directory
 from store_format.files.write import FileWrites
 
@@ -198,7 +198,7 @@ def _is_self(root: str, member: Member) -> bool:
 
 
 def _is_same(root: str, place: str) -> bool:
-    return os.path.realpath(root) == os.path.realpath(place)
+    return paths.real(root) == paths.real(place)
 
 
 def _is_own_id(root: str, member: Member) -> bool:

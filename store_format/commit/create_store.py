@@ -6,16 +6,16 @@ the directory did not exist before.
 
 from __future__ import annotations
 
-import os
-
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, STAGING
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
+from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import LOST_AND_FOUND, entry_names
+from store_format.files.status import is_directory
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.metadata.write import dumps
@@ -43,8 +43,8 @@ def is_store(root: str) -> bool:
             f"{root}: expected a store or an empty directory, found {found}. Give another path, or move "
             "these files away"
         )
-    parent = os.path.dirname(root)
-    if not names and not os.path.isdir(parent):
+    parent = paths.parent(root)
+    if not names and not is_directory(parent):
         raise OptionError(
             f"{root}: cannot create the store, because {parent} does not exist. Create that directory, or "
             "correct the path"
@@ -54,7 +54,7 @@ def is_store(root: str) -> bool:
 
 def make_root(root: str) -> bool:
     """Creates the directory of a new store. False if the directory exists."""
-    if os.path.isdir(root):
+    if is_directory(root):
         return False
     parent, _, name = root.rpartition("/")
     FileWrites(sync=True).make_directories(parent, name)

@@ -8,7 +8,6 @@ a deletion that was broken off is completed by the next one.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,8 +20,10 @@ from store_format.consumequeue.ext import ext_offset, is_ext_address
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import is_queue_id, list_queues
 from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
-from store_format.files.read import FileView, StoreFile, list_directories, list_store_files
+from store_format.files import paths
+from store_format.files.read import StoreFile, list_directories, list_store_files
 from store_format.files.status import file_status
+from store_format.files.view import FileView
 from store_format.index.file import list_index_files
 from store_format.layouts import (
     BATCH_CQ_UNIT,
@@ -110,9 +111,9 @@ def refuse_linked_directories(root: str) -> None:
     """
     for name in _FOLLOWERS:
         path = f"{root}/{name}"
-        if os.path.islink(path):
+        if paths.is_link(path):
             raise StoreWriteError(
-                f"{path}: expected a directory, found a symbolic link to {os.path.realpath(path)}; clean "
+                f"{path}: expected a directory, found a symbolic link to {paths.real(path)}; clean "
                 "deletes no files through a link, and nothing was deleted; replace the link by the "
                 "directory, or by a bind mount of it"
             )

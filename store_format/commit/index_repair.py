@@ -105,7 +105,7 @@ def _index_units(
             continue  # The warning about the queues has counted these bytes.
         refs = log.refs_of(run)
         # A broker would index the last message of a file that is not full once more.
-        new = np.flatnonzero(refs.positions + refs.base > indexed)
+        new = np.flatnonzero(refs.physical_offsets > indexed)
         batch = index_batch(refs.select(new), tag_keys=indexing.tag_keys)
         if len(batch.physical_offsets):
             index.write(batch)

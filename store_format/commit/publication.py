@@ -35,7 +35,8 @@ from store_format.consumequeue.updates import CqBatch
 from store_format.consumequeue.write import QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
 from store_format.files.background import AHEAD, Behind
-from store_format.files.read import FileView, entry_names
+from store_format.files.read import entry_names
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.write import IndexFiles, last_index_file

@@ -22,7 +22,8 @@ from store_format.consumequeue.listing import FOLDERS, list_queues, queue_direct
 from store_format.consumequeue.simple import lost_mask, pre_blank_mask, valid_units
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.errors import StoreError
-from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
+from store_format.files.read import StoreFile, list_store_files, offset_file_name
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC, QueueKey

@@ -8,7 +8,6 @@ chain. Their entries are those of a broker with the same file sizes; names and h
 from __future__ import annotations
 
 import datetime
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -31,7 +30,6 @@ from store_format.message.property_table import PropertyTable
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.names import TAGS
 
-_CHUNK = 1 << 20  # units
 _TAGS_LOOKED_AT = 1000  # messages
 _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
 
@@ -40,8 +38,18 @@ _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
 class _Listed:
     path: str
     header: IndexHeader | None
-    units: NDArray[np.void]
+    file: IndexFile | None = None  # its units ascend, and can be searched
     problem: str = ""
+
+    def between(self, low: int, high: int) -> NDArray[np.void]:
+        """The entries of the messages from `low` to `high`, both included."""
+        if self.file is None:
+            return np.empty(0, _ENTRY)
+        units = self.file.units(self.file.find(low), self.file.find(high + 1))
+        found = np.empty(len(units), _ENTRY)
+        for name in _ENTRY.names or ():
+            found[name] = units[name]
+        return found
 
 
 @dataclass(slots=True)
@@ -83,7 +91,7 @@ class IndexCheck:
 
     @property
     def is_empty(self) -> bool:
-        return not any(found.header is not None and len(found.units) for found in self.files)
+        return not any(found.file is not None and found.file.stop > 1 for found in self.files)
 
     def _mark(self, offset: int) -> None:
         self.bad_from = offset if self.bad_from is None else min(self.bad_from, offset)
@@ -96,7 +104,7 @@ class IndexCheck:
         wanted["physical_offset"] = batch.physical_offsets[batch.message_index]
         wanted["key_hash"] = batch.key_hashes
         low, high = int(batch.physical_offsets[0]), int(batch.physical_offsets[-1])
-        there = np.concatenate([np.empty(0, _ENTRY), *(_between(each, low, high) for each in self.files)])
+        there = np.concatenate([np.empty(0, _ENTRY), *(each.between(low, high) for each in self.files)])
         if np.array_equal(wanted, there):
             return
         wanted = wanted[~np.isin(_words(wanted), _words(there))]
@@ -121,39 +129,22 @@ class IndexCheck:
 
 
 def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int) -> _Listed:
-    nothing = np.empty(0, _ENTRY)
     try:
         file = IndexFile.open(path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
-        header, units = file.header(), file.units()
+        header, stop = file.header(), file.stop
     except (OptionError, CorruptStoreError) as error:
-        return _Listed(path, None, nothing, str(error))
-    if len(units) != header.index_count - 1:
-        return _Listed(path, None, nothing, f"expected {header.index_count - 1} units, found {len(units)}")
-    if not _ascends(units["physical_offset"]):
-        return _Listed(path, header, nothing, "its units are not in the order of the commitlog")
-    if len(units) and int(units["physical_offset"][-1]) >= log_stop:
-        return _Listed(path, header, units, f"its units point behind the end of the commitlog, {log_stop}")
-    return _Listed(path, header, units)
-
-
-def _ascends(offsets: NDArray[np.int64]) -> bool:
-    """Whether no offset is below the one before; looks at a part of a mapped file at a time."""
-    return not any(
-        (np.diff(offsets[start : start + _CHUNK + 1].astype(np.int64)) < 0).any()
-        for start in range(0, len(offsets), _CHUNK)
-    )
-
-
-def _between(listed: _Listed, low: int, high: int) -> NDArray[np.void]:
-    """The file's entries of the messages from `low` to `high`, both included."""
-    physical = listed.units["physical_offset"]
-    if not len(physical) or int(physical[-1]) < low or int(physical[0]) > high:
-        return np.empty(0, _ENTRY)
-    start, stop = bisect_left(physical, low), bisect_left(physical, high + 1)
-    found = np.empty(stop - start, _ENTRY)
-    for name in _ENTRY.names or ():
-        found[name] = listed.units[name][start:stop]
-    return found
+        return _Listed(path, None, problem=str(error))
+    if stop != header.index_count:
+        problem = f"expected {header.index_count - 1} units, found {stop - 1}"
+        return _Listed(path, None, problem=problem)
+    last = -1
+    for _, units in file.chunks():
+        physical = units["physical_offset"].astype(np.int64)
+        if (np.diff(physical, prepend=last) < 0).any():
+            return _Listed(path, header, problem="its units are not in the order of the commitlog")
+        last = int(physical[-1])
+    problem = f"its units point behind the end of the commitlog, {log_stop}" if last >= log_stop else ""
+    return _Listed(path, header, file, problem)
 
 
 def _words(entries: NDArray[np.void]) -> NDArray[np.int64]:
@@ -172,8 +163,10 @@ def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
         return True
     check = IndexCheck.open(root, settings.geometry, log.min_offset, log.stop)
     for each in check.files:
-        offsets = each.units["physical_offset"]
-        offsets = offsets[offsets >= log.min_offset][:_TAGS_LOOKED_AT]
+        if each.file is None:
+            continue
+        first = each.file.find(log.min_offset)
+        offsets = each.file.units(first, min(first + _TAGS_LOOKED_AT, each.file.stop))["physical_offset"]
         if not len(offsets):
             continue
         for run in log.walk(int(offsets[0]), int(offsets[-1])):
@@ -184,8 +177,8 @@ def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
             for number, tag in enumerate(tags.to_pylist()):
                 if tag:
                     hashes, _ = unit_key_hashes(units.select(np.array([number])))
-                    mine = each.units["physical_offset"] == int(units.physical_offsets[number])
-                    return int(hashes[-1]) in each.units["key_hash"][mine].tolist()
+                    place = int(units.physical_offsets[number])
+                    return int(hashes[-1]) in each.between(place, place)["key_hash"].tolist()
     return not is_broker_49(root)
 
 
@@ -208,7 +201,7 @@ class IndexBuilder:
             assert last.header is not None
             self._end = last.header.end_physical_offset
             # The first keys of this message are in the full file already.
-            self._skip = int(np.count_nonzero(last.units["physical_offset"] == self._end))
+            self._skip = len(last.between(self._end, self._end))
             # A full file, which gets no entry: its slots do not matter.
             state = IndexState(last.path.rpartition("/")[2], last.header, IndexSlots.empty(check.geometry))
         self.start = max(self._end, check.log_start)

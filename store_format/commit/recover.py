@@ -7,7 +7,6 @@ broker does, and also in a store that was shut down cleanly and lost some of the
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -32,6 +31,7 @@ from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.consumequeue.listing import FOLDERS, list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import OptionError, StoreInUseError
+from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import list_store_files
 from store_format.files.scratch import scratch_directory
@@ -135,7 +135,7 @@ class RecoverPlan:
             with scratch_directory("rmqlog-recover-") as aside:
                 look(survey, self.options, aside)  # raises before anything is copied
             survey = survey_of_copy(self.root, target, self.options)
-        FileWrites(sync=True).make_directories(os.path.dirname(target), os.path.basename(target))
+        FileWrites(sync=True).make_directories(paths.parent(target), paths.base_name(target))
         with StoreLock(target, timeout=self.options.lock_timeout):
             survey = carry_out_into(survey, self.options)
         self._refuse_running()
@@ -207,13 +207,13 @@ def recover(
 
     Example: `recover("/data/store").table()`, then `recover("/data/store").apply()`.
     """
-    root = os.path.abspath(path)
+    root = paths.absolute(path)
     if salvage and into is None:
         raise OptionError(
             "salvage: expected into=DIRECTORY (--into) too: the damaged store itself is not changed"
         )
     if into is not None:
-        into = os.path.abspath(into)
+        into = paths.absolute(into)
         refuse_target(root, into)
         if topics is not None or not (rebuild_queues and rebuild_index):
             raise OptionError("into: expected all queues and the index, found a part: a copy has none yet")
@@ -231,7 +231,7 @@ def recover(
         settings=None if broker_conf is None else _settings_of_conf(root, conf),
         batch_queue_file_size=conf.batch_queue_file_size,
         delay_levels_ms=conf.message_delay_levels_ms,
-        log_directories=tuple(map(os.path.abspath, commit_log_paths)),
+        log_directories=tuple(map(paths.absolute, commit_log_paths)),
     )
     return RecoverPlan(root, options, broker_name_of(root))
 

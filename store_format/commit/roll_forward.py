@@ -29,7 +29,8 @@ from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.updates import CqBatch
 from store_format.consumequeue.write import QueueFiles
-from store_format.files.read import FileCache, entry_names
+from store_format.files.read import entry_names
+from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.geometry import IndexGeometry
 from store_format.index.write import last_index_file, rewind_index

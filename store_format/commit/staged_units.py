@@ -14,7 +14,8 @@ from store_format.bookkeeping.staged_file import RECORDS_SUFFIX, StagedFile, sta
 from store_format.commit.staging import TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
 from store_format.files.freeing import close_named, free, hold
-from store_format.files.read import FileView, entry_names
+from store_format.files.read import entry_names
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)

@@ -6,7 +6,6 @@ Consume queues and index are not copied: they are built in the copy. Holes of sp
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,14 +13,10 @@ from store_format.bookkeeping.left_out import LEFT_OUT
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
-from store_format.files.read import (
-    FileView,
-    entry_names,
-    list_entries,
-    offset_file_name,
-    read_bytes,
-)
+from store_format.files import paths
+from store_format.files.read import entry_names, list_entries, offset_file_name, read_bytes
 from store_format.files.status import is_directory, symbolic_link
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 
 _PIECE = 1 << 16
@@ -48,7 +43,7 @@ def marker_path(target: str) -> str:
 
 def refuse_target(root: str, target: str) -> None:
     """Raises OptionError unless `target` is missing, empty, or a copy of `root` that was broken off."""
-    if os.path.commonpath((root, target)) in (root, target):
+    if paths.is_inside(root, target) or paths.is_inside(target, root):
         raise OptionError(
             f"{target}: expected a directory outside of the store {root} for the recovered copy"
         )
@@ -82,7 +77,7 @@ def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> Non
 
     A second call completes a copy that was broken off. The caller calls `end_copy` after the recovery.
     """
-    files.make_directories(os.path.dirname(target), os.path.basename(target), OWN_DIRECTORY)
+    files.make_directories(paths.parent(target), paths.base_name(target), OWN_DIRECTORY)
     files.replace(marker_path(target), json.dumps({"version": 1, "source": root}).encode())
     files.make_directories(target, "commitlog")
     for file in log.files:

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 
 from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
-from store_format.files.read import FileView, entry_names
+from store_format.files.read import entry_names
+from store_format.files.view import FileView
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from operator import attrgetter
@@ -23,12 +23,19 @@ from store_format.errors import (
     StorePermissionError,
     TruncatedRecordError,
 )
-from store_format.files.read import FileCache, FileView, StoreFile, list_store_files, offset_file_name
+from store_format.files.read import StoreFile, list_store_files, offset_file_name
+from store_format.files.view import FileCache, FileView, Window
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.check import UnitKind, check_unit
 from store_format.message.one import read_head
-from store_format.message.parts import HEAD_SIZE_MAX, stored_sizes
+from store_format.message.parts import HEAD_SIZE_MAX, stored_offsets, stored_sizes
 from store_format.message.unit_refs import Identity, UnitRefs
+
+_PART_SIZE = 8 << 20
+_LIKELY_SIZE_MAX = 32 << 10
+_LONG_SIZE = 4 << 20
+
+_Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -183,9 +190,14 @@ class CommitLog:
         file = self.file_at(physical_offset)
         if file is None:
             return False
-        buffer, position = self.view(file).map(), physical_offset - file.start
-        size = file.size - position
-        check = check_unit(buffer, position, size, physical_offset=physical_offset, verify_crc=False)
+        position = physical_offset - file.start
+        check = check_unit(
+            self.view(file),
+            position,
+            file.size - position,
+            physical_offset=physical_offset,
+            verify_crc=False,
+        )
         return check.kind is UnitKind.OK
 
     def walk(
@@ -201,30 +213,75 @@ class CommitLog:
             )
         return Walk(self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync)
 
-    def refs_of(self, run: UnitRun, *, mapped: bool = False) -> UnitRefs:
-        """Returns references to the units of a run, over the bytes that the walk checked.
+    def refs_of(self, run: UnitRun) -> UnitRefs:
+        """Returns references to the units of a run, over the bytes that the walk checked."""
+        buffer, start = run.buffer, run.buffer_start
+        if buffer is None:  # one unit longer than a window
+            start = int(run.positions[0])
+            buffer = self.view(run.file).window(start, run.stop)
+        return UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
 
-        With `mapped` over the whole mapped file: positions in errors are then positions in the file. Units of
-        a run lie below the end that the walk has seen, so that no page behind the file's end is touched.
+    def unit_windows(self, file: StoreFile, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[Window]:
+        """Yields a window of `FileView.windows` for each (physical offsets, sizes) of units of one file.
+
+        All offsets must be in the file. Sizes may be wrong: of a long unit that stores another size only the
+        head is read, and no unit is read behind the file's end. Raises FileReplacedError when the file became
+        shorter, and StoreNotFoundError when it is gone.
         """
-        if mapped or run.buffer is None:  # None: one unit longer than a window; a map costs no memory
-            buffer, start = self.view(run.file).map(), 0
-        else:
-            buffer, start = run.buffer, run.buffer_start
-        return UnitRefs(run.file.path, buffer, run.file.start + start, run.positions - start, run.sizes, None)
+        view = self.view(file)
+        return view.windows(_ranges(view, file, *part) for part in parts)
 
     def refs_at(
-        self, file: StoreFile, physical_offsets: NDArray[np.int64], identity: Identity | None = None
-    ) -> UnitRefs:
-        """Returns references to the units at these offsets of one file, each with the size that it stores."""
-        buffer, positions = self.view(file).map(), physical_offsets - file.start
-        sizes = stored_sizes(buffer, positions)
-        return UnitRefs(file.path, buffer, file.start, positions, sizes, None, identity)
+        self, file: StoreFile, physical_offsets: _Ints, identity: Identity | None = None
+    ) -> Iterator[tuple[slice, UnitRefs]]:
+        """Yields (rows of `physical_offsets`, references to these units), about 8 MiB of units at a time.
+
+        All offsets must be in the file. Each unit has the size that it stores. Raises as `unit_windows`.
+        """
+        likely = _likely_sizes(physical_offsets)
+        for start, stop in cuts(likely):
+            rows, offsets, sizes = slice(start, stop), physical_offsets[start:stop], likely[start:stop]
+            window = next(self.unit_windows(file, [(offsets, sizes)]))
+            stored = stored_sizes(window.data, window.positions)
+            longer = (stored > sizes) & (stored_offsets(window.data, window.positions) == offsets)
+            if longer.any():
+                window = next(self.unit_windows(file, [(offsets, np.where(longer, stored, sizes))]))
+            who = None if identity is None else identity.select(rows)
+            yield rows, UnitRefs(file, window.data, window.positions, offsets, stored, None, who)
 
     def _range(self) -> str:
         return (
             f"its files hold {self.min_offset} to {self.files[-1].stop}" if self.files else "it has no files"
         )
+
+
+def cuts(sizes: _Ints) -> Iterator[tuple[int, int]]:
+    """Yields ranges of units of about 8 MiB together, of at least one unit."""
+    ends, start = np.cumsum(sizes), 0
+    while start < len(sizes):
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + _PART_SIZE, side="right"))
+        yield start, max(stop, start + 1)
+        start = max(stop, start + 1)
+
+
+def _likely_sizes(physical_offsets: _Ints) -> _Ints:
+    """How many bytes to read of units of unknown size: up to the next unit, at most 32 KiB."""
+    following = np.append(physical_offsets[1:], physical_offsets[-1:])
+    distance = following - physical_offsets
+    return np.clip(np.where(distance > 0, distance, _LIKELY_SIZE_MAX), HEAD_SIZE_MAX, _LIKELY_SIZE_MAX)
+
+
+def _ranges(view: FileView, file: StoreFile, physical_offsets: _Ints, sizes: _Ints) -> tuple[_Ints, _Ints]:
+    """(starts, stops) of the bytes to read of units of these sizes, which may be wrong."""
+    starts = physical_offsets - file.start
+    long = np.flatnonzero(sizes > _LONG_SIZE)
+    if len(long):
+        sizes = sizes.copy()
+        for i in long.tolist():
+            if int.from_bytes(view.read(int(starts[i]), 4), "big") != sizes[i]:
+                sizes[i] = HEAD_SIZE_MAX
+    return starts, np.minimum(starts + np.maximum(sizes, 1), file.size)
 
 
 def _usual_size(files: Sequence[StoreFile]) -> int:

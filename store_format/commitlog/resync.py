@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
-from store_format.files.read import FileView, StoreFile
+from store_format.files.read import StoreFile
+from store_format.files.view import FileView
 from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 
 _BLOCK_SIZE_MIN = 4096

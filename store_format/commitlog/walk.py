@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
-from os.path import dirname, join
 from struct import Struct
 
 import numpy as np
@@ -24,7 +23,9 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.commitlog.resync import search_unit
-from store_format.files.read import FileCache, FileView, StoreFile, offset_file_name
+from store_format.files import paths
+from store_format.files.read import StoreFile, offset_file_name
+from store_format.files.view import FileCache, FileView
 from store_format.layouts import MESSAGE_SIZE_MIN
 from store_format.message.check import UnitCheck, UnitKind, check_unit
 
@@ -202,13 +203,13 @@ class Walk:
                 yield self._gap(file, following)
 
     def _missing(self, offset: int) -> WalkEnd:
-        directory = dirname(self._files[-1].path) if self._files else ""
-        path = join(directory, offset_file_name(offset))
+        directory = paths.parent(self._files[-1].path) if self._files else ""
+        path = f"{directory}/{offset_file_name(offset)}"
         expected = f"a file that holds physical offset {offset}"
         return WalkEnd(EndKind.MISSING, offset, path, 0, expected, "none")
 
     def _gap(self, file: StoreFile, following: StoreFile) -> Damage:
-        path = join(dirname(file.path), offset_file_name(file.stop))
+        path = f"{paths.parent(file.path)}/{offset_file_name(file.stop)}"
         missing = StoreFile(path, file.stop, following.start - file.stop)
         self.sums.missing_bytes += missing.size
         expected, found = f"a file that starts at {file.stop}", f"the next file starts at {following.start}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import Any
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import blank_head
+from store_format.files import paths
 from store_format.files.read import offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 
@@ -51,7 +51,7 @@ class LogFiles:
         if made:
             self.made.append(path)  # At once, so that a failure from here on removes the file again.
             try:
-                self._files.sync_directory(os.path.dirname(path))
+                self._files.sync_directory(paths.parent(path))
             except BaseException:
                 file.close()
                 raise
@@ -75,7 +75,7 @@ class LogFiles:
                 continue
             if path in self.made or 0 <= keep <= start:
                 if self._files.remove(path):
-                    self._files.sync_directory(os.path.dirname(path))
+                    self._files.sync_directory(paths.parent(path))
                 del self._paths[start]
             else:
                 with self._files.open(path) as file:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_units
 from store_format.consumequeue.files import FileRun, file_run
 from store_format.errors import CorruptStoreError, StoreNotFoundError
-from store_format.files.read import FileView, offset_file_name
+from store_format.files.read import offset_file_name
+from store_format.files.view import FileView
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_EXT_HEAD
 
 _ADDRESS_MIN = -(2**63)

@@ -22,7 +22,8 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     TruncatedRecordError,
 )
-from store_format.files.read import FileView, StoreFile, list_store_files, offset_file_name
+from store_format.files.read import StoreFile, list_store_files, offset_file_name
+from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 
 from store_format.consumequeue.files import QueueKind
 from store_format.errors import StorePermissionError
+from store_format.files import paths
 from store_format.files.read import Refused, list_directories, refuse
 
 FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
@@ -63,4 +63,4 @@ def list_queues(
 
 def has_rocksdb_queues(root: str) -> bool:
     """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
-    return any(os.path.exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
+    return any(paths.exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)

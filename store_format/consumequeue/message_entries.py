@@ -85,7 +85,7 @@ def find_entries(
         count = np.append(count, np.ones(len(light), np.int64))
         unit = np.append(unit, [i for _, _, i in light])
         keys += numbers
-    physical = chosen.refs.positions[unit] + chosen.refs.base
+    physical = chosen.physical_offsets[unit]
     return FoundEntries(keys, key, queued[unit], offset, count, physical, chosen.refs.sizes[unit])
 
 

@@ -50,7 +50,7 @@ class QueueTable:
         why, unit, count, odd_count = kernels.dispatch.NEW_QUEUE, 0, 0, 0
         while why != kernels.dispatch.DONE:
             why, unit, count, odd_count = kernels.dispatch.dispatch(
-                refs.buffer, refs.positions, refs.sizes, refs.base, unit,
+                refs.buffer, refs.positions, refs.physical_offsets, refs.sizes, unit,
                 self._slots, self._rows.reshape(-1), self._names, len(self._keys), self._names_size,
                 entries.reshape(-1), count, odd, odd_count,
             )  # fmt: skip

@@ -18,7 +18,8 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.diagnose.problems import Findings, Severity, Summary
-from store_format.files.read import FileView, StoreFile
+from store_format.files.read import StoreFile
+from store_format.files.view import FileView
 from store_format.message.check import UnitKind, check_unit
 from store_format.read.readable_end import ReadableEnd
 
@@ -183,7 +184,7 @@ def _report_damage(
     # The walk gives the first byte of the message; this finds the byte that is wrong.
     file = damage.file
     check = check_unit(
-        log.view(file).map(),
+        log.view(file),
         damage.start,
         file.size - damage.start,
         physical_offset=file.start + damage.start,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 
 from store_format.diagnose.problems import Findings
+from store_format.files.status import is_directory
 from store_format.metadata.read import config_path
 from store_format.read.served_elsewhere import (
     COMPACTED,
@@ -43,4 +43,4 @@ def is_dledger_only(root: str, commit_log_paths: Sequence[str]) -> bool:
     logs = dledger_logs(root)
     if commit_log_paths:
         return any(is_below(path, log) for path in commit_log_paths for log in logs)
-    return bool(logs) and not os.path.isdir(f"{root}/commitlog")
+    return bool(logs) and not is_directory(f"{root}/commitlog")

@@ -19,7 +19,8 @@ from store_format.consumequeue.files import FileRun, file_run
 from store_format.consumequeue.listing import FOLDERS, is_queue_id
 from store_format.diagnose.problems import Findings
 from store_format.errors import CorruptStoreError
-from store_format.files.read import Entry, FileCache, StoreFile, list_entries
+from store_format.files.read import Entry, StoreFile, list_entries
+from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)

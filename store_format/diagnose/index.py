@@ -8,6 +8,7 @@ pass with one byte a unit finds what is wrong, without following the chains.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 import numpy as np
 import pyarrow as pa
@@ -22,12 +23,13 @@ from store_format.diagnose.files import INDEX_ADVICE, checked_files
 from store_format.diagnose.index_links import check_links
 from store_format.diagnose.problems import Findings, Severity
 from store_format.errors import CorruptStoreError
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.index.file import IndexFile, IndexHeader, key_hash_many
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import UnitRefs
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
@@ -81,10 +83,10 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
     if header.index_count > file.geometry.index_num:
         expected = f"an index count of at most {file.geometry.index_num}"
         findings.add("damage", file.path, _COUNT_AT, expected, str(header.index_count), INDEX_ADVICE)
-    units = file.units()
-    _check_header(findings, file, header, units)
-    foreign = np.zeros(len(units) + 1, bool)  # units with the hash of no key of their message, by number
-    behind = _check_targets(findings, file, file.geometry, units, foreign, targets)
+    hashes = np.empty(file.stop - 1, np.int32)
+    foreign = np.zeros(len(hashes) + 1, bool)  # units with the hash of no key of their message, by number
+    _check_header(findings, file, header)
+    behind = _check_targets(findings, file, file.geometry, hashes, foreign, targets)
     if behind and state is not StoreState.LIVE:
         severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
         position = file.geometry.units_start + INDEX_UNIT.itemsize * behind[0] + _PHYSICAL_OFFSET_AT
@@ -92,20 +94,22 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
         found = f"{behind[1]} units that point behind it"
         advice = "A broker that starts on a crashed store deletes such files (IndexService.load)"
         findings.add(severity, file.path, position, expected, found, advice)
-    check_links(findings, file, file.geometry, header, units, foreign, is_live=state is StoreState.LIVE)
+    check_links(findings, file, file.geometry, header, hashes, foreign, is_live=state is StoreState.LIVE)
 
 
-def _check_header(findings: Findings, file: IndexFile, header: IndexHeader, units: NDArray[np.void]) -> None:
-    if not len(units):
+def _check_header(findings: Findings, file: IndexFile, header: IndexHeader) -> None:
+    stop = file.stop
+    if stop <= 1:
         return
-    first, last = int(units["physical_offset"][0]), int(units["physical_offset"][-1])
+    newest = file.units(stop - 2, stop)["physical_offset"].tolist()
+    first, last = int(file.units(1, 2)["physical_offset"][0]), newest[-1]
     if header.begin_physical_offset != first:
         expected = f"beginPhyOffset {first}, as in the first unit"
         findings.add(
             "damage", file.path, _BEGIN_OFFSET_AT, expected, str(header.begin_physical_offset), INDEX_ADVICE
         )
     # A broker that is writing has counted the last unit before it stores the end offset.
-    if header.end_physical_offset not in units["physical_offset"][-2:]:
+    if header.end_physical_offset not in newest:
         expected, found = f"endPhyOffset {last}, as in the last unit", str(header.end_physical_offset)
         findings.add("damage", file.path, _END_OFFSET_AT, expected, found, INDEX_ADVICE)
 
@@ -114,28 +118,31 @@ def _check_targets(
     findings: Findings,
     file: IndexFile,
     geometry: IndexGeometry,
-    units: NDArray[np.void],
+    hashes: NDArray[np.int32],
     foreign: NDArray[np.bool_],
     targets: Targets,
 ) -> tuple[int, int] | None:
     """Reports units that point to no message, or to one without their key, and marks the latter in `foreign`.
 
-    Returns the number of the first unit that points behind the log's end, and how many do; None without one.
+    Fills `hashes` with those of the units. Returns the number of the first unit that points behind the log's
+    end, and how many do; None without one.
     """
     behind: tuple[int, int] | None = None
-    for start in range(0, len(units), _CHUNK_UNITS):
-        part = units[start : start + _CHUNK_UNITS]
+    for start in range(1, len(hashes) + 1, _CHUNK_UNITS):
+        part = file.units(start, min(start + _CHUNK_UNITS, len(hashes) + 1))
+        hashes[start - 1 : start - 1 + len(part)] = part["key_hash"]
         physical = part["physical_offset"].astype(np.int64)
         late = np.flatnonzero((physical >= targets.end) & ~targets.lost.contains(physical))
         if len(late):
-            first, count = behind or (start + 1 + int(late[0]), 0)
+            first, count = behind or (start + int(late[0]), 0)
             behind = first, count + len(late)
         inside = np.flatnonzero(targets.readable(physical))
         files = targets.log.file_index(physical[inside])
         for index in np.unique(files[files >= 0]).tolist():
-            rows = _doubtful(targets.log, index, part, inside[files == index])
-            for row, wrong_offset, expected, found in _wrong_units(targets.log, index, part, rows):
-                number = start + 1 + row
+            for row, wrong_offset, expected, found in _wrong_units(
+                targets.log, index, part, inside[files == index]
+            ):
+                number = start + row
                 foreign[number] = not wrong_offset
                 position = geometry.units_start + INDEX_UNIT.itemsize * number
                 position += _PHYSICAL_OFFSET_AT if wrong_offset else 0
@@ -143,42 +150,45 @@ def _check_targets(
     return behind
 
 
-def _doubtful(
-    log: CommitLog, index: int, part: NDArray[np.void], rows: NDArray[np.int64]
-) -> NDArray[np.int64]:
-    """The `rows` of units that a kernel does not find right."""
-    if not kernels.worth(len(rows)):
-        return rows
-    file, found = log.files[index], np.empty(len(rows), np.int64)
-    hashes = np.empty(_KEYS_MAX, np.int32)
-    count = kernels.dispatch.doubtful_keys(
-        part.view(np.uint8), rows, log.view(file).map(), file.start, hashes, found
-    )
-    return found[:count]
-
-
 def _wrong_units(
     log: CommitLog, index: int, part: NDArray[np.void], rows: NDArray[np.int64]
-) -> list[tuple[int, bool, str, str]]:
+) -> Iterator[tuple[int, bool, str, str]]:
     """(row, whether the offset is wrong, not the hash, expected, found) of units into one file."""
-    file = log.files[index]
     physical, message = np.unique(part["physical_offset"][rows].astype(np.int64), return_inverse=True)
-    good, bad = locate(log.refs_at(file, physical), verify_crc=False)
-    wrong = []
-    place = np.full(len(physical), -1)  # the number of each message among the good ones
-    place[np.setdiff1d(np.arange(len(physical)), [unit.index for unit in bad])] = np.arange(len(good))
+    for mine, refs in log.refs_at(log.files[index], physical):
+        here = np.flatnonzero((message >= mine.start) & (message < mine.stop))
+        yield from _wrong_in(refs, part, rows[here], message[here] - mine.start)
+
+
+def _wrong_in(
+    refs: UnitRefs, part: NDArray[np.void], rows: NDArray[np.int64], message: NDArray[np.int64]
+) -> Iterator[tuple[int, bool, str, str]]:
+    """`_wrong_units` among units whose messages are in `refs`: that of rows[i] has the number message[i]."""
+    if kernels.worth(len(rows)):
+        hashes, doubtful = np.empty(_KEYS_MAX, np.int32), np.empty(len(rows), np.int64)
+        count = kernels.dispatch.doubtful_keys(
+            part.view(np.uint8), rows, message, refs.buffer, refs.positions, refs.sizes, hashes, doubtful
+        )
+        kept = np.isin(rows, doubtful[:count])
+        rows, message = rows[kept], message[kept]
+        if not len(rows):
+            return
+    physical = refs.physical_offsets
+    good, bad = locate(refs.select(chosen := np.unique(message)), verify_crc=False)
+    place = np.full(len(refs), -1)  # the number of each message among the good ones
+    place[np.setdiff1d(chosen, chosen[[unit.index for unit in bad]])] = np.arange(len(good))
     for unit in bad:
-        for row in rows[message == unit.index].tolist():
+        number = int(chosen[unit.index])
+        for row in rows[message == number].tolist():
             error = unit.error
-            found = f"{int(physical[unit.index])}, where {error.expected} is expected and {error.found} found"
-            wrong.append((row, True, "the physical offset of a message", found))
-    hashes = part["key_hash"][rows].astype(np.int64)
+            found = f"{int(physical[number])}, where {error.expected} is expected and {error.found} found"
+            yield row, True, "the physical offset of a message", found
+    wanted = part["key_hash"][rows].astype(np.int64)
     known = place[message] >= 0
-    right = np.isin(place[message] << 32 | hashes, _message_hashes(good))
+    right = np.isin(place[message] << 32 | wanted, _message_hashes(good))
     for i in np.flatnonzero(known & ~right).tolist():
         expected = f"the hash of a key of the message at {int(physical[message[i]])}"
-        wrong.append((int(rows[i]), False, expected, str(int(hashes[i]))))
-    return wrong
+        yield int(rows[i]), False, expected, str(int(wanted[i]))
 
 
 def _message_hashes(units: Units) -> NDArray[np.int64]:

@@ -29,17 +29,16 @@ class _Links:
         findings: Findings,
         file: IndexFile,
         geometry: IndexGeometry,
-        units: NDArray[np.void],
+        hashes: NDArray[np.int32],
         foreign: NDArray[np.bool_],
     ) -> None:
         self.findings = findings
         self.file = file
         self.geometry = geometry
-        self.count = len(units)
-        self.hashes = units["key_hash"]
-        self.prev = units["prev_index"]
+        self.count = len(hashes)
+        self.hashes = hashes
         self.foreign = foreign
-        self.linked = np.zeros(len(units) + 1, bool)
+        self.linked = np.zeros(len(hashes) + 1, bool)
         self.linked_twice: list[tuple[int, int]] = []  # (unit, byte of the second link)
 
     def slots_of(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -73,17 +72,17 @@ def check_links(
     file: IndexFile,
     geometry: IndexGeometry,
     header: IndexHeader,
-    units: NDArray[np.void],
+    hashes: NDArray[np.int32],
     foreign: NDArray[np.bool_],
     *,
     is_live: bool,
 ) -> None:
-    """Reports wrong links. `units` begin with number 1.
+    """Reports wrong links. `hashes` are those of the units in use, which begin with number 1.
 
     `foreign[n]` marks units whose hash is known to be wrong: their chain is unknown. In a file that a broker
     is writing (`is_live`) a unit is written before the link to it, so missing links are no fault.
     """
-    links = _Links(findings, file, geometry, units, foreign)
+    links = _Links(findings, file, geometry, hashes, foreign)
     for start in range(1, links.count + 1, _CHUNK):
         _check_units(links, np.arange(start, min(start + _CHUNK, links.count + 1)))
     used = sum(
@@ -101,9 +100,14 @@ def check_links(
             links.wrong(position, "a link to a unit that no other link points to", f"unit {number}")
 
 
+def _previous(links: _Links, start: int, stop: int) -> NDArray[np.int64]:
+    """The links of units `start` to `stop`."""
+    return links.file.units(start, stop)["prev_index"].astype(np.int64)
+
+
 def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
     """Checks the links from a chunk of units to earlier units."""
-    prev = links.prev[numbers - 1].astype(np.int64)
+    prev = _previous(links, int(numbers[0]), int(numbers[-1]) + 1)
     outside = (prev < 0) | (prev >= numbers)
     linked = ~outside & (prev > 0)
     own, other = links.slots_of(numbers), links.slots_of(np.where(linked, prev, numbers))
@@ -123,7 +127,7 @@ def _check_units(links: _Links, numbers: NDArray[np.int64]) -> None:
 def _check_slots(links: _Links, start: int, *, is_live: bool) -> int:
     """Checks a chunk of slots from `start` on; returns how many of them are in use."""
     stop = min(start + _CHUNK, links.geometry.hash_slot_num)
-    slots = links.file.slots()[start:stop]
+    slots = links.file.slots(start, stop)
     used = np.flatnonzero(slots)
     heads = slots[used].astype(np.int64)
     outside = (heads < 0) | (heads > links.count)
@@ -143,11 +147,11 @@ def _report_skipping_link(links: _Links, number: int) -> None:
     slot = int(links.slots_of(np.array([number]))[0])
     if slot < 0:
         return  # its hash is wrong, which is reported; its chain is unknown
-    head = links.file.slots()[slot : slot + 1]
+    head = links.file.slots(slot, slot + 1)
     at, position, steps = int(head[0]), links.slot_byte(slot), 0
     while number < at <= links.count and steps <= links.count:
         position = links.unit_byte(at) + _PREV_AT
-        following = int(links.prev[at - 1])
+        following = int(_previous(links, at, at + 1)[0])
         if following >= at or (
             following > 0 and int(links.slots_of(np.array([following]))[0]) not in (slot, -1)
         ):

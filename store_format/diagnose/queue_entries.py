@@ -201,20 +201,20 @@ def _check_in_file(
     offsets = queue.offsets(number, units)[rows]
     light = (is_light_queue(queue.topic),)
     identity = Identity((queue.topic,), None, np.full(len(rows), queue.queue_id, np.int32), offsets, light)
-    refs = targets.log.refs_at(file, physical, identity)
-    sizes = refs.sizes
-    good, bad = locate(refs, verify_crc=False)
-    for unit in bad:
-        at, error = int(physical[unit.index]), unit.error
-        found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
-        report(unit.index, 0, "", found)
-    kept = np.setdiff1d(np.arange(len(rows)), [unit.index for unit in bad])
-    stored = units[rows[kept]]
-    for i in np.flatnonzero(stored["size"] != sizes[kept]).tolist():
-        report(int(kept[i]), _SIZE_AT, f"size {int(sizes[kept[i]])} of ", str(int(stored["size"][i])))
-    if queue.topic == SCHEDULE_TOPIC or not len(good):
-        return
-    codes = tags_code_many(PropertyTable(good.raw_properties()).values(TAGS))
-    tags = stored["tags_code"].astype(np.int64)
-    for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
-        report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))
+    for mine, refs in targets.log.refs_at(file, physical, identity):
+        good, bad = locate(refs, verify_crc=False)
+        for unit in bad:
+            at, error = int(refs.physical_offsets[unit.index]), unit.error
+            found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
+            report(mine.start + unit.index, 0, "", found)
+        kept = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])
+        stored, sizes = units[rows[mine][kept]], refs.sizes[kept]
+        kept += mine.start
+        for i in np.flatnonzero(stored["size"] != sizes).tolist():
+            report(int(kept[i]), _SIZE_AT, f"size {int(sizes[i])} of ", str(int(stored["size"][i])))
+        if queue.topic == SCHEDULE_TOPIC or not len(good):
+            continue
+        codes = tags_code_many(PropertyTable(good.raw_properties()).values(TAGS))
+        tags = stored["tags_code"].astype(np.int64)
+        for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
+            report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))

@@ -1,4 +1,4 @@
-"""Lists, opens, reads and maps store files. The rooms above get bytes and arrays; no function here writes.
+"""Lists and opens store files, and reads small ones whole. No function here writes.
 
 A symbolic link below the root of a store is refused: a store may be hostile, and the link could point
 anywhere.
@@ -10,15 +10,9 @@ import errno
 import os
 import re
 import stat
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
-from mmap import ACCESS_COPY, ACCESS_READ, mmap
-from types import TracebackType
 from typing import Literal
-
-import numpy as np
-from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.status import denied, symbolic_link
@@ -225,155 +219,3 @@ def read_range(path: str, position: int, length: int, size: int) -> bytes:
     finally:
         os.close(descriptor)
     return data if status.st_size == size and len(data) == length else b""
-
-
-class FileView:
-    """A store file open for reading: positional reads, slices, and a memory map for gathers.
-
-    A context manager; a `FileCache` closes its own views. Arrays from `map` stay valid after `close`.
-    """
-
-    def __init__(self, path: str) -> None:
-        self.path = path
-        self._descriptor = open_descriptor(path)
-        status = os.fstat(self._descriptor)
-        if not stat.S_ISREG(status.st_mode):
-            os.close(self._descriptor)
-            self._descriptor = -1
-            raise CorruptStoreError(path, 0, "a regular file", "something else")
-        self.size = status.st_size
-        self.identity = (status.st_dev, status.st_ino)
-        self._mapped: NDArray[np.uint8] | None = None
-
-    def read(self, position: int, length: int) -> bytes:
-        """Returns `length` bytes from `position`; fewer only at the end of the file."""
-        parts = []
-        while length > 0:
-            part = os.pread(self._descriptor, length, position)
-            if not part:
-                break
-            parts.append(part)
-            position += len(part)
-            length -= len(part)
-        return parts[0] if len(parts) == 1 else b"".join(parts)
-
-    def __getitem__(self, part: slice) -> bytes:
-        """Returns the bytes of a slice, which has a start and a stop: checks take a file like a buffer."""
-        return self.read(part.start, part.stop - part.start)
-
-    def read_into(self, position: int, buffer: NDArray[np.uint8]) -> int:
-        """Fills `buffer` from `position`. Returns the bytes read, fewer only at the end of the file."""
-        view, done = memoryview(buffer.data), 0
-        while done < len(view):
-            count = os.preadv(self._descriptor, [view[done:]], position + done)
-            if not count:
-                break
-            done += count
-        return done
-
-    def data_from(self, position: int) -> int:
-        """Returns the first position from `position` on that is in no hole; the file's size without any.
-
-        A hole of a sparse file reads as zeros.
-        """
-        try:
-            return max(os.lseek(self._descriptor, position, os.SEEK_DATA), position)
-        except OSError as error:
-            # every other error: the file system does not report holes
-            return self.size if error.errno == errno.ENXIO else position
-
-    def map(self) -> NDArray[np.uint8]:
-        """Returns the file as a read-only array without reading it: the system loads pages on access.
-
-        An access behind the end of a truncated file kills the process (SIGBUS). Callers therefore access only
-        bytes below the end that planning saw, and use `read` for the growing tail.
-        """
-        if self._mapped is None:
-            if self.size == 0:
-                self._mapped = np.empty(0, np.uint8)
-            else:
-                self._mapped = np.frombuffer(mmap(self._descriptor, self.size, access=ACCESS_READ), np.uint8)
-        return self._mapped
-
-    def copy_on_write(self, length: int) -> NDArray[np.uint8]:
-        """Returns the first `length` bytes, 1 to `size`, as an array to change: the file stays as it is."""
-        return np.frombuffer(mmap(self._descriptor, length, access=ACCESS_COPY), np.uint8)
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def __enter__(self) -> FileView:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def __del__(self) -> None:
-        if getattr(self, "_descriptor", -1) >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-class FileCache:
-    """The open views used last, by path: at most `capacity` views, of at most `bytes_max` bytes together.
-
-    A view is opened again when its path names another file (device, inode) or the size has changed: a store
-    may be cleaned or restored at any time.
-    """
-
-    def __init__(self, capacity: int = 256, bytes_max: int = 1 << 50) -> None:
-        self._capacity = capacity
-        self._bytes_max = bytes_max
-        self._bytes = 0
-        self._views: OrderedDict[str, FileView] = OrderedDict()
-
-    def open(self, path: str) -> FileView:
-        """Returns the open view of a path. Raises StoreNotFoundError when the file was deleted."""
-        view = self._views.get(path)
-        try:
-            if view is not None:
-                status = os.stat(path, follow_symlinks=False)
-                if (status.st_dev, status.st_ino) == view.identity and status.st_size == view.size:
-                    self._views.move_to_end(path)
-                    return view
-                self._forget(path)
-            view = FileView(path)
-        except FileNotFoundError as error:
-            self._forget(path)
-            raise StoreNotFoundError(
-                f"{path}: the file is gone; it was deleted (retention?) after planning"
-            ) from error
-        except PermissionError as error:
-            self._forget(path)
-            raise error if isinstance(error, StoreError) else denied(path) from error
-        self._views[path] = view
-        self._bytes += view.size
-        while len(self._views) > 1 and (len(self._views) > self._capacity or self._bytes > self._bytes_max):
-            self._forget(next(iter(self._views)))
-        return view
-
-    def forget_deleted(self) -> None:
-        """Closes the views of deleted and replaced files, whose space on disk stays in use until then."""
-        for path, view in list(self._views.items()):
-            try:
-                status = os.stat(path, follow_symlinks=False)
-            except OSError:
-                self._forget(path)
-            else:
-                if (status.st_dev, status.st_ino) != view.identity:
-                    self._forget(path)
-
-    def _forget(self, path: str) -> None:
-        view = self._views.pop(path, None)  # its destructor closes the file once no reader uses the view
-        if view is not None:
-            self._bytes -= view.size
-
-    def __len__(self) -> int:
-        return len(self._views)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._views)

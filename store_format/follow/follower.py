@@ -17,7 +17,8 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import FOLDERS
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.files.read import FileCache, entry_names
+from store_format.files.read import entry_names
+from store_format.files.view import FileCache
 from store_format.follow.fingerprint import Signs, read_signs
 from store_format.follow.log_start import WORD_SIZE, find_start
 from store_format.follow.log_tail import Newest, News, follow_queue, is_torn, read_head, read_news

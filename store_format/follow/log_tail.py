@@ -145,9 +145,8 @@ def _add_newest(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable
     newest = np.full(len(found.keys), -1, np.int64)
     np.maximum.at(newest, found.key, np.arange(len(found.key)))
     rows = newest[newest >= 0]
-    places = found.physical[rows] - refs.base
-    mine, index = np.unique(places, return_inverse=True)
-    codes, whole = _codes(refs, np.searchsorted(refs.positions, mine))
+    mine, index = np.unique(found.physical[rows], return_inverse=True)
+    codes, whole = _codes(refs, np.searchsorted(refs.physical_offsets, mine))
     for row, i in zip(rows.tolist(), index.tolist(), strict=True):
         key, count = found.keys[int(found.key[row])], int(found.count[row])
         code = None if count > 1 or is_light_queue(key[0]) else int(codes[i])

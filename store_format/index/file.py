@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime
 import re
-import struct
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from types import TracebackType
@@ -19,15 +18,17 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.errors import OptionError
-from store_format.files.read import FileView, StoreFile, list_store_files
+from store_format.files.read import StoreFile, list_store_files
+from store_format.files.view import FileView
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms, infer_geometry
 from store_format.index.slots import IndexSlots
 from store_format.java.hashes import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
-_HEADER, _UNIT = as_struct(INDEX_HEADER), as_struct(INDEX_UNIT)
-_SLOT = struct.Struct(">i")
+_HEADER = as_struct(INDEX_HEADER)
+_CHUNK_UNITS = 1 << 16
+_UNITS_PER_LOOK = 204  # about 4 KiB
 
 
 def index_key(topic: str, key: str, index_type: str | None = None) -> str:
@@ -125,25 +126,56 @@ class IndexFile:
         return header if header.index_count > 0 else replace(header, index_count=1)
 
     def units(self, start: int = 1, stop: int | None = None) -> NDArray[np.void]:
-        """Units number `start` to `stop` (default: all in use) as INDEX_UNIT: a view of the mapped file."""
-        header = self.header()
-        stop = header.index_count if stop is None else min(stop, header.index_count)
-        start = max(start, 1)
-        if stop <= start:
-            return np.empty(0, INDEX_UNIT)
-        origin = self._geometry().units_start
-        stop = min(stop, (self.size - origin) // INDEX_UNIT.itemsize)
-        if stop <= start:
-            return np.empty(0, INDEX_UNIT)
-        return unpack(
-            self._view.map()[origin + start * INDEX_UNIT.itemsize : origin + stop * INDEX_UNIT.itemsize],
-            INDEX_UNIT,
-        )
+        """Reads units number `start` to `stop` (default: all in use) that the file has, as INDEX_UNIT.
 
-    def slots(self) -> NDArray[np.int32]:
-        """The slots as INDEX_SLOT: a view of the mapped file. A file that ends before its units has fewer."""
-        raw = self._view.map()[INDEX_HEADER.itemsize : self._geometry().units_start]
-        return np.frombuffer(raw[: len(raw) // INDEX_SLOT.itemsize * INDEX_SLOT.itemsize], INDEX_SLOT)
+        All units of a broker's full file are 400 MB: `chunks` yields them in parts.
+        """
+        start, stop = max(start, 1), self.stop if stop is None else min(stop, self._room())
+        if stop <= start:
+            return np.empty(0, INDEX_UNIT)
+        origin, size = self._geometry().units_start, INDEX_UNIT.itemsize
+        return unpack(self._view.window(origin + start * size, origin + stop * size), INDEX_UNIT)
+
+    @property
+    def stop(self) -> int:
+        """The number behind the last unit in use that the file has; at least 1."""
+        count = self.header().index_count
+        return 1 if count <= 1 else max(min(count, self._room()), 1)
+
+    def _room(self) -> int:
+        """How many units the file has space for, unit 0 included."""
+        return (self.size - self._geometry().units_start) // INDEX_UNIT.itemsize
+
+    def chunks(self) -> Iterator[tuple[int, NDArray[np.void]]]:
+        """Yields (number of the first unit, units), 65,536 at a time."""
+        for start in range(1, stop := self.stop, _CHUNK_UNITS):
+            yield start, self.units(start, min(start + _CHUNK_UNITS, stop))
+
+    def find(self, physical_offset: int) -> int:
+        """The number of the first unit at or behind a physical offset, `stop` without one.
+
+        By a few reads: the units of a sound file are in the order of the commitlog.
+        """
+        low, high = 1, self.stop
+        while high - low > _UNITS_PER_LOOK:
+            middle = (low + high) // 2
+            if int(self.units(middle, middle + 1)["physical_offset"][0]) < physical_offset:
+                low = middle + 1
+            else:
+                high = middle
+        return low + int(np.searchsorted(self.units(low, high)["physical_offset"], physical_offset))
+
+    def slots(self, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
+        """Reads slots `start` to `stop` (default: all) as INDEX_SLOT.
+
+        A file that ends before its units has fewer.
+        """
+        geometry, size = self._geometry(), INDEX_SLOT.itemsize
+        count = (min(geometry.units_start, self.size) - INDEX_HEADER.itemsize) // size
+        stop = count if stop is None else min(stop, count)
+        return self._view.window(
+            INDEX_HEADER.itemsize + start * size, INDEX_HEADER.itemsize + max(start, stop) * size
+        ).view(INDEX_SLOT)
 
     def slots_to_change(self) -> IndexSlots:
         """The slots as a copy in memory."""
@@ -159,16 +191,14 @@ class IndexFile:
         if header.index_count <= 1:
             return
         geometry = self._geometry()
-        buffer = self._view.map().data
-        slot_start = INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * (hash_value % geometry.hash_slot_num)
-        if slot_start + _SLOT.size > len(buffer):
-            return
-        (number,) = _SLOT.unpack_from(buffer, slot_start)
-        limit = min(header.index_count, (len(buffer) - geometry.units_start) // _UNIT.size - 1)
+        slot = self.slots(hash_value % geometry.hash_slot_num, hash_value % geometry.hash_slot_num + 1)
+        number, limit = int(slot[0]) if len(slot) else 0, min(header.index_count, self._room() - 1)
+        first, units = 0, np.empty(0, INDEX_UNIT)
         while 0 < number <= limit:
-            unit_hash, physical_offset, time_diff, prev = _UNIT.unpack_from(
-                buffer, geometry.units_start + number * _UNIT.size
-            )
+            if not first <= number < first + len(units):  # links lead to earlier units, often to near ones
+                first = max(number - _UNITS_PER_LOOK + 1, 1)
+                units = self.units(first, number + 1)
+            unit_hash, physical_offset, time_diff, prev = units[number - first].item()
             yield number, unit_hash, physical_offset, time_diff
             if prev >= number:
                 return
@@ -221,12 +251,12 @@ def _find_geometry(
 ) -> IndexGeometry | None:
     """The geometry by the given numbers, or the one that the units prove; None if they prove none."""
     if hash_slot_num is None and index_num is None:
-        return infer_geometry(view.map(), likely)
+        return infer_geometry(view, likely)
     given = _complete(view, hash_slot_num, index_num)
     # Wrong numbers would hide entries silently. A damaged file proves nothing, and the given numbers are
     # used.
-    if view.size >= INDEX_HEADER.itemsize and not confirms(view.map(), given):
-        proved = infer_geometry(view.map())
+    if view.size >= INDEX_HEADER.itemsize and not confirms(view, given):
+        proved = infer_geometry(view)
         if proved is not None and proved != given:
             raise OptionError(
                 f"{view.path}: this file does not have maxHashSlotNum={given.hash_slot_num}, "

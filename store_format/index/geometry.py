@@ -15,6 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import gather_units
+from store_format.files.view import FileView
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, unpack
 
 _HEADER_WORDS = INDEX_HEADER.itemsize // 4
@@ -44,92 +46,100 @@ class IndexGeometry:
 DEFAULT_GEOMETRY = IndexGeometry(5_000_000, 20_000_000)
 
 
-def infer_geometry(
-    buffer: NDArray[np.uint8], likely: IndexGeometry = DEFAULT_GEOMETRY
-) -> IndexGeometry | None:
+def infer_geometry(view: FileView, likely: IndexGeometry = DEFAULT_GEOMETRY) -> IndexGeometry | None:
     """The only geometry that the file's units prove; None if they prove none, or more than one.
 
     `likely` is tried first and may save the search. A file without units proves nothing, whatever its size.
     """
-    if len(buffer) < INDEX_HEADER.itemsize or len(buffer) % 4:
+    if view.size < INDEX_HEADER.itemsize or view.size % 4:
         return None
-    if len(buffer) == likely.file_size and confirms(buffer, likely):
+    if view.size == likely.file_size and confirms(view, likely):
         return likely
     proved: list[IndexGeometry] = []
     survivors = 0
-    for candidates in _screen(buffer):
+    for candidates in _screen(view):
         survivors += len(candidates)
         if survivors > _SURVIVORS_MAX:
             return None
         for hash_slot_num in candidates.tolist():
             geometry = IndexGeometry(
-                hash_slot_num, (len(buffer) - 40 - 4 * hash_slot_num) // INDEX_UNIT.itemsize
+                hash_slot_num, (view.size - 40 - 4 * hash_slot_num) // INDEX_UNIT.itemsize
             )
-            if confirms(buffer, geometry):
+            if confirms(view, geometry):
                 proved.append(geometry)
     return proved[0] if len(proved) == 1 else None
 
 
-def _screen(buffer: NDArray[np.uint8]) -> Iterator[NDArray[np.int64]]:
+def _screen(view: FileView) -> Iterator[NDArray[np.int64]]:
     """Numbers of slots that agree with the header's offsets and the first unit's slot, a step at a time."""
-    header = unpack(buffer[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
+    header = _header(view)
     count = int(header["index_count"])
-    words = buffer.view(">i4")
     # the header's units must fit behind the slots
-    slots_max = len(words) - _HEADER_WORDS - _UNIT_WORDS * count
+    slots_max = view.size // 4 - _HEADER_WORDS - _UNIT_WORDS * count
     if count <= 1 or slots_max < 1:
         return
-    begin, end = _two_words(header["begin_physical_offset"]), _two_words(header["end_physical_offset"])
-    first = (len(words) - _HEADER_WORDS) % _UNIT_WORDS or _UNIT_WORDS
+    begin, end = int(header["begin_physical_offset"]), int(header["end_physical_offset"])
+    first = (view.size // 4 - _HEADER_WORDS) % _UNIT_WORDS or _UNIT_WORDS
     for start in range(first, slots_max + 1, _UNIT_WORDS * _CANDIDATES_PER_STEP):
         stop = min(start + _UNIT_WORDS * _CANDIDATES_PER_STEP, slots_max + 1)
         slot_nums = np.arange(start, stop, _UNIT_WORDS, dtype=np.int64)
-        unit_1 = slot_nums + (_HEADER_WORDS + _UNIT_WORDS)
-        last = unit_1 + _UNIT_WORDS * (count - 2)
+        # The first units of successive candidates lie in a row, and so do their last ones.
+        unit_1 = 4 * (start + _HEADER_WORDS + _UNIT_WORDS)
+        firsts = _units_at(view, unit_1, len(slot_nums))
+        # The unit before the last one of each candidate; the last one of a candidate is the next in the row.
+        lasts = _units_at(view, unit_1 + INDEX_UNIT.itemsize * (count - 3), len(slot_nums) + 1)
         good = (
-            (words[unit_1] >= 0)
-            & (words[unit_1 + 3] >= 0)
-            & (words[unit_1 + 4] == 0)
-            & _offset_is(words, unit_1, begin)
+            (firsts["key_hash"] >= 0)
+            & (firsts["time_diff"] >= 0)
+            & (firsts["prev_index"] == 0)
+            & (firsts["physical_offset"] == begin)
         )
         # A broker counts a unit before it stores its offset: during a write the end offset may still be that
         # of the unit before.
-        good &= _offset_is(words, last, end) | (_offset_is(words, last - _UNIT_WORDS, end) & (count > 2))
-        slot_nums, hashes = slot_nums[good], words[unit_1[good]].astype(np.int64)
-        heads = words[_HEADER_WORDS + hashes % slot_nums]
+        is_end = lasts["physical_offset"] == end
+        good &= is_end[1:] | (is_end[:-1] & (count > 2))
+        slot_nums, hashes = slot_nums[good], firsts["key_hash"][good].astype(np.int64)
+        heads = _slots_at(view, hashes % slot_nums)
         yield slot_nums[(heads >= 1) & (heads <= count)]
 
 
-def _two_words(value: np.int64) -> tuple[int, int]:
-    high, low = np.array([value], ">i8").view(">i4")
-    return int(high), int(low)
+def _header(view: FileView) -> np.void:
+    header: np.void = unpack(view.read(0, INDEX_HEADER.itemsize), INDEX_HEADER)[0]
+    return header
 
 
-def _offset_is(
-    words: NDArray[np.int32], unit: NDArray[np.int64], offset: tuple[int, int]
-) -> NDArray[np.bool_]:
-    equal: NDArray[np.bool_] = (words[unit + 1] == offset[0]) & (words[unit + 2] == offset[1])
-    return equal
+def _units_at(view: FileView, position: int, count: int) -> NDArray[np.void]:
+    return unpack(view.window(position, position + INDEX_UNIT.itemsize * count), INDEX_UNIT)
 
 
-def confirms(buffer: NDArray[np.uint8], geometry: IndexGeometry) -> bool:
+def _slots_at(view: FileView, slots: NDArray[np.int64]) -> NDArray[np.int32]:
+    """The heads of these slots."""
+    found = np.empty(len(slots), INDEX_SLOT)
+    starts = INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * slots
+    places = [slice(at, at + _PROOF_UNITS) for at in range(0, len(slots), _PROOF_UNITS)]
+    windows = view.windows((starts[place], starts[place] + INDEX_SLOT.itemsize) for place in places)
+    for place, window in zip(places, windows, strict=True):
+        found[place] = gather_units(window.data, window.positions, INDEX_SLOT)
+    return found
+
+
+def confirms(view: FileView, geometry: IndexGeometry) -> bool:
     """Whether the first units are what a broker writes with this geometry (IndexFile.putKey).
 
     Each unit's prev_index must be the earlier unit of the same slot, each slot must point to the newest of
     these units or to a later one, and the first and the last unit must have the header's offsets.
     """
-    header = unpack(buffer[: INDEX_HEADER.itemsize], INDEX_HEADER)[0]
+    header = _header(view)
     count = int(header["index_count"])
-    if not 1 < count <= geometry.index_num or geometry.hash_slot_num < 1 or geometry.file_size > len(buffer):
+    if not 1 < count <= geometry.index_num or geometry.hash_slot_num < 1 or geometry.file_size > view.size:
         return False
-    units = unpack(
-        buffer[geometry.units_start : geometry.units_start + INDEX_UNIT.itemsize * count], INDEX_UNIT
-    )
-    if units["physical_offset"][1] != header["begin_physical_offset"]:
+    proof = _units_at(view, geometry.units_start + INDEX_UNIT.itemsize, min(count - 1, _PROOF_UNITS))
+    if proof["physical_offset"][0] != header["begin_physical_offset"]:
         return False
-    if header["end_physical_offset"] not in units["physical_offset"][max(1, count - 2) :]:
+    newest = max(1, count - 2)
+    last = _units_at(view, geometry.units_start + INDEX_UNIT.itemsize * newest, count - newest)
+    if header["end_physical_offset"] not in last["physical_offset"]:
         return False
-    proof = units[1 : 1 + _PROOF_UNITS]
     if bool((proof["key_hash"] < 0).any()) or bool((proof["time_diff"] < 0).any()):
         return False
     slots = proof["key_hash"].astype(np.int64) % geometry.hash_slot_num
@@ -139,6 +149,6 @@ def confirms(buffer: NDArray[np.uint8], geometry: IndexGeometry) -> bool:
     expected_prev[order[1:][same_slot]] = order[:-1][same_slot] + 1  # units count from 1
     if not np.array_equal(proof["prev_index"], expected_prev):
         return False
-    heads = buffer[INDEX_HEADER.itemsize : geometry.units_start].view(INDEX_SLOT)[slots]
+    heads = _slots_at(view, slots)
     numbers = np.arange(1, len(proof) + 1)
     return bool(((heads >= numbers) & (heads <= count)).all())

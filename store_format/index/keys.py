@@ -138,7 +138,15 @@ def index_batch(refs: UnitRefs, *, tag_keys: bool = True) -> IndexBatch:
     room = int(refs.sizes.sum()) // 2
     hashes, messages = np.empty(room, np.int32), np.empty(room, np.int64)
     count = kernels.dispatch.index_keys(
-        refs.buffer, refs.positions, refs.sizes, refs.base, tag_keys, kinds, times, hashes, messages
+        refs.buffer,
+        refs.positions,
+        refs.physical_offsets,
+        refs.sizes,
+        tag_keys,
+        kinds,
+        times,
+        hashes,
+        messages,
     )
     hashes, messages = hashes[:count].copy(), messages[:count].copy()
     odd = np.flatnonzero(kinds == kernels.dispatch.ODD)
@@ -148,7 +156,7 @@ def index_batch(refs: UnitRefs, *, tag_keys: bool = True) -> IndexBatch:
         messages = np.concatenate([messages, odd[of]])
         order = np.argsort(messages, kind="stable")
         hashes, messages = np.concatenate([hashes, more])[order], messages[order]
-    physical = refs.positions + refs.base
+    physical = refs.physical_offsets
     indexed = kinds != kernels.dispatch.NOT_INDEXED
     if not indexed.all():
         physical, times = physical[indexed], times[indexed]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.files.write import WritableFile
 from store_format.index.geometry import IndexGeometry
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT

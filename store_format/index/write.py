@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites, WritableFile
 from store_format.index.file import IndexFile, list_index_files
 from store_format.index.geometry import IndexGeometry
@@ -157,7 +157,7 @@ def rewind_index(
         if writable.size != geometry.file_size:
             return  # another file now; its units stay
         slots = IndexSlots.read(view, geometry)
-        previous = view.map()[geometry.units_start :].view(INDEX_UNIT)["prev_index"]
+        previous = view.copy_on_write(view.size)[geometry.units_start :].view(INDEX_UNIT)["prev_index"]
         later = np.flatnonzero(slots.values >= count)
         values = slots.values[later].astype(np.int64)
         while (values >= count).any():
@@ -187,23 +187,28 @@ def cut_index(
         if not listed.size:
             continue
         file = IndexFile.open(listed.path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
-        header, units = file.header(), file.units()
+        header = file.header()
         if header.index_count > 1 and header.end_physical_offset < stop:
             return
-        kept = np.flatnonzero(units["physical_offset"] < stop)
-        if not len(kept):
+        last, slot_count, firsts = 0, 0, 0  # of the units that stay; `firsts` counts those that begin a chain
+        end = -1
+        for number, units in file.chunks():
+            kept = np.flatnonzero(units["physical_offset"] < stop)
+            if len(kept):
+                last, end = number + int(kept[-1]), int(units["physical_offset"][kept[-1]])
+                slot_count = firsts + int(np.count_nonzero(units["prev_index"][: int(kept[-1]) + 1] == 0))
+            firsts += int(np.count_nonzero(units["prev_index"] == 0))
+        if not last:
             files.remove(listed.path)
             files.sync_directory(directory)
             continue
-        last = int(kept[-1])
-        end = int(units["physical_offset"][last])
         changed = {
             "begin_timestamp": header.begin_timestamp,
             "end_timestamp": store_timestamp_at(end),
             "begin_physical_offset": header.begin_physical_offset,
             "end_physical_offset": end,
-            "hash_slot_count": int(np.count_nonzero(units["prev_index"][: last + 1] == 0)),
-            "index_count": last + 2,  # units begin at number 1
+            "hash_slot_count": slot_count,
+            "index_count": last + 1,
         }
         name = listed.path.rpartition("/")[2]
         rewind_index(directory, (name, pack(INDEX_HEADER, changed).tobytes().hex()), geometry, files)

@@ -14,7 +14,7 @@ from store_format.kernels.jit import BOOL, BYTES, INT, INTS, OUT_BYTES, OUT_INTS
 from store_format.kernels.strings import BLOCK, block_masks, equals, text_word
 from store_format.kernels.units import find_parts
 from store_format.kernels.words import U64, copy, load32, load64, trailing_zeros, word
-from store_format.layouts import INDEX_UNIT, MESSAGE_SIZE_MIN
+from store_format.layouts import INDEX_UNIT
 
 _QUEUE_ID, _QUEUE_OFFSET, _SYS_FLAG, _BORN_HOST = 12, 20, 36, 48
 _TRANSACTION, _PREPARED, _ROLLBACK = 0xC, 0x4, 0xC
@@ -170,23 +170,23 @@ def fill_slots(slots, queues, names, count):
 
 
 @kernel(
-    types.UniTuple(INT, 4), BYTES, INTS, INTS, INT, INT,
+    types.UniTuple(INT, 4), BYTES, INTS, INTS, INTS, INT,
     OUT_INTS, OUT_INTS, OUT_BYTES, INT, INT, OUT_INTS, INT, OUT_INTS, INT,
 )  # fmt: skip
 def dispatch(
-    buffer, starts, sizes, base, first,
+    buffer, starts, physical_offsets, sizes, first,
     slots, queues, names, queue_count, names_size, entries, count, odd, odd_count,
 ):  # fmt: skip
     """Appends the missing entries of units to the first `count` of `entries`; odd units to `odd`.
 
-    Unit i lies at starts[i] of `buffer`, whose first byte has the physical offset `base`. Units that do not
+    Unit i lies at starts[i] of `buffer` and has the physical offset physical_offsets[i]. Units that do not
     fit have no entry. Returns (why it ended, the unit to go on with, `count`, `odd_count`). At NEW_QUEUE the
     first three numbers of the queue's row are set, and the caller sets the others. At FULL the caller makes
     the tables larger.
     """
     for i in range(first, len(starts)):
-        at, size = starts[i], sizes[i]
-        parts = find_parts(buffer, at, size, base + at)
+        at, physical, size = starts[i], physical_offsets[i], sizes[i]
+        parts = find_parts(buffer, at, size, physical)
         flag = load32(buffer, at + _SYS_FLAG) if parts[0] else _PREPARED
         if flag & _TRANSACTION in (_PREPARED, _ROLLBACK):
             continue
@@ -208,18 +208,18 @@ def dispatch(
             odd_count += 1
             continue
         offset = load64(buffer, at + _QUEUE_OFFSET)
-        if not max(queues[row + 4], 0) <= offset <= _QUEUE_OFFSET_MAX or base + at <= queues[row + 5]:
+        if not max(queues[row + 4], 0) <= offset <= _QUEUE_OFFSET_MAX or physical <= queues[row + 5]:
             continue
         entry = count * ENTRY_WIDTH
-        entries[entry], entries[entry + 1], entries[entry + 2] = queues[row + 3], offset, base + at
+        entries[entry], entries[entry + 1], entries[entry + 2] = queues[row + 3], offset, physical
         entries[entry + 3], entries[entry + 4], entries[entry + 6] = size, _signed(tags_code), 1
         entries[entry + 5] = load64(buffer, at + _BORN_HOST + (20 if flag & 0x10 else 8))
         count += 1
     return DONE, len(starts), count, odd_count
 
 
-@kernel(INT, BYTES, INTS, INTS, INT, BOOL, OUT_BYTES, OUT_INTS, OUT_INTS32, OUT_INTS)
-def index_keys(buffer, starts, sizes, base, tag_keys, kinds, timestamps, hashes, messages):
+@kernel(INT, BYTES, INTS, INTS, INTS, BOOL, OUT_BYTES, OUT_INTS, OUT_INTS32, OUT_INTS)
+def index_keys(buffer, starts, physical_offsets, sizes, tag_keys, kinds, timestamps, hashes, messages):
     """Writes the key hashes of units, and the number of the unit of each; returns how many there are.
 
     `kinds` says of each unit whether it is PLAIN, ODD (its keys are missing), or NOT_INDEXED (rolled back, or
@@ -228,7 +228,7 @@ def index_keys(buffer, starts, sizes, base, tag_keys, kinds, timestamps, hashes,
     count = 0
     for i in range(len(starts)):
         at = starts[i]
-        parts = find_parts(buffer, at, sizes[i], base + at)
+        parts = find_parts(buffer, at, sizes[i], physical_offsets[i])
         flag = load32(buffer, at + _SYS_FLAG) if parts[0] else _ROLLBACK
         kinds[i] = NOT_INDEXED
         if flag & _TRANSACTION == _ROLLBACK:
@@ -243,26 +243,26 @@ def index_keys(buffer, starts, sizes, base, tag_keys, kinds, timestamps, hashes,
     return count
 
 
-@kernel(INT, BYTES, INTS, BYTES, INT, OUT_INTS32, OUT_INTS)
-def doubtful_keys(index, rows, buffer, base, hashes, doubtful):
+@kernel(INT, BYTES, INTS, INTS, BYTES, INTS, INTS, OUT_INTS32, OUT_INTS)
+def doubtful_keys(index, rows, messages, buffer, starts, sizes, hashes, doubtful):
     """Writes the numbers of the index units that are not certainly right; returns how many there are.
 
-    An index unit is right if a message begins at its physical offset and has a key of its hash. `buffer` has
-    the messages; its first byte has the physical offset `base`. `hashes` has room for the keys of a message.
+    An index unit is right if a message begins at its physical offset and has a key of its hash. The message
+    of the unit rows[i] has the number m = messages[i]: it lies at starts[m] of `buffer` with sizes[m] bytes.
+    `hashes` has room for the keys of a message.
     """
     count, last, keys = 0, -1, 0
     for i in range(len(rows)):
         at = rows[i] * _INDEX_SIZE
         if at < 0 or at > len(index) - _INDEX_SIZE:
             continue
-        physical = load64(index, at + 4)
-        if physical != last:
-            last, keys, position = physical, 0, physical - base
-            if 0 <= position <= len(buffer) - MESSAGE_SIZE_MIN:
-                parts = find_parts(buffer, position, load32(buffer, position), physical)
-                if parts[0]:
-                    named = find_named(buffer, parts[4], parts[4] + parts[5])
-                    keys = hash_keys(buffer, parts, named, True, hashes, 0)
+        message = messages[i]
+        if message != last:
+            last, keys = message, 0
+            parts = find_parts(buffer, starts[message], sizes[message], load64(index, at + 4))
+            if parts[0]:
+                named = find_named(buffer, parts[4], parts[4] + parts[5])
+                keys = hash_keys(buffer, parts, named, True, hashes, 0)
         key = 0
         while key < keys and hashes[key] != load32(index, at):
             key += 1

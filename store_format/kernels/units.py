@@ -122,20 +122,20 @@ def _is_equal(buffer, at, padded, start, size):
 
 
 @kernel(
-    INT, BYTES, INT, INTS, INTS, BOOL,
+    INT, BYTES, INTS, INTS, INTS, BOOL,
     INTS32, INTS, BYTES, INTS, INTS32, BOOLS,
     OUT_BOOLS, OUT_INTS32, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS, OUT_INTS,
 )  # fmt: skip
 def locate(
-    buffer, base, positions, sizes, verify_crc,
+    buffer, positions, physical_offsets, sizes, verify_crc,
     queue_ids, queue_offsets, topics, topic_edges, topic_index, light,
     fits, sys_flags, body_start, body_length, topic_start, topic_length, properties_start, properties_length,
 ):  # fmt: skip
     """Fills `fits`, and for the units that fit the other outputs, which are 0 before. Returns their number.
 
-    Unit i should lie at positions[i] of `buffer`, whose first byte has the physical offset `base`, with
-    sizes[i] bytes. Unless `topic_edges` is empty, its queue id and queue offset should be queue_ids[i] and
-    queue_offsets[i], and its topic number topic_index[i] (0 where that is empty) of `topics`: topic k is
+    Unit i should lie at positions[i] of `buffer` with sizes[i] bytes, and have the physical offset
+    physical_offsets[i]. Unless `topic_edges` is empty, its queue id and queue offset should be queue_ids[i]
+    and queue_offsets[i], and its topic number topic_index[i] (0 where that is empty) of `topics`: topic k is
     topics[topic_edges[k]:topic_edges[k + 1]], and eight bytes of padding follow the last. light[k] says that
     a unit has another topic, queue id and queue offset than its queue (%LMQ%).
     """
@@ -144,7 +144,7 @@ def locate(
         if i + _AHEAD < len(positions):
             prefetch_unit(buffer, positions[i + _AHEAD], sizes[i + _AHEAD], verify_crc)
         position = positions[i]
-        parts = find_parts(buffer, position, sizes[i], base + position)
+        parts = find_parts(buffer, position, sizes[i], physical_offsets[i])
         if parts[0] == 0:
             continue
         if len(topic_edges):

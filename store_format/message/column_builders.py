@@ -144,7 +144,7 @@ def _timestamp(field: str) -> Callable[[MessageRows], pa.Array]:
 
 
 def offset_msg_id(rows: MessageRows) -> pa.StringArray:
-    physical = rows.units.refs.positions + rows.units.refs.base
+    physical = rows.units.physical_offsets
     return rows.take(
         _by_variant(rows.units, "store", lambda ip, port, index: offset_msg_ids(ip, port, physical[index]))
     )
@@ -209,7 +209,7 @@ _BUILDERS: dict[str, Callable[[MessageRows], pa.Array]] = {
     "bodyCRC": lambda rows: rows.header("body_crc"),
     "reconsumeTimes": lambda rows: rows.header("reconsume_times"),
     "preparedTransactionOffset": lambda rows: rows.header("prepared_transaction_offset"),
-    "physicalOffset": lambda rows: pa.array(rows.of_units(rows.units.refs.positions + rows.units.refs.base)),
+    "physicalOffset": lambda rows: pa.array(rows.of_units(rows.units.physical_offsets)),
     "storeSize": lambda rows: pa.array(rows.of_units(rows.units.refs.sizes).astype(np.int32)),
     "tagsCode": _tags_code,
     "storedTopic": lambda rows: rows.take(_java_text(rows.units.stored_topics())),

@@ -53,7 +53,7 @@ class Units:
 
     @property
     def physical_offsets(self) -> _Ints:
-        return self.refs.positions + self.refs.base
+        return self.refs.physical_offsets
 
     def integers(self, name: str) -> NDArray[np.generic]:
         """Returns a head field of every unit as a native array."""
@@ -135,8 +135,8 @@ def _find_parts(refs: UnitRefs, verify_crc: bool) -> PartArrays:
     if kernels.worth(len(refs), only_checked=not verify_crc):
         kernels.units.locate(
             refs.buffer,
-            refs.base,
             refs.positions,
+            refs.physical_offsets,
             refs.sizes,
             verify_crc,
             *_expected(refs.identity),
@@ -162,9 +162,14 @@ def _locate_one(refs: UnitRefs, i: int, verify_crc: bool) -> Located | Wrong:
     identity, place = refs.identity, None
     if identity is not None and not identity.is_light(i):
         place = QueuePlace(identity.topic_of(i), int(identity.queue_ids[i]), int(identity.queue_offsets[i]))
-    position = int(refs.positions[i])
     return locate_one(
-        refs.buffer, position, int(refs.sizes[i]), refs.base + position, place, verify_crc=verify_crc
+        refs.buffer,
+        int(refs.positions[i]),
+        int(refs.sizes[i]),
+        int(refs.physical_offsets[i]),
+        place,
+        room=refs.file.size - refs.place(i),
+        verify_crc=verify_crc,
     )
 
 
@@ -173,7 +178,7 @@ def explain(refs: UnitRefs, index: int, *, verify_crc: bool = True) -> CorruptSt
     wrong = _locate_one(refs, index, verify_crc)
     if not isinstance(wrong, Wrong):  # a broker has completed the unit meanwhile
         wrong = Wrong(0, "a valid message", "a message that fails a check")
-    return wrong.error(refs.path, int(refs.positions[index]))
+    return wrong.error(refs.path, refs.place(index))
 
 
 def _expected(identity: Identity | None) -> tuple[NDArray[Any], ...]:

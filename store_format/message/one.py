@@ -195,18 +195,21 @@ def locate_one(
     physical_offset: int,
     place: QueuePlace | UnitPlace | None = None,
     *,
+    room: int | None = None,
     verify_crc: bool = True,
 ) -> Located | Wrong:
     """Returns head and parts of the unit at `position` of `buffer`, or the first check that it fails.
 
-    Checked, in this order: the unit lies in the buffer; magic, total size and physicalOffset; with `place`
+    `room` is the number of bytes from the unit to the end of its file (default: to the end of the buffer).
+    Checked, in this order: the unit lies in the file; magic, total size and physicalOffset; with `place`
     its queue id and queue offset; the lengths of body, topic and properties add up; with `place` its topic;
     with `verify_crc` the CRC of the stored body. An empty body has no CRC, as in recovery by a broker.
     """
     if size < MESSAGE_SIZE_MIN:
         return Wrong(0, f"a message of at least {MESSAGE_SIZE_MIN} bytes", f"an entry of size {size}")
-    if position < 0 or position + size > len(buffer):
-        found = f"a file of {len(buffer)} bytes"
+    room = len(buffer) - position if room is None else room
+    if position < 0 or size > room:
+        found = f"{max(room, 0)} bytes up to the file's end"
         return Wrong(0, f"a message of {size} bytes", found, TruncatedRecordError)
     data = bytes(buffer[position : position + (size if size < HEAD_SIZE_MAX else HEAD_SIZE_MAX)])
     # The fields that are checked first lie at the same place in every head.

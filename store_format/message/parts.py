@@ -71,7 +71,17 @@ class PartArrays:
 
 def stored_sizes(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
     """Returns the total size stored at each position; 0, which `locate` refuses, outside the buffer."""
-    sizes = np.zeros(len(positions), np.int64)
-    inside = (positions >= 0) & (positions <= len(buffer) - 4)
-    sizes[inside] = gather_units(buffer, positions[inside], np.dtype(">i4"))
-    return sizes
+    return _stored(buffer, positions, "total_size")
+
+
+def stored_offsets(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
+    """Returns the physical offset stored in the unit at each position; 0 outside the buffer."""
+    return _stored(buffer, positions, "physical_offset")
+
+
+def _stored(buffer: NDArray[np.uint8], positions: _Ints, field: str) -> _Ints:
+    found, kind = np.zeros(len(positions), np.int64), MESSAGE_HEADS[0][field]
+    at = positions + head_offset(field)
+    inside = (positions >= 0) & (at <= len(buffer) - kind.itemsize)
+    found[inside] = gather_units(buffer, at[inside], kind)
+    return found

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError
+from store_format.files.read import StoreFile
 
 _Ints = NDArray[np.int64]
 
@@ -47,7 +48,7 @@ class Identity:
     def _topic(self, i: int) -> int:
         return 0 if self.topic_index is None else int(self.topic_index[i])
 
-    def select(self, index: NDArray[np.generic]) -> Identity:
+    def select(self, index: NDArray[np.generic] | slice) -> Identity:
         topic_index = None if self.topic_index is None else self.topic_index[index]
         wanted = None if self.wanted is None else (self.wanted[0][index], self.wanted[1][index])
         counts = None if self.counts is None else self.counts[index]
@@ -64,15 +65,17 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class UnitRefs:
-    """Where units should be: the bytes of one file, and the position and size in bytes of each unit.
+    """Where units of one commitlog file should be, and bytes of the file that have them.
 
-    `base` is the physical offset of buffer[0]. `identity` is None for a scan of the commitlog.
+    Unit i should have the physical offset `physical_offsets[i]`, and begins at `positions[i]` of `buffer`.
+    A unit whose bytes the file does not have ends behind `buffer`. `identity` is None for a scan of the
+    commitlog.
     """
 
-    path: str
+    file: StoreFile
     buffer: NDArray[np.uint8]
-    base: int
     positions: _Ints
+    physical_offsets: _Ints
     sizes: _Ints
     tags_codes: _Ints | None  # of the queue entries; None for a scan of the commitlog
     identity: Identity | None = None
@@ -80,11 +83,25 @@ class UnitRefs:
     def __len__(self) -> int:
         return len(self.positions)
 
-    def select(self, index: NDArray[np.generic]) -> UnitRefs:
+    @property
+    def path(self) -> str:
+        return self.file.path
+
+    def place(self, i: int) -> int:
+        """Returns the byte of the file at which unit i should begin."""
+        return int(self.physical_offsets[i]) - self.file.start
+
+    def select(self, index: NDArray[np.generic] | slice) -> UnitRefs:
         identity = None if self.identity is None else self.identity.select(index)
         tags_codes = None if self.tags_codes is None else self.tags_codes[index]
         return UnitRefs(
-            self.path, self.buffer, self.base, self.positions[index], self.sizes[index], tags_codes, identity
+            self.file,
+            self.buffer,
+            self.positions[index],
+            self.physical_offsets[index],
+            self.sizes[index],
+            tags_codes,
+            identity,
         )
 
 

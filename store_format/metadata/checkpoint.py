@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields
 
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.layouts import CHECKPOINT, unpack
 
 # The first release that writes each long. Older releases leave the long at 0 and ignore it.

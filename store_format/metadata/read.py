@@ -7,7 +7,6 @@ not empty.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -61,7 +60,7 @@ class Groups(Mapping[str, SubscriptionGroup]):
 
 def config_path(root: str, name: str) -> str:
     """The path of the file `name` in the store's `config/` (BrokerPathConfigHelper)."""
-    return os.path.join(root, "config", name)
+    return f"{root}/config/{name}"
 
 
 def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed: bool = False) -> _T | None:

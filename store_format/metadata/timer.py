@@ -7,7 +7,6 @@ unit before it (TimerLog, TimerWheel, Slot, TimerCheckpoint).
 from __future__ import annotations
 
 import bisect
-import os
 import re
 from collections.abc import Generator, Iterator
 from dataclasses import dataclass
@@ -16,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreNotFoundError, TruncatedRecordError
-from store_format.files.read import FileView, StoreFile, list_store_files
+from store_format.files.read import StoreFile, list_store_files
+from store_format.files.view import FileView
 from store_format.layouts import (
     MAGIC_BLANK,
     TIMER_CHECK,
@@ -191,42 +191,46 @@ def snapshot_of_wheel(root: str) -> StoreFile | None:
 def wheel_path(root: str) -> str:
     """The wheel's file: the newest snapshot (timerWheelSnapshotFlush), or `timerwheel`."""
     snapshot = snapshot_of_wheel(root)
-    return os.path.join(root, "timerwheel") if snapshot is None else snapshot.path
+    return f"{root}/timerwheel" if snapshot is None else snapshot.path
 
 
 class TimerWheel:
     """The slots of the wheel. The file lags behind the timerlog; slots in the past keep their content."""
 
-    def __init__(self, path: str, slots: NDArray[np.void], precision_ms: int = 1000) -> None:
-        self.path = path
+    def __init__(self, view: FileView, precision_ms: int = 1000) -> None:
+        self.path = view.path
         self.precision_ms = precision_ms
-        self._slots = slots
+        self._view = view  # its destructor closes the file
 
     @classmethod
     def open(cls, path: str, precision_ms: int = 1000) -> TimerWheel | None:
-        """Maps the wheel; None for a missing or empty file.
+        """Opens the wheel; None for a missing or empty file.
 
         `precision_ms` is the broker's timerPrecisionMs, which no file has. Raises CorruptStoreError for
         another size, as the broker does.
         """
         try:
-            with FileView(path) as view:
-                if view.size == 0:
-                    return None
-                if view.size != WHEEL_SLOTS * _SLOT:
-                    raise CorruptStoreError(path, 0, f"{WHEEL_SLOTS * _SLOT} bytes", f"{view.size} bytes")
-                return cls(path, unpack(view.map(), TIMER_WHEEL_SLOT), precision_ms)
+            view = FileView(path)
         except FileNotFoundError:
             return None
+        if view.size == 0:
+            return None
+        if view.size != WHEEL_SLOTS * _SLOT:
+            raise CorruptStoreError(path, 0, f"{WHEEL_SLOTS * _SLOT} bytes", f"{view.size} bytes")
+        return cls(view, precision_ms)
+
+    def _slots(self, start: int, stop: int) -> NDArray[np.void]:
+        """Reads the slots with these indices, at most up to the last one."""
+        return unpack(self._view.window(start * _SLOT, min(stop, WHEEL_SLOTS) * _SLOT), TIMER_WHEEL_SLOT)
 
     def slot(self, time_ms: int) -> np.void | None:
         """The slot of a time; None if it is empty or of another time (TimerWheel.getSlot)."""
-        slot: np.void = self._slots[slot_index(time_ms, self.precision_ms)].copy()
+        slot = self.raw_slot(slot_index(time_ms, self.precision_ms))
         return slot if slot["slot_time"] == time_ms // self.precision_ms else None
 
     def raw_slot(self, index: int) -> np.void:
         """The slot at an index, whatever its time is (TimerWheel.getRawSlot)."""
-        slot: np.void = self._slots[index]
+        slot: np.void = self._slots(index, index + 1)[0]
         return slot
 
     def between(self, low: int, high: int) -> NDArray[np.void]:
@@ -237,7 +241,7 @@ class TimerWheel:
         parts = []
         while low < high:
             index = low % WHEEL_SLOTS
-            part = self._slots[index : index + min(high - low, WHEEL_SLOTS - index)]
+            part = self._slots(index, index + min(high - low, _SLOTS_PER_STEP))
             expected = np.arange(low, low + len(part))
             parts.append(part[(part["slot_time"] == expected) & (part["last_pos"] >= 0)])
             low += len(part)
@@ -258,7 +262,7 @@ class TimerWheel:
     def reaches(self, position: int) -> bool:
         """Whether a slot names a unit at this position of the timerlog, or behind."""
         for start in range(0, WHEEL_SLOTS, _SLOTS_PER_STEP):
-            part = self._slots[start : start + _SLOTS_PER_STEP]
+            part = self._slots(start, start + _SLOTS_PER_STEP)
             named = (part["last_pos"] >= position) | (part["first_pos"] >= position)
             if (named & (part["slot_time"] > 0)).any():
                 return True
@@ -266,13 +270,13 @@ class TimerWheel:
 
     def copy(self) -> NDArray[np.void]:
         """All slots, to be changed and written as a whole."""
-        return self._slots.copy()
+        return self._slots(0, WHEEL_SLOTS)
 
     def slots(self) -> NDArray[np.void]:
         """All slots with messages, sorted by time, without slots at a wrong index, which no lookup finds."""
         kept = []
         for start in range(0, WHEEL_SLOTS, _SLOTS_PER_STEP):
-            part = self._slots[start : start + _SLOTS_PER_STEP]
+            part = self._slots(start, start + _SLOTS_PER_STEP)
             times = part["slot_time"]
             used = (
                 (times > 0)

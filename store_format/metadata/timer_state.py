@@ -5,7 +5,6 @@ New units are linked into the slots in memory first; `timer_write` writes what h
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -13,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import FileView, StoreFile
+from store_format.files.read import StoreFile
+from store_format.files.view import FileView
 from store_format.layouts import TIMER_LOG_UNIT, TIMER_WHEEL_SLOT, pack, unpack
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import (
@@ -32,7 +32,6 @@ _Units = NDArray[np.void]
 
 _UNIT = TIMER_LOG_UNIT.itemsize
 _MAGIC_MASK = 0xF
-_HEAD = struct.Struct(">iqi")  # size, previous position, magic
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +72,7 @@ class TimerState:
     new_units: _Units = field(default_factory=lambda: np.empty(0, TIMER_LOG_UNIT))
     new_positions: _Ints = field(default_factory=lambda: np.empty(0, np.int64))
     slots: dict[int, Slot] = field(default_factory=dict)
-    _files: dict[int, tuple[StoreFile, memoryview]] = field(default_factory=dict)
+    _files: dict[int, tuple[StoreFile, FileView]] = field(default_factory=dict)
 
     # ---- slots -----------------------------------------------------------------------------------------
 
@@ -205,12 +204,12 @@ class TimerState:
         positions.reverse()
         units = np.empty(len(positions), TIMER_LOG_UNIT)
         for i, position in enumerate(positions):
-            units[i] = self.new_units[rows[position]] if position in rows else self._unit(position)
+            units[i] = self.new_units[rows[position]] if position in rows else self._unit(position)[1]
         return np.array(positions, np.int64), units
 
     def _previous(self, position: int) -> int:
-        file, data = self._file_at(position)
-        size, previous, magic = _HEAD.unpack_from(data, position - file.start)
+        file, unit = self._unit(position)
+        size, previous, magic = int(unit["size"]), int(unit["prev_pos"]), int(unit["magic"])
         if size != _UNIT or magic & ~_MAGIC_MASK:
             raise CorruptStoreError(
                 file.path,
@@ -218,22 +217,16 @@ class TimerState:
                 f"a unit of {_UNIT} bytes and magic 0 to {_MAGIC_MASK}",
                 f"size {size} and magic 0x{magic & 0xFFFFFFFF:08X}",
             )
-        return int(previous)
+        return previous
 
-    def _unit(self, position: int) -> np.void:
-        file, data = self._file_at(position)
-        offset = position - file.start
-        unit: np.void = np.frombuffer(data[offset : offset + _UNIT], TIMER_LOG_UNIT)[0]
-        return unit
-
-    def _file_at(self, position: int) -> tuple[StoreFile, memoryview]:
+    def _unit(self, position: int) -> tuple[StoreFile, np.void]:
+        """The timerlog's file at a position, and the unit there, unchecked."""
         number = position // self.file_size
         found = self._files.get(number)
         if found is None:
             for file in self.log.files:
                 if file.start <= position < file.stop:
-                    with FileView(file.path) as view:
-                        found = self._files[number] = file, memoryview(view.map().data)
+                    found = self._files[number] = file, FileView(file.path)
                     break
             else:
                 raise CorruptStoreError(
@@ -242,10 +235,12 @@ class TimerState:
                     "a position in the timerlog",
                     "a position outside of all files",
                 )
-        file, data = found
-        if position - file.start + _UNIT > len(data):
+        file, view = found
+        data = view.read(position - file.start, _UNIT)
+        if len(data) < _UNIT:
             raise CorruptStoreError(file.path, position - file.start, "a whole unit", "the end of the file")
-        return found
+        unit: np.void = unpack(data, TIMER_LOG_UNIT)[0]
+        return file, unit
 
 
 def _rows_by_time(times: _Ints) -> Iterator[tuple[int, _Ints]]:

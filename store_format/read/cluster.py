@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
+from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
 from store_format.files.status import directory_identity, is_directory
 from store_format.read.store_root import looks_like_store
@@ -63,12 +63,12 @@ def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
         name = root if path == root else f"{root} (in {path})"
         for directory in directories:
             identity = directory_identity(directory)
-            for key in (os.path.realpath(directory), *([] if identity is None else [identity[:2]])):
+            for key in (paths.real(directory), *([] if identity is None else [identity[:2]])):
                 other = seen.setdefault(key, (number, name))
                 if other[0] != number:
                     raise OptionError(
                         f"{other[1]} and {name} are one store, with the commitlog "
-                        f"{os.path.realpath(directory)}; "
+                        f"{paths.real(directory)}; "
                         "every message would be read twice: give the store once"
                     )
 

@@ -36,6 +36,7 @@ _log = logging.getLogger(__name__)
 
 _UNIT_CHUNK = 1 << 14
 _EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
+_TAIL_SIZE = 3  # the last byte of the topic, and the length of the properties if there are none
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
@@ -150,12 +151,12 @@ def survey(
         if isinstance(refs, Damage):
             result.damage.append(refs)
             continue
-        first = refs.base + int(refs.positions[0])
+        first = int(refs.physical_offsets[0])
         if first - result.cuts[-1] >= cut_bytes:
             result.cuts.append(first)
         units, _ = locate(refs, verify_crc=False)
         _collect(result.queues, find_entries(units, select), units)
-        end = refs.base + int(refs.positions[-1] + refs.sizes[-1])
+        end = int(refs.physical_offsets[-1] + refs.sizes[-1])
     if end > result.cuts[-1] or len(result.cuts) == 1:
         result.cuts.append(end)
     for queue in result.queues.values():
@@ -194,30 +195,27 @@ def _units(
             if not (is_live and step.at_tail):
                 yield step
             continue
-        for refs in _refs(log, step):
-            whole = not is_live or is_written(refs)
-            if whole or len(refs) > 1:
-                yield refs if whole else refs.select(np.arange(len(refs) - 1))
+        yield from _parts(written_refs(log, step) if is_live else log.refs_of(step))
 
 
-def is_written(refs: UnitRefs) -> bool:
-    """Whether the last message is complete to its last byte.
+def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
+    """The units of a run of a live store, read again, without a last one that is being appended.
 
     No checksum covers properties, so that a message that is being appended can look valid. Bytes after the
-    message, or a last byte that is not zero, show that it is complete.
+    message, or a last byte that is not zero, show that it is complete, and so are the bytes read after that:
+    a broker writes in order.
     """
-    stop = int(refs.positions[-1] + refs.sizes[-1])
-    if refs.buffer[stop : stop + _FOLLOWING_SIZE].any():
-        return True
-    units, bad = locate(refs.select(np.array([len(refs) - 1])), verify_crc=True)
-    if bad:
-        return False
-    last = (
-        stop - 1
-        if units.parts.properties_length[0]
-        else int(units.parts.topic_start[0] + units.parts.topic_length[0]) - 1
-    )
-    return bool(refs.buffer[last])
+    view, start = log.view(run.file), int(run.positions[0])
+    tail = view.read(run.stop - _TAIL_SIZE, _TAIL_SIZE + _FOLLOWING_SIZE)
+    buffer = view.window(start, run.stop)
+    refs = UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
+    if any(tail[_TAIL_SIZE:]):
+        return refs
+    units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
+    # Without properties their length, two zeros, is behind the topic.
+    if len(units) and tail[_TAIL_SIZE - 1 if units.parts.properties_length[0] else 0]:
+        return refs
+    return refs.select(slice(0, len(refs) - 1))
 
 
 def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units) -> None:
@@ -228,7 +226,7 @@ def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units
         queue = queues.setdefault((topic, queue_id), LogQueue(topic, queue_id))
         queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
         if len(queue.epochs) > _EPOCHS_MAX:
-            position = queue.epochs[-1][0] - units.refs.base
+            position = queue.epochs[-1][0] - units.refs.file.start
             expected = f"at most {_EPOCHS_MAX} restarts of the queue offsets of {topic}-{queue_id}"
             raise CorruptStoreError(
                 units.refs.path, position, expected, f"more, the newest from offset {queue.epochs[-1][1]}"
@@ -237,11 +235,10 @@ def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units
         queue.is_batch = queue.is_batch or bool((found.count[rows] > 1).any())
 
 
-def _refs(log: CommitLog, run: UnitRun) -> Iterator[UnitRefs]:
-    """The units of a run, over the mapped file: they are below the end that the walk has seen."""
-    refs = log.refs_of(run, mapped=True)
+def _parts(refs: UnitRefs) -> Iterator[UnitRefs]:
+    """The units, few at a time."""
     for start in range(0, len(refs), _UNIT_CHUNK):
-        yield refs.select(np.arange(start, min(start + _UNIT_CHUNK, len(refs))))
+        yield refs.select(slice(start, start + _UNIT_CHUNK))
 
 
 def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]:
@@ -257,7 +254,7 @@ def _without_place(units: Units, select: Callable[[str], bool]) -> list[BadUnit]
             )
         )
         if select(topic):
-            position = int(units.refs.positions[i])
+            position = units.refs.place(i)
             error = CorruptStoreError(
                 units.refs.path,
                 position + head_offset("queue_offset"),
@@ -294,7 +291,7 @@ class LogReader:
                     CorruptStoreError(step.file.path, step.start, step.expected, step.found)
                 )
                 continue
-            for refs in _refs(self.reader.log, step):
+            for refs in _parts(self.reader.log.refs_of(step)):
                 units, _ = locate(refs, verify_crc=False)
                 self.reader.tolerance.drop(_without_place(units, topics.__contains__))
                 yield from self._rows(find_entries(units, topics.__contains__), pieces)

@@ -11,7 +11,7 @@ from typing import Protocol
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogQueue, survey
 from store_format.read.snapshot import Snapshot

@@ -16,7 +16,14 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueSlice, place_of_entry
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.errors import (
+    CorruptStoreError,
+    FileReplacedError,
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
+)
+from store_format.files.read import StoreFile
+from store_format.files.view import Window, read_sizes
 from store_format.layouts import MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
@@ -29,7 +36,8 @@ from store_format.read.tolerance import Tolerance
 _BATCH_SIZES = ((2 << 20, 1 << 20), (4 << 20, 4096), (8 << 20, 512))
 # of rows without content 8,192 are decoded within a core's own cache, more are not
 _ROW_BYTES_WITHOUT_CONTENT = 256
-_WITHOUT_CONTENT_SHIFT = 5  # but bodies are looked at for their CRC: at most 256 MB of the log
+_WITHOUT_CONTENT_SHIFT = 5
+_READ_SIZE = 16 << 20  # bytes of the log that are read for a batch: bodies are looked at for their CRC
 # The first rows of a process, which plain code makes before the kernels are loaded: `take` waits for no more.
 _FIRST_ROWS = 1024
 _CONTENT = frozenset({"body", "rawBody", "properties"})
@@ -101,18 +109,13 @@ class QueueReader:
             yield from self._outside(pieces, entries)
             return
         file = self.log.files[file_index]
-        try:
-            view = self.log.view(file)
-        except StoreNotFoundError as error:
-            self.tolerance.lose(len(entries), error)
-            return
         ranks = {name: rank for rank, name in enumerate(names)}
         topic_of_piece = np.array([ranks[piece.topic] for piece in pieces], np.int32)
         queue_of_piece = np.array([piece.queue_id for piece in pieces], np.int32)
         light = tuple(is_light_queue(name) for name in names)
-        buffer = view.map()
-        for start, stop in self._batches(entries.size):
-            part = entries.select(slice(start, stop))
+        parts = [entries.select(slice(*cut)) for cut in self._batches(entries)]
+        windows = self._windows(file, parts)
+        for part, window in zip(parts, windows, strict=False):
             topic_index = topic_of_piece[part.piece] if len(names) > 1 else None
             identity = Identity(
                 names,
@@ -124,15 +127,25 @@ class QueueReader:
                 part.count,
             )
             refs = UnitRefs(
-                view.path,
-                buffer,
-                file.start,
-                part.physical_offset - file.start,
+                file,
+                window.data,
+                window.positions,
+                part.physical_offset,
                 part.size,
                 part.tags_code,
                 identity,
             )
             yield from self._decode(refs)
+
+    def _windows(self, file: StoreFile, parts: Sequence[Entries]) -> Iterator[Window]:
+        """The bytes of the messages of each part; ends with a part that is lost."""
+        done = 0
+        try:
+            for window in self.log.unit_windows(file, ((each.physical_offset, each.size) for each in parts)):
+                done += 1
+                yield window
+        except (StoreNotFoundError, FileReplacedError) as error:
+            self.tolerance.lose(sum(len(part) for part in parts[done:]), error)
 
     def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:
         """Entries that point outside all commitlog files: damage of the queue, not loss."""
@@ -152,23 +165,32 @@ class QueueReader:
             names = tuple(piece.topic for piece in pieces)
             queue_ids = np.array([piece.queue_id for piece in pieces], np.int32)[entries.piece]
             identity = Identity(names, entries.piece, queue_ids, entries.queue_offset)
-            nowhere = np.empty(0, np.uint8)
+            nowhere, at = np.empty(0, np.uint8), np.zeros(len(entries), np.int64)
             refs = UnitRefs(
-                "", nowhere, 0, entries.physical_offset, entries.size, entries.tags_code, identity
+                StoreFile("", 0, 0),
+                nowhere,
+                at,
+                entries.physical_offset,
+                entries.size,
+                entries.tags_code,
+                identity,
             )
             for unit in bad:
                 yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
 
-    def _batches(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
+    def _batches(self, entries: Entries) -> Iterator[tuple[int, int]]:
         """`_cuts`, but a process begins with few rows at a time."""
-        start, total = 0, len(sizes)
+        start, total = 0, len(entries)
         while start < total:
             stop = total if kernels.worth(0) else min(start + _FIRST_ROWS, total)
-            yield from ((start + low, start + high) for low, high in self._cuts(sizes[start:stop]))
+            part = entries.select(slice(start, stop))
+            yield from ((start + low, start + high) for low, high in self._cuts(part))
             start = stop
 
-    def _cuts(self, sizes: _Ints) -> Iterator[tuple[int, int]]:
+    def _cuts(self, entries: Entries) -> Iterator[tuple[int, int]]:
         """Ranges of about 2 MB, more where that is few rows (`_BATCH_SIZES`), at least one row."""
+        reads = np.cumsum(read_sizes(entries.physical_offset, entries.physical_offset + entries.size))
+        sizes = entries.size
         sizes = np.maximum(
             sizes, MESSAGE_SIZE_MIN
         )  # a smaller size is damage, and must not let more rows into the batch
@@ -183,7 +205,9 @@ class QueueReader:
                 start + 1,
                 *(min(fit, start + rows) for fit, (_, rows) in zip(fits, _BATCH_SIZES, strict=True)),
             )
-            yield start, min(stop, total)
+            read = int(reads[start - 1]) if start else 0
+            stop = max(start + 1, min(stop, int(np.searchsorted(reads, read + _READ_SIZE, side="right"))))
+            yield start, stop
             start = stop
 
     def _decode(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
@@ -235,7 +259,7 @@ def _corrupt_row(refs: UnitRefs, unit: BadUnit, names: tuple[str, ...], broker_n
     """A row for a message that could not be decoded: its place and the error; all other columns are null."""
     known: dict[str, object] = {
         "brokerName": broker_name,
-        "physicalOffset": refs.base + int(refs.positions[unit.index]),
+        "physicalOffset": int(refs.physical_offsets[unit.index]),
         "storeSize": int(refs.sizes[unit.index]),
         "tagsCode": None if refs.tags_codes is None else int(refs.tags_codes[unit.index]),
         "_corrupt_record": str(unit.error),

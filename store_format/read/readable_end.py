@@ -41,7 +41,8 @@ from store_format.consumequeue.files import UnitFiles, file_run
 from store_format.consumequeue.listing import can_be_queue, queue_directory
 from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import FileCache, StoreFile
+from store_format.files.read import StoreFile
+from store_format.files.view import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.message.locate import locate
 from store_format.names import QueueKey

@@ -8,14 +8,15 @@ says "unknown" where the files would decide.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from weakref import WeakKeyDictionary
 
 from store_format.errors import StoreError
-from store_format.files.read import FileCache, entry_names
+from store_format.files import paths
+from store_format.files.read import entry_names
 from store_format.files.status import stat_identity
+from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
 from store_format.read.log_windows import OpenStore
 
@@ -40,7 +41,7 @@ def tiered_metadata(root: str) -> str | None:
     """The file in which a broker notes what it keeps in tiered storage; None without one."""
     path = config_path(root, "tieredStoreMetadata.json")
     # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
-    return path if os.path.lexists(path) or os.path.lexists(f"{path}.bak") else None
+    return path if paths.exists(path) or paths.exists(f"{path}.bak") else None
 
 
 def dledger_logs(root: str) -> list[str]:
@@ -51,8 +52,8 @@ def dledger_logs(root: str) -> list[str]:
 
 def is_below(path: str, directory: str) -> bool:
     """Whether the path is the directory, or lies in it."""
-    path, directory = os.path.abspath(path), os.path.abspath(directory)
-    return os.path.commonpath((path, directory)) == directory
+    path, directory = paths.absolute(path), paths.absolute(directory)
+    return paths.is_inside(path, directory)
 
 
 def compacted_topics(root: str) -> list[str]:

@@ -24,6 +24,7 @@ from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
+from store_format.files import paths
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
@@ -228,9 +229,9 @@ def _refuse_foreign_name(topic: str, directory: str) -> None:
         raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
 
 
-def _refuse_links(*paths: str) -> None:
-    for path in paths:
-        if os.path.islink(path):
+def _refuse_links(*places: str) -> None:
+    for path in places:
+        if paths.is_link(path):
             raise CorruptStoreError(
                 path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
             )

@@ -20,7 +20,8 @@ from store_format.consumequeue.dispatch import MissingEntries
 from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, read_slice
 from store_format.errors import StoreError
-from store_format.files.read import FileView, StoreFile
+from store_format.files.read import StoreFile
+from store_format.files.view import FileView
 from store_format.java.hashes import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import locate
@@ -55,7 +56,13 @@ def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
         (queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light
     )
     refs = UnitRefs(
-        file.path, data, physical, np.zeros(1, np.int64), np.array([size]), np.array([tags_code]), identity
+        file,
+        data,
+        np.zeros(1, np.int64),
+        np.array([physical]),
+        np.array([size]),
+        np.array([tags_code]),
+        identity,
     )
     good, bad = locate(refs, verify_crc=True)
     if bad:

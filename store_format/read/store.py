@@ -6,7 +6,6 @@ Reading changes no file and takes no lock.
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -27,7 +26,9 @@ from store_format.errors import (
     StorePermissionError,
     UnsupportedFormatError,
 )
-from store_format.files.read import FileCache, refuse
+from store_format.files import paths
+from store_format.files.read import refuse
+from store_format.files.view import FileCache
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
@@ -81,7 +82,7 @@ class Store:
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
-        root = os.path.abspath(path)
+        root = paths.absolute(path)
         directories = log_directories(root, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files)

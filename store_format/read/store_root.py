@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Collection, Sequence
 
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.consumequeue.listing import FOLDERS
 from store_format.errors import StoreNotFoundError, UnsupportedFormatError
+from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.files.status import is_directory
 from store_format.metadata.read import config_path, read_topics
@@ -30,12 +30,12 @@ def broker_name_of(root: str) -> str:
     for topic in read_topics(root) or ():
         if topic.startswith(SYNC_MEMBER_PREFIX):
             return topic[len(SYNC_MEMBER_PREFIX) :]
-    return os.path.basename(root)
+    return paths.base_name(root)
 
 
 def has_config(root: str) -> bool:
     """Whether a file of the store names its broker; a broker writes topics.json with its first message."""
-    return any(os.path.lexists(path) for path in (settings_path(root), config_path(root, "topics.json")))
+    return any(paths.exists(path) for path in (settings_path(root), config_path(root, "topics.json")))
 
 
 def log_directories(root: str, commit_log_paths: Sequence[str]) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ def has_queue_files(root: str) -> bool:
     """
     names = entry_names(f"{root}/consumequeue", missing_ok=True) - {LOST_AND_FOUND}
     if "CURRENT" in names:
-        return any(os.path.isdir(f"{root}/consumequeue/{name}") for name in names)
+        return any(is_directory(f"{root}/consumequeue/{name}") for name in names)
     return bool(names or entry_names(f"{root}/batchconsumequeue", missing_ok=True) - {LOST_AND_FOUND})
 
 
@@ -78,10 +78,10 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
             f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog "
             "is in dledger-*/"
         )
-    if os.path.basename(root) in _ROOT_MARKS and "commitlog" in entry_names(
-        os.path.dirname(root), missing_ok=True
+    if paths.base_name(root) in _ROOT_MARKS and "commitlog" in entry_names(
+        paths.parent(root), missing_ok=True
     ):
-        raise StoreNotFoundError(f"{root} is part of a store; the store root is {os.path.dirname(root)}")
+        raise StoreNotFoundError(f"{root} is part of a store; the store root is {paths.parent(root)}")
     advice = ""
     if looks_like_store(names):
         advice = (
@@ -95,10 +95,10 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
 def store_around(directory: str) -> str | None:
     """The root of the store in which a directory lies; None outside of stores."""
     while True:
-        beside = (os.path.lexists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
+        beside = (paths.exists(f"{directory}/{name}") for name in _BESIDE_COMMITLOG)
         if is_directory(f"{directory}/commitlog") and any(beside):
             return directory
-        parent = os.path.dirname(directory)
+        parent = paths.parent(directory)
         if parent == directory:
             return None
         directory = parent

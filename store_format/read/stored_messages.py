@@ -5,9 +5,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, cuts
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
 from store_format.errors import StoreError
+from store_format.files.view import read_sizes
 from store_format.message.locate import Units, locate
 from store_format.message.stored import StoredMessages, stored_messages
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
@@ -33,16 +34,19 @@ def read_stored(
         if start == stop or file_of[start] < 0:
             continue
         file = log.files[int(file_of[start])]
-        view = log.view(file)
-        refs = UnitRefs(
-            view.path, view.map(), file.start, physical_offsets[start:stop] - file.start, sizes[start:stop],
-            None, None if identity is None else identity.select(np.arange(start, stop)),
-        )  # fmt: skip
-        units, wrong = locate(refs, verify_crc=True)
-        bad += [BadUnit(start + each.index, each.error) for each in wrong]
-        good = np.setdiff1d(np.arange(stop - start), [each.index for each in wrong])
-        parts.append(units)
-        found.append(good + start)
+        offsets = physical_offsets[start:stop]
+        for low, high in cuts(read_sizes(offsets, offsets + sizes[start:stop])):
+            rows = slice(start + low, start + high)
+            (window,) = log.unit_windows(file, [(physical_offsets[rows], sizes[rows])])
+            refs = UnitRefs(
+                file, window.data, window.positions, physical_offsets[rows], sizes[rows],
+                None, None if identity is None else identity.select(rows),
+            )  # fmt: skip
+            units, wrong = locate(refs, verify_crc=True)
+            bad += [BadUnit(rows.start + each.index, each.error) for each in wrong]
+            good = np.setdiff1d(np.arange(len(refs)), [each.index for each in wrong])
+            parts.append(units)
+            found.append(good + rows.start)
     places = np.concatenate([np.empty(0, np.int64), *found])
     return stored_messages(parts), places, bad
 

@@ -6,7 +6,12 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.errors import (
+    CorruptStoreError,
+    FileReplacedError,
+    OffsetOutOfRangeError,
+    StoreNotFoundError,
+)
 from store_format.message.unit_refs import BadUnit
 
 _log = logging.getLogger(__name__)
@@ -24,7 +29,12 @@ class Tolerance:
     dropped: int = 0
     lost: int = 0
 
-    def lose(self, count: int, error: OffsetOutOfRangeError | StoreNotFoundError, advice: str = "") -> None:
+    def lose(
+        self,
+        count: int,
+        error: OffsetOutOfRangeError | StoreNotFoundError | FileReplacedError,
+        advice: str = "",
+    ) -> None:
         """Counts deleted messages with a warning, or raises the error, with `advice` at its end."""
         if self.fail_on_data_loss:
             raise type(error)(f"{error}. {advice}") if advice else error

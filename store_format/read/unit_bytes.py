@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreNotFoundError
-from store_format.files.read import FileView, StoreFile
+from store_format.files.read import StoreFile
+from store_format.files.view import FileView
 
 _GAP_MAX = 64 << 10  # bytes of other messages that one read may take along
 _READ_MAX = 4 << 20

@@ -30,8 +30,8 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.errors import StoreError
-from store_format.files.read import FileCache, FileView
 from store_format.files.status import file_status
+from store_format.files.view import FileCache, FileView
 from store_format.index.file import IndexFile, list_index_files
 from store_format.message.locate import locate
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint

@@ -24,7 +24,7 @@ from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import is_light_queue
-from store_format.read.log_reader import is_written
+from store_format.read.log_reader import written_refs
 from store_format.read.tolerance import Tolerance
 
 
@@ -80,8 +80,8 @@ class KeySearch:
                 )
                 self.tolerance.damage(CorruptStoreError(path, 0, expected, "a gap in the commitlog"))
                 continue
-            file = self.log.files[index]
-            yield from self._matching(self.log.refs_at(file, mine))
+            for _, refs in self.log.refs_at(self.log.files[index], mine):
+                yield from self._matching(refs)
 
     # ---- from the log --------------------------------------------------------------------------------------
 
@@ -121,14 +121,8 @@ class KeySearch:
         return rows[:count]
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
-        """References into the mapped file, so that errors name its bytes.
-
-        The messages are before the end that the walk has seen.
-        """
-        refs = self.log.refs_of(run, mapped=True).select(rows)
-        if self.is_live and int(rows[-1]) == len(run.positions) - 1 and not is_written(refs):
-            return refs.select(np.arange(len(refs) - 1))
-        return refs
+        refs = written_refs(self.log, run) if self.is_live else self.log.refs_of(run)
+        return refs.select(rows[rows < len(refs)])
 
     # ---- what matches --------------------------------------------------------------------------------------
 

@@ -184,7 +184,7 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     stop = find_log_end(store.path, log, store.state)
     if file is None or (stop is not None and offset >= stop) or not log.has_message_at(offset):
         return None
-    refs = log.refs_at(file, np.array([offset]))
+    _, refs = next(log.refs_at(file, np.array([offset])))
     names = tuple(dict.fromkeys((*_names(how, question), "offsetMsgId", "topic")))
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
     Tolerance(how.on_damage).drop(bad)

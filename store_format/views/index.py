@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-_ENTRIES_A_BATCH = 1 << 15
 _CLAMPED = 2**31 - 1
 
 INDEX_COLUMNS = (
@@ -66,11 +65,9 @@ def index(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
 def _entries(store: Store, file: IndexFile) -> Iterator[pa.RecordBatch]:
     begin = file.header().begin_timestamp
     slots = file.geometry.hash_slot_num if file.geometry is not None else 1
-    units = file.units()
-    for start in range(0, len(units), _ENTRIES_A_BATCH):
-        part = units[start : start + _ENTRIES_A_BATCH]
+    for first, part in file.chunks():
         hashes, seconds = part["key_hash"].astype(np.int32), part["time_diff"].astype(np.int64)
-        numbers = np.arange(start + 1, start + 1 + len(part), dtype=np.int32)
+        numbers = np.arange(first, first + len(part), dtype=np.int32)
         times = [
             time_us(begin + second * 1000) if 0 <= second < _CLAMPED else None for second in seconds.tolist()
         ]

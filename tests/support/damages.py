@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 
 
 class Unit(NamedTuple):

@@ -12,7 +12,9 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
+from store_format.files.read import StoreFile
 from store_format.message.columns import COLUMNS
 from store_format.message.unit_refs import Identity, UnitRefs
 from tests.support import oracle
@@ -124,4 +126,19 @@ def refs_of(
     positions = np.array([message.physical_offset - base for message in messages], np.int64)
     sizes = np.array([message.total_size for message in messages], np.int64)
     codes = None if tags_codes is None else np.array(tags_codes, np.int64)
-    return UnitRefs("log/0", np.frombuffer(data, np.uint8), base, positions, sizes, codes, identity)
+    return unit_refs(data, base, positions, sizes, codes, identity)
+
+
+def unit_refs(
+    data: bytes,
+    base: int,
+    positions: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    tags_codes: NDArray[np.int64] | None = None,
+    identity: Identity | None = None,
+) -> UnitRefs:
+    """References into a commitlog file that has exactly these bytes, from physical offset `base` on."""
+    file = StoreFile("log/0", base, len(data))
+    return UnitRefs(
+        file, np.frombuffer(data, np.uint8), positions, positions + base, sizes, tags_codes, identity
+    )

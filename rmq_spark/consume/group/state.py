@@ -16,8 +16,9 @@ from typing import Any
 
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import CorruptStoreError
-from store_format.files.read import FileView, read_bytes
+from store_format.files.read import read_bytes
 from store_format.files.status import stat_identity
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 
 _VERSION = 1

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
-from store_format.files.read import FileCache, offset_file_name
+from store_format.files.read import offset_file_name
+from store_format.files.view import FileCache
 from tests.support import goldens, oracle
 
 Golden = Callable[[str], Path]

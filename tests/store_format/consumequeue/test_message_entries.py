@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_format.commitlog.log import CommitLog
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.metadata.read import read_topics
 from store_format.read.log_reader import survey
 from store_format.read.recovery import missing_entries

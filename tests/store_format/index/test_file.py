@@ -9,6 +9,7 @@ import datetime
 import json
 import os
 import struct
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.files.view import FileView
 from store_format.index.file import (
     IndexFile,
     index_file_name,
@@ -251,7 +253,7 @@ def test_inferred_geometry_is_the_real_one_or_none(
     for key, step, time in puts:
         offset += step
         writer.put(f"Orders#{key}", offset, T0 + time)
-    inferred = infer_geometry(np.frombuffer(writer.content(), np.uint8))
+    inferred = _inferred(writer)
     assert inferred in (None, IndexGeometry(hash_slot_num, index_num))
 
 
@@ -284,9 +286,15 @@ def test_geometry_with_distinct_messages_is_always_found() -> None:
             writer = IndexFileWriter(hash_slot_num, 200)
             for i in range(count):
                 writer.put(f"Orders#{i}", 100 * i + 100, T0 + i)
-            assert infer_geometry(np.frombuffer(writer.content(), np.uint8)) == IndexGeometry(
-                hash_slot_num, 200
-            )
+            assert _inferred(writer) == IndexGeometry(hash_slot_num, 200)
+
+
+def _inferred(writer: IndexFileWriter) -> IndexGeometry | None:
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(writer.content())
+        file.flush()
+        with FileView(file.name) as view:
+            return infer_geometry(view)
 
 
 def _write(path: Path, writer: IndexFileWriter) -> str:

@@ -22,7 +22,7 @@ from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.index.file import IndexFile, IndexHeader
 from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
 from store_format.index.keys import index_key_hashes, unit_key_hashes
@@ -35,7 +35,6 @@ from store_format.index.updates import (
     next_index_file_name,
 )
 from store_format.message.locate import Units, locate
-from store_format.message.unit_refs import UnitRefs
 from tests.support import goldens
 from tests.support.index_writer import IndexWriter, message_index_keys
 
@@ -319,18 +318,16 @@ def _units(store: Path) -> Iterator[Units]:
     log = CommitLog.open([str(store / "commitlog")], FileCache())
     for run in log.walk(log.min_offset):
         assert isinstance(run, UnitRun)
-        view = log.view(run.file).map()
-        units, bad = locate(
-            UnitRefs(run.file.path, view, run.file.start, run.positions, run.sizes, None), verify_crc=False
-        )
+        units, bad = locate(log.refs_of(run), verify_crc=False)
         assert not bad
         yield units
 
 
 def _unit_batch(units: Units, *, tags: bool) -> IndexBatch:
     hashes, index = unit_key_hashes(units, tag_keys=tags)
-    offsets = units.refs.positions + units.refs.base
-    return IndexBatch(offsets, units.integers("store_timestamp").astype(np.int64), hashes, index)
+    return IndexBatch(
+        units.physical_offsets, units.integers("store_timestamp").astype(np.int64), hashes, index
+    )
 
 
 def _between(batch: IndexBatch, start: int, stop: int, entries_done: int) -> IndexBatch:

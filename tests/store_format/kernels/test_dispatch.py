@@ -14,12 +14,13 @@ from store_format.names import QueueKey
 from tests.store_format.kernels.test_walk import BASE, units_of
 from tests.support import oracle, oracle_units, strategies
 from tests.support.oracle import Message
+from tests.support.rows import unit_refs
 
 
 def _refs(data: bytes, starts: list[int]) -> UnitRefs:
     positions = np.array(starts, np.int64)
     sizes = np.diff(np.append(positions, len(data)))
-    return UnitRefs("file", np.frombuffer(data, np.uint8), BASE, positions, sizes, None)
+    return unit_refs(data, BASE, positions, sizes)
 
 
 def _is_whole(*texts: str | None) -> bool:
@@ -103,7 +104,15 @@ def test_the_key_hashes_are_those_that_the_oracle_expects(messages: list[Message
     kinds, timestamps = np.full(count, 9, np.uint8), np.empty(count, np.int64)
     hashes, units = np.empty(len(data), np.int32), np.empty(len(data), np.int64)
     found = kernels.dispatch.index_keys(
-        refs.buffer, refs.positions, refs.sizes, BASE, tag_keys, kinds, timestamps, hashes, units
+        refs.buffer,
+        refs.positions,
+        refs.physical_offsets,
+        refs.sizes,
+        tag_keys,
+        kinds,
+        timestamps,
+        hashes,
+        units,
     )
     expected, wanted_kinds = [], []
     for i, message in enumerate(placed):
@@ -123,7 +132,8 @@ def test_a_hash_without_absolute_value_and_a_unit_that_does_not_fit() -> None:
     refs = _refs(data, [*starts, 5])
     kinds, timestamps = np.empty(2, np.uint8), np.empty(2, np.int64)
     hashes, units = np.full(9, -1, np.int32), np.empty(9, np.int64)
-    arguments = (refs.buffer, refs.positions, np.full(2, len(data)), BASE, True, kinds, timestamps)
+    sizes = np.full(2, len(data))
+    arguments = (refs.buffer, refs.positions, refs.physical_offsets, sizes, True, kinds, timestamps)
     assert kernels.dispatch.index_keys(*arguments, hashes, units) == 1
     assert (hashes[0], kinds.tolist()) == (0, [kernels.dispatch.PLAIN, kernels.dispatch.NOT_INDEXED])
 
@@ -144,7 +154,12 @@ def test_index_units_that_are_not_certainly_right() -> None:
     ]
     index = np.array([(*unit, 0, 0) for unit in (*right, *wrong)], INDEX_UNIT)
     rows, found = np.array([-1, *range(len(index)), 99]), np.empty(99, np.int64)
+    offsets, message = np.unique(index["physical_offset"].astype(np.int64), return_inverse=True)
+    # where these offsets would be in the bytes
+    places, sizes = offsets - BASE, np.full(len(offsets), placed[0].total_size)
+    sizes[offsets == placed[1].physical_offset] = placed[1].total_size
     count = kernels.dispatch.doubtful_keys(
-        index.view(np.uint8), rows, np.frombuffer(data, np.uint8), BASE, np.empty(9, np.int32), found
-    )
+        index.view(np.uint8), rows, np.concatenate([[0], message, [0]]), np.frombuffer(data, np.uint8),
+        places, sizes, np.empty(9, np.int32), found,
+    )  # fmt: skip
     assert found[:count].tolist() == list(range(len(right), len(index)))

@@ -16,7 +16,7 @@ from store_format import kernels
 from store_format.message.locate import locate
 from store_format.message.unit_refs import Identity, UnitRefs
 from tests.support.oracle import Message
-from tests.support.rows import placed
+from tests.support.rows import placed, unit_refs
 from tests.support.strategies import messages, torn
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())["messages"]
@@ -27,7 +27,7 @@ FIELDS = ("magic", "flag", "queue_offset", "store_timestamp", "store_port", "bod
 
 def refs_of(data: bytes, positions: list[int], sizes: list[int], who: Identity | None = None) -> UnitRefs:
     places, lengths = np.array(positions, np.int64), np.array(sizes, np.int64)
-    return UnitRefs("log/0", np.frombuffer(data, np.uint8), BASE, places, lengths, None, who)
+    return unit_refs(data, BASE, places, lengths, identity=who)
 
 
 def outcome(refs: UnitRefs, *, verify_crc: bool) -> tuple[int, list[Any]]:

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from store_format.message.check import UnitKind, check_unit
 from store_format.message.locate import locate
-from store_format.message.unit_refs import UnitRefs
 from tests.support import oracle, strategies
 from tests.support.oracle import Message
+from tests.support.rows import unit_refs
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 MESSAGE = Message(
@@ -119,7 +119,7 @@ def test_a_torn_unit_says_where_and_what(
 def _leading(data: bytes, positions: list[int], sizes: list[int], base: int, *, verify_crc: bool) -> int:
     """How many units from the first on `locate` accepts."""
     places, lengths = np.array(positions, np.int64), np.array(sizes, np.int64)
-    refs = UnitRefs("log/0", np.frombuffer(data, np.uint8), base, places, lengths, None)
+    refs = unit_refs(data, base, places, lengths)
     _, bad = locate(refs, verify_crc=verify_crc)
     return min([unit.index for unit in bad], default=len(positions))
 

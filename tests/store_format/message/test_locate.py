@@ -134,7 +134,8 @@ def test_of_damaged_bytes_the_same_units_are_accepted_as_by_the_oracle(
 def test_entries_that_point_nowhere_are_refused(position: int, size: int) -> None:
     data, stored = placed([PLAIN], 0)
     refs = refs_of(data, stored * 2, 0)
-    refs.positions[1], refs.sizes[1] = position, size
+    refs.positions[1] = refs.physical_offsets[1] = position
+    refs.sizes[1] = size
     units, bad = locate(refs, verify_crc=True)
     assert (len(units), [unit.index for unit in bad]) == (1, [1])
 

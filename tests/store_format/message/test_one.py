@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from store_format.errors import CorruptStoreError
+from store_format.files.read import StoreFile
 from store_format.message.locate import locate
 from store_format.message.one import SingleUnit, UnitPlace, decode_unit
 from store_format.message.stored import stored_messages
@@ -44,8 +45,11 @@ def _refs(unit: bytes, place: UnitPlace) -> UnitRefs:
     buffer = np.zeros(place.physical_offset - _FILE_START + len(unit), np.uint8)
     buffer[place.physical_offset - _FILE_START :] = np.frombuffer(unit, np.uint8)
     identity = Identity((place.topic,), None, np.array([place.queue_id]), np.array([place.queue_offset]))
-    at = np.array([place.physical_offset - _FILE_START])
-    return UnitRefs(place.path, buffer, _FILE_START, at, np.array([place.size]), None, identity)
+    at, file = (
+        np.array([place.physical_offset - _FILE_START]),
+        StoreFile(place.path, _FILE_START, len(buffer)),
+    )
+    return UnitRefs(file, buffer, at, at + _FILE_START, np.array([place.size]), None, identity)
 
 
 @pytest.mark.parametrize("message", MESSAGES)

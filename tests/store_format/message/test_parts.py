@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from store_format.message.check import UnitKind, check_unit
 from store_format.message.fields import unit_fields
 from store_format.message.locate import locate
-from store_format.message.unit_refs import UnitRefs
 from tests.support import oracle
 from tests.support.oracle import Message
+from tests.support.rows import unit_refs
 from tests.support.strategies import messages
 
 PLAIN = Message(b"Orders", b"some body", b"TAGS\x01a\x02", physical_offset=0)
@@ -24,9 +24,8 @@ V6 = ("1:2:3:4:5:6:7:8", 9)
 
 def answers(unit: bytes) -> set[bool]:
     """What each module says: whether these bytes are one whole message unit at physical offset 0."""
-    buffer = np.frombuffer(unit, np.uint8)
     zero, size = np.zeros(1, np.int64), np.array([len(unit)])
-    _, bad = locate(UnitRefs("log/0", buffer, 0, zero, size, None), verify_crc=True)
+    _, bad = locate(unit_refs(unit, 0, zero, size), verify_crc=True)
     return {
         check_unit(unit, 0, len(unit), physical_offset=0).kind is UnitKind.OK,
         not bad,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.read import entries as entries_room
 from store_format.read.entries import EntryReader
 from store_format.read.tolerance import Tolerance

@@ -9,7 +9,7 @@ import pytest
 
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.read.log_end import find_log_end
 from store_format.read.snapshot import take_snapshot
 from tests.store_format.read.test_readable_end import Broker

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.files.read import FileCache
+from store_format.files.view import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.recovery import end_after_crash, end_after_stop, missing_entries

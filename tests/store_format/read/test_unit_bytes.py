@@ -6,7 +6,7 @@ from pathlib import Path
 from random import Random
 
 from store_format.consumequeue.slices import read_slice
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.read.unit_bytes import read_units
 from store_format.store import MessageStore
 from tests.support.popped import TOPIC, popped_store

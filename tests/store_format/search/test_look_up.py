@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from store_format.errors import ChecksumError, OptionError
-from store_format.files.read import FileView
+from store_format.files.view import FileView
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found
 from store_format.search.key_scan import KeySearch, Wanted

@@ -1,0 +1,237 @@
+"""One open store file. Every reader of messages, queues, indexes and timer files looks at a file through it.
+
+A view reads with `pread`, and maps nothing: an access behind the end of a mapped file that another program
+has shortened (`rsync --inplace`, `cp` of a backup over a store) ends the process with SIGBUS.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import sys
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from mmap import ACCESS_COPY, mmap
+from types import TracebackType
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.errors import CorruptStoreError, FileReplacedError, StoreError, StoreNotFoundError
+from store_format.files.read import open_descriptor
+from store_format.files.status import denied
+
+# Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
+_GAP_MAX = 16 << 10
+
+_Bytes = NDArray[np.uint8]
+_Ints = NDArray[np.int64]
+
+
+class Window(NamedTuple):
+    """The bytes of some ranges of a file: range i begins at `positions[i]` of `data`.
+
+    `data` ends where the range that reaches furthest ends; behind another range there may be any bytes.
+    """
+
+    data: _Bytes
+    positions: _Ints
+
+
+class FileView:
+    """A store file, open for reading: positional reads, slices, and windows over many ranges.
+
+    A context manager; a `FileCache` closes its own views.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self._descriptor = open_descriptor(path)
+        status = os.fstat(self._descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            os.close(self._descriptor)
+            self._descriptor = -1
+            raise CorruptStoreError(path, 0, "a regular file", "something else")
+        self.size = status.st_size
+        self._identity = (status.st_dev, status.st_ino)
+
+    def read(self, position: int, length: int) -> bytes:
+        """Returns `length` bytes from `position`; fewer only at the end of the file."""
+        parts = []
+        while length > 0:
+            part = os.pread(self._descriptor, length, position)
+            if not part:
+                break
+            parts.append(part)
+            position += len(part)
+            length -= len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def __getitem__(self, part: slice) -> bytes:
+        """Returns the bytes of a slice, which has a start and a stop: checks take a file like a buffer."""
+        return self.read(part.start, part.stop - part.start)
+
+    def read_into(self, position: int, buffer: _Bytes) -> int:
+        """Fills `buffer` from `position`. Returns the bytes read, fewer only at the end of the file."""
+        view, done = memoryview(buffer.data), 0
+        while done < len(view):
+            count = os.preadv(self._descriptor, [view[done:]], position + done)
+            if not count:
+                break
+            done += count
+        return done
+
+    def window(self, start: int, stop: int) -> _Bytes:
+        """Returns exactly the bytes [start, stop). Raises FileReplacedError if the file has fewer."""
+        data = np.empty(max(stop - start, 0), np.uint8)
+        self._fill(start, data)
+        return data
+
+    def windows(self, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[Window]:
+        """Yields a window for each (starts, stops) of `parts`: one or more ranges inside the file.
+
+        Ranges may have any order; those that are close to each other are read together. Memory is used again
+        for a later window once nobody holds the earlier one. Raises FileReplacedError if the file has become
+        shorter.
+        """
+        buffers: list[_Bytes] = []
+        for starts, stops in parts:
+            yield self._window_of(starts, stops, buffers)
+
+    def _window_of(self, starts: _Ints, stops: _Ints, buffers: list[_Bytes]) -> Window:
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            data, sorted_positions = self._window_of(starts[order], stops[order], buffers)
+            positions = np.empty(len(order), np.int64)
+            positions[order] = sorted_positions
+            return Window(data, positions)
+        reach = np.maximum.accumulate(stops)
+        cuts = np.flatnonzero(starts[1:] > reach[:-1] + _GAP_MAX) + 1
+        first = np.concatenate(([0], cuts))
+        lows, highs = starts[first], reach[np.append(cuts, len(reach)) - 1]
+        ends = np.cumsum(highs - lows)
+        shift = ends - highs  # from a place in the file to the place in the window, of each run of ranges
+        data = _room(buffers, int(ends[-1]))
+        for low, high, by in zip(lows.tolist(), highs.tolist(), shift.tolist(), strict=True):
+            self._fill(low, data[low + by : high + by])
+        counts = np.diff(np.append(first, len(starts)))
+        return Window(data, starts + np.repeat(shift, counts))
+
+    def _fill(self, position: int, buffer: _Bytes) -> None:
+        found = self.read_into(position, buffer)
+        if found < len(buffer):
+            raise FileReplacedError(
+                f"{self.path}: expected at least {position + len(buffer)} bytes, found {position + found}: "
+                "the file became shorter while it was read. If a program copies the store, wait until the "
+                "copy is complete"
+            )
+
+    def data_from(self, position: int) -> int:
+        """Returns the first position from `position` on that is in no hole; the file's size without any.
+
+        A hole of a sparse file reads as zeros.
+        """
+        try:
+            return max(os.lseek(self._descriptor, position, os.SEEK_DATA), position)
+        except OSError as error:
+            # every other error: the file system does not report holes
+            return self.size if error.errno == errno.ENXIO else position
+
+    def is_current(self) -> bool:
+        """Returns whether the path still names this file, with this size. Raises FileNotFoundError."""
+        status = os.stat(self.path, follow_symlinks=False)
+        return (status.st_dev, status.st_ino) == self._identity and status.st_size == self.size
+
+    def copy_on_write(self, length: int) -> _Bytes:
+        """Returns the first `length` bytes, 1 to `size`, as an array to change: the file stays as it is.
+
+        For a writer that holds the store's lock: this is a map.
+        """
+        return np.frombuffer(mmap(self._descriptor, length, access=ACCESS_COPY), np.uint8)
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> FileView:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_descriptor", -1) >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:
+    """Returns how many bytes `FileView.windows` reads at most for each range, with the gap before it."""
+    gaps = starts[1:] - stops[:-1]
+    near = np.where(starts[1:] < starts[:-1], _GAP_MAX, np.maximum(gaps, 0))
+    sizes: _Ints = np.maximum(stops - starts, 0)
+    sizes[1:] += np.where(gaps > _GAP_MAX, 0, near)
+    return sizes
+
+
+def _room(buffers: list[_Bytes], size: int) -> _Bytes:
+    """Returns `size` bytes to fill: of one of `buffers` that nobody else holds, or of a new one."""
+    held = 2  # by the list, and by the call of getrefcount
+    free = [i for i in range(len(buffers)) if sys.getrefcount(buffers[i]) == held]
+    for i in free:
+        if len(buffers[i]) >= size:
+            return buffers[i][:size]
+    for i in reversed(free):
+        del buffers[i]
+    buffers.append(np.empty(size + size // 8, np.uint8))  # windows differ a little in their sizes
+    return buffers[-1][:size]
+
+
+class FileCache:
+    """The open views used last, by path: at most `capacity` views.
+
+    A view is opened again when its path names another file or the size has changed: a store may be cleaned or
+    restored at any time.
+    """
+
+    def __init__(self, capacity: int = 256) -> None:
+        self._capacity = capacity
+        self._views: OrderedDict[str, FileView] = OrderedDict()
+
+    def open(self, path: str) -> FileView:
+        """Returns the open view of a path. Raises StoreNotFoundError when the file was deleted."""
+        view = self._views.pop(path, None)
+        try:
+            if view is None or not view.is_current():
+                view = FileView(path)
+        except FileNotFoundError as error:
+            raise StoreNotFoundError(
+                f"{path}: the file is gone; it was deleted (retention?) after planning"
+            ) from error
+        except PermissionError as error:
+            raise error if isinstance(error, StoreError) else denied(path) from error
+        self._views[path] = view
+        while len(self._views) > self._capacity:
+            self._views.popitem(last=False)  # its destructor closes the file once no reader uses the view
+        return view
+
+    def forget_deleted(self) -> None:
+        """Closes the views of deleted and replaced files, whose space on disk stays in use until then."""
+        for path, view in list(self._views.items()):
+            try:
+                is_current = view.is_current()
+            except OSError:
+                is_current = False
+            if not is_current:
+                del self._views[path]
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)

@@ -1,0 +1,180 @@
+"""A store whose files become shorter, vanish and are replaced while a process reads them.
+
+Run as a process of its own, because a mapped file that becomes shorter ends the process with SIGBUS:
+`python -m tests.support.shrinking DIRECTORY HOW WHAT ROUNDS` prints how many rounds ended in which way.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import redirect_stderr, redirect_stdout
+from io import StringIO
+from pathlib import Path
+
+import pyarrow as pa
+
+import rmq_spark
+from store_format import MessageStore
+from store_format.diagnose import diagnose
+from store_format.errors import StoreError
+from store_format.message.encode import MessageColumns
+from store_format.message.property_encoder import encode_property_columns
+
+MESSAGES = 3000
+_BODY_SIZE = 400
+NAMELESS = "an error that names no file"
+
+
+def body(number: int) -> bytes:
+    """The body of message `number`: any other bytes in its row are wrong."""
+    return random.Random(number).randbytes(_BODY_SIZE)
+
+
+def make_store(root: str) -> None:
+    """A closed store with one topic, three commitlog files and an index."""
+    store = MessageStore.create(
+        root, mapped_file_size_commit_log=1 << 19, max_hash_slot_num=1000, max_index_num=5000
+    )
+    numbers = range(MESSAGES)
+    keys = encode_property_columns(MESSAGES, {"KEYS": pa.array([f"key-{i % 30}" for i in numbers])})
+    bodies = pa.array([body(i) for i in numbers])
+    store.append(MessageColumns(topic="T", body=bodies, properties=keys, queue_id=0, born_timestamp=1))
+
+
+# ---- what happens to a file --------------------------------------------------------------------------------
+
+
+def _truncate(path: Path, saved: bytes, chance: random.Random) -> None:
+    os.truncate(path, chance.randrange(len(saved)))
+
+
+def _copy_over(path: Path, saved: bytes, chance: random.Random) -> None:
+    """`cp backup file`: the file is empty first, then it grows."""
+    with path.open("wb", buffering=0) as file:
+        for start in range(0, len(saved), 1 << 16):
+            file.write(saved[start : start + (1 << 16)])
+            time.sleep(chance.random() / 10_000)
+
+
+def _copy_in_place(path: Path, saved: bytes, chance: random.Random) -> None:
+    """`rsync --inplace` of a shorter file: writes its bytes over the old ones, then cuts off the rest."""
+    stop = chance.randrange(len(saved))
+    with path.open("r+b", buffering=0) as file:
+        file.write(saved[:stop])
+        file.truncate(stop)
+
+
+def _create_again(path: Path, saved: bytes, chance: random.Random) -> None:
+    path.unlink()
+    time.sleep(chance.random() / 10_000)
+    path.write_bytes(bytes(len(saved)))
+
+
+HOW: dict[str, Callable[[Path, bytes, random.Random], None]] = {
+    "truncate": _truncate,
+    "cp": _copy_over,
+    "rsync": _copy_in_place,
+    "create": _create_again,
+}
+
+
+# ---- who reads ---------------------------------------------------------------------------------------------
+
+
+def _check(rows: pa.RecordBatch | pa.Table) -> int:
+    for number, content in zip(rows["queueOffset"].to_pylist(), rows["body"].to_pylist(), strict=True):
+        assert content == body(number), f"a wrong row at queue offset {number}"
+    return len(rows)
+
+
+_COLUMNS = ("queueOffset", "body")
+
+
+def _read(root: str) -> Iterator[int]:
+    for batch in MessageStore.open(root).queue("T", 0).read(columns=_COLUMNS):
+        yield _check(batch)
+
+
+def _scan(root: str) -> Iterator[int]:
+    for batch in MessageStore.open(root).scan(columns=_COLUMNS):
+        yield _check(batch)
+
+
+def _find(root: str) -> Iterator[int]:
+    store = rmq_spark.open(root)
+    for i in range(30):
+        yield _check(store.find(key=f"key-{i}", topic="T", columns=_COLUMNS).table)
+
+
+def _verify(root: str) -> Iterator[int]:
+    diagnose(root, on_offset=lambda offset: None)
+    yield 0
+
+
+def _export(root: str) -> Iterator[int]:
+    from rmq_spark.cli.main import main
+
+    said = StringIO()
+    with redirect_stdout(StringIO()), redirect_stderr(said):
+        code = main(["export", root, "-", "--format", "jsonl"])
+    yield 0
+    if code:
+        raise StoreError(said.getvalue())
+
+
+def _views(root: str) -> Iterator[int]:
+    store = rmq_spark.open(root)
+    for name in ("queues", "index", "files", "topics"):
+        yield len(store.view(name))
+
+
+WHAT: dict[str, Callable[[str], Iterator[int]]] = {
+    "read": _read,
+    "scan": _scan,
+    "find": _find,
+    "verify": _verify,
+    "export": _export,
+    "views": _views,
+}
+
+
+# ---- rounds ------------------------------------------------------------------------------------------------
+
+
+def round_of(root: str, how: str, what: str, chance: random.Random) -> str:
+    """One read of the store with one change to one of its files; returns how the read ended."""
+    directories = ("commitlog", "commitlog", "consumequeue/T/0", "index")
+    path = chance.choice(sorted((Path(root) / chance.choice(directories)).iterdir()))
+    saved = path.read_bytes()
+    change = threading.Timer(chance.random() / 30, HOW[how], (path, saved, chance))
+    change.start()
+    try:
+        for _ in WHAT[what](root):
+            time.sleep(chance.random() / 500)
+    except StoreError as error:
+        return type(error).__name__ if root in str(error) else f"{NAMELESS}: {error}"
+    else:
+        return "complete"
+    finally:
+        change.join()
+        path.write_bytes(saved)
+
+
+def main() -> None:
+    directory, how, what, rounds = sys.argv[1:]
+    root, chance = str(Path(directory) / "store"), random.Random(f"{how} {what}")
+    shutil.rmtree(root, ignore_errors=True)
+    make_store(root)
+    print(json.dumps(Counter(round_of(root, how, what, chance) for _ in range(int(rounds)))))
+
+
+if __name__ == "__main__":
+    main()
