@@ -139,8 +139,8 @@ class CommitLog:
         return file if file is not None and physical_offset < file.stop else None
 
     def view(self, file: StoreFile) -> FileView:
-        """The file, open. Raises StoreNotFoundError when it is gone."""
-        return self._cache.open(file.path)
+        """The file, open. Raises StoreNotFoundError when it is gone, FileReplacedError for another file."""
+        return self._cache.view(file)
 
     def read(self, physical_offset: int, length: int) -> bytes:
         """Exactly `length` bytes of one file.

@@ -220,7 +220,7 @@ class Walk:
     def _walk_file(self, index: int, position: int) -> Iterator[UnitRun | Damage]:
         """Walks to the file's end, or until `end` is set."""
         file = self._files[index]
-        view = self._cache.open(file.path)
+        view = self._cache.view(file)
         stop = file.size if self._stop is None else min(file.size, self._stop - file.start)
         window_size = _WINDOW_SIZE
         while position < stop:
@@ -265,9 +265,8 @@ class Walk:
         self, view: FileView, file: StoreFile, position: int, stop: int, window_size: int
     ) -> tuple[UnitRun | None, bool]:
         """(The units that lie wholly in the next window, up to the first bad one; whether none is bad)."""
-        data = view.read(position, min(window_size, file.size - position))
-        buffer = np.frombuffer(data, np.uint8)
-        numbers = np.empty((2, len(data) // MESSAGE_SIZE_MIN + 1), np.int64)
+        buffer = view.window(position, position + min(window_size, file.size - position))
+        numbers = np.empty((2, len(buffer) // MESSAGE_SIZE_MIN + 1), np.int64)
         follow = kernels.walk.follow if kernels.worth(0) else _follow
         physical = file.start + position
         count, wrong = follow(buffer, stop - position, position, physical, self._verify_crc, *numbers)
@@ -365,7 +364,7 @@ class Walk:
 
     def _is_begun(self, file: StoreFile) -> bool:
         """Whether anything was written to the file: its head may be zeros after a power loss. Skips holes."""
-        view = self._cache.open(file.path)
+        view = self._cache.view(file)
         return (
             any(view.read(0, 8))
             or search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None

@@ -39,11 +39,15 @@ def offset_file_name(offset: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StoreFile:
-    """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes."""
+    """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes.
+
+    `identity` differs once another file has the path; None for a file that was not listed.
+    """
 
     path: str
     start: int
     size: int
+    identity: tuple[int, int] | None = None
 
     @property
     def stop(self) -> int:
@@ -67,9 +71,10 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
         if not entry.is_file(follow_symlinks=False):
             found_kind = "a directory, a pipe, a socket or a device"
             raise CorruptStoreError(entry.path, 0, "a regular file", found_kind)
-        size = _file_size(entry)
-        if size is not None:
-            found.append(StoreFile(entry.path, int(match[match.lastindex or 0]), size))
+        status = _file_status(entry)
+        if status is not None:
+            start, identity = int(match[match.lastindex or 0]), (status.st_dev, status.st_ino)
+            found.append(StoreFile(entry.path, start, status.st_size, identity))
     found.sort(key=lambda file: file.start)
     return found
 
@@ -87,10 +92,10 @@ def _scan(directory: str) -> list[os.DirEntry[str]]:
         raise denied(directory) from error
 
 
-def _file_size(entry: os.DirEntry[str]) -> int | None:
-    """Returns the length of a file in bytes; None when the file was deleted since the scan (retention)."""
+def _file_status(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Returns the status of a file; None when the file was deleted since the scan (retention)."""
     try:
-        return entry.stat(follow_symlinks=False).st_size
+        return entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
     except PermissionError as error:  # the directory may be read, but not searched
@@ -179,7 +184,8 @@ def _described_entry(entry: os.DirEntry[str]) -> Entry:
     if entry.is_dir(follow_symlinks=False):
         return Entry(entry.name, entry.path, "directory", 0)
     if entry.is_file(follow_symlinks=False):
-        return Entry(entry.name, entry.path, "file", _file_size(entry) or 0)
+        status = _file_status(entry)
+        return Entry(entry.name, entry.path, "file", 0 if status is None else status.st_size)
     return Entry(entry.name, entry.path, "other", 0)
 
 

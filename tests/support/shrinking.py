@@ -30,7 +30,9 @@ from store_format.message.property_encoder import encode_property_columns
 
 MESSAGES = 3000
 _BODY_SIZE = 400
+_KEYS = 30
 NAMELESS = "an error that names no file"
+LOST = "messages lost without an error"
 
 
 def body(number: int) -> bytes:
@@ -44,7 +46,7 @@ def make_store(root: str) -> None:
         root, mapped_file_size_commit_log=1 << 19, max_hash_slot_num=1000, max_index_num=5000
     )
     numbers = range(MESSAGES)
-    keys = encode_property_columns(MESSAGES, {"KEYS": pa.array([f"key-{i % 30}" for i in numbers])})
+    keys = encode_property_columns(MESSAGES, {"KEYS": pa.array([f"key-{i % _KEYS}" for i in numbers])})
     bodies = pa.array([body(i) for i in numbers])
     store.append(MessageColumns(topic="T", body=bodies, properties=keys, queue_id=0, born_timestamp=1))
 
@@ -97,44 +99,56 @@ def _check(rows: pa.RecordBatch | pa.Table) -> int:
 
 _COLUMNS = ("queueOffset", "body")
 
+# Each reader first yields 0, when the store is open and the change may come, then how many rows it has got.
+
 
 def _read(root: str) -> Iterator[int]:
-    for batch in MessageStore.open(root).queue("T", 0).read(columns=_COLUMNS):
+    queue = MessageStore.open(root).queue("T", 0)
+    yield 0
+    for batch in queue.read(columns=_COLUMNS):
         yield _check(batch)
 
 
 def _scan(root: str) -> Iterator[int]:
-    for batch in MessageStore.open(root).scan(columns=_COLUMNS):
+    batches = MessageStore.open(root).scan(columns=_COLUMNS)
+    yield _check(next(batches))
+    for batch in batches:
         yield _check(batch)
 
 
 def _find(root: str) -> Iterator[int]:
-    store = rmq_spark.open(root)
-    for i in range(30):
+    store = MessageStore.open(root)
+    yield 0
+    for i in range(_KEYS):
         yield _check(store.find(key=f"key-{i}", topic="T", columns=_COLUMNS).table)
 
 
 def _verify(root: str) -> Iterator[int]:
-    diagnose(root, on_offset=lambda offset: None)
     yield 0
+    diagnose(root, on_offset=lambda offset: None)
 
 
 def _export(root: str) -> Iterator[int]:
     from rmq_spark.cli.main import main
 
     said = StringIO()
+    yield 0
     with redirect_stdout(StringIO()), redirect_stderr(said):
         code = main(["export", root, "-", "--format", "jsonl"])
-    yield 0
     if code:
         raise StoreError(said.getvalue())
 
 
 def _views(root: str) -> Iterator[int]:
     store = rmq_spark.open(root)
+    yield 0
     for name in ("queues", "index", "files", "topics"):
-        yield len(store.view(name))
+        store.view(name)
 
+
+# Readers that know before the change how many messages there are. `find`, `export` and `verify` look at the
+# store anew and take a shorter file for what the store has.
+_COUNTED = ("read", "scan")
 
 WHAT: dict[str, Callable[[str], Iterator[int]]] = {
     "read": _read,
@@ -155,14 +169,17 @@ def round_of(root: str, how: str, what: str, chance: random.Random) -> str:
     path = chance.choice(sorted((Path(root) / chance.choice(directories)).iterdir()))
     saved = path.read_bytes()
     change = threading.Timer(chance.random() / 30, HOW[how], (path, saved, chance))
+    reader = WHAT[what](root)
+    rows = next(reader)
     change.start()
     try:
-        for _ in WHAT[what](root):
+        for count in reader:
+            rows += count
             time.sleep(chance.random() / 500)
     except StoreError as error:
         return type(error).__name__ if root in str(error) else f"{NAMELESS}: {error}"
     else:
-        return "complete"
+        return "complete" if rows == MESSAGES or what not in _COUNTED else f"{LOST}: {MESSAGES - rows}"
     finally:
         change.join()
         path.write_bytes(saved)
