@@ -27,9 +27,7 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger(__name__)
 
-# Files stay mapped from task to task, because Spark reuses its Python workers: the first access to a page
-# costs a page fault, and tasks of interleaved queues access the same pages. Spark ends a worker that is idle
-# for a minute.
+# Files stay open from task to task, because Spark reuses its Python workers.
 _FILES = FileCache(capacity=64)
 
 

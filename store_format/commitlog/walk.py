@@ -3,11 +3,9 @@
 A unit's length gives the place of the next unit. `kernels/walk.py` follows the lengths through a window of a
 file and checks each unit. The first bad place is then checked alone, for the words of its error.
 
-Windows are read, not mapped: the copy stays in the core's cache (20 GB/s), is right for a file to which
-a broker appends, and safe for a file that becomes shorter. After damage the windows begin small and
-double after each good window, so that a failure wastes at most twice the bytes that were good before.
-With the allowance for checksums below this keeps the search for the next unit linear in the bytes,
-whatever they are.
+A window stays in the core's cache. After damage the windows begin small and double after each good window, so
+that a failure wastes at most twice the bytes that were good before. With the allowance for checksums below
+this keeps the search for the next unit linear in the bytes, whatever they are.
 """
 
 from __future__ import annotations

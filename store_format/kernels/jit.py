@@ -17,7 +17,7 @@ _Function = Callable[..., Any]  # mypy does not follow numba: parameters of kern
 # With this variable every load, store and copy of a kernel checks its range, and raises IndexError outside.
 CHECKED = os.environ.get("RMQLOG_CHECKED_KERNELS") == "1"
 
-# The types of parameters. What is only read may be a read-only array, such as a mapped file.
+# The types of parameters. What is only read may be a read-only array, such as the bytes of an Arrow array.
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)
 BOOLS = types.Array(types.boolean, 1, "C", readonly=True)
 INTS16 = types.Array(types.int16, 1, "C", readonly=True)
