@@ -14,7 +14,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,8 +45,10 @@ class Window(NamedTuple):
 class FileView:
     """A store file, open for reading: positional reads, slices, and windows over many ranges.
 
-    A context manager; a `FileCache` closes its own views.
+    A context manager; a `FileCache` closes its own views. `bytes_read` counts what all views have read.
     """
+
+    bytes_read: ClassVar[int] = 0
 
     def __init__(self, path: str) -> None:
         self.path = path
@@ -66,6 +68,7 @@ class FileView:
             part = os.pread(self._descriptor, length, position)
             if not part:
                 break
+            FileView.bytes_read += len(part)
             parts.append(part)
             position += len(part)
             length -= len(part)
@@ -83,6 +86,7 @@ class FileView:
             if not count:
                 break
             done += count
+        FileView.bytes_read += done
         return done
 
     def window(self, start: int, stop: int) -> _Bytes:
