@@ -84,7 +84,7 @@ assert batch.num_rows == 1
 _FIND = """
 from store_format import MessageStore
 found = MessageStore.open(sys.argv[1]).find(key="key-500", topic="Orders")
-assert (found.table.num_rows, found.how) == (1, "index and scan")
+assert (found.table.num_rows, found.how) == (1, "index")
 """
 _LAG = """
 import rmq_spark
