@@ -91,13 +91,14 @@ HOW: dict[str, Callable[[Path, bytes, random.Random], None]] = {
 # ---- who reads ---------------------------------------------------------------------------------------------
 
 
-def _check(rows: pa.RecordBatch | pa.Table) -> int:
+def check(rows: pa.RecordBatch | pa.Table) -> int:
+    """Returns how many rows there are. Raises AssertionError for one with a wrong body."""
     for number, content in zip(rows["queueOffset"].to_pylist(), rows["body"].to_pylist(), strict=True):
         assert content == body(number), f"a wrong row at queue offset {number}"
     return len(rows)
 
 
-_COLUMNS = ("queueOffset", "body")
+COLUMNS = ("queueOffset", "body")
 
 # Each reader first yields 0, when the store is open and the change may come, then how many rows it has got.
 
@@ -105,22 +106,22 @@ _COLUMNS = ("queueOffset", "body")
 def _read(root: str) -> Iterator[int]:
     queue = MessageStore.open(root).queue("T", 0)
     yield 0
-    for batch in queue.read(columns=_COLUMNS):
-        yield _check(batch)
+    for batch in queue.read(columns=COLUMNS):
+        yield check(batch)
 
 
 def _scan(root: str) -> Iterator[int]:
-    batches = MessageStore.open(root).scan(columns=_COLUMNS)
-    yield _check(next(batches))
+    batches = MessageStore.open(root).scan(columns=COLUMNS)
+    yield check(next(batches))
     for batch in batches:
-        yield _check(batch)
+        yield check(batch)
 
 
 def _find(root: str) -> Iterator[int]:
     store = MessageStore.open(root)
     yield 0
     for i in range(_KEYS):
-        yield _check(store.find(key=f"key-{i}", topic="T", columns=_COLUMNS).table)
+        yield check(store.find(key=f"key-{i}", topic="T", columns=COLUMNS).table)
 
 
 def _verify(root: str) -> Iterator[int]:
@@ -163,13 +164,14 @@ WHAT: dict[str, Callable[[str], Iterator[int]]] = {
 # ---- rounds ------------------------------------------------------------------------------------------------
 
 
-def round_of(root: str, how: str, what: str, chance: random.Random) -> str:
+def round_of(
+    root: str, how: str, reader: Iterator[int], chance: random.Random, *, counted: bool, delay_s: float = 0.03
+) -> str:
     """One read of the store with one change to one of its files; returns how the read ended."""
     directories = ("commitlog", "commitlog", "consumequeue/T/0", "index")
     path = chance.choice(sorted((Path(root) / chance.choice(directories)).iterdir()))
     saved = path.read_bytes()
-    change = threading.Timer(chance.random() / 30, HOW[how], (path, saved, chance))
-    reader = WHAT[what](root)
+    change = threading.Timer(chance.random() * delay_s, HOW[how], (path, saved, chance))
     rows = next(reader)
     change.start()
     try:
@@ -179,7 +181,7 @@ def round_of(root: str, how: str, what: str, chance: random.Random) -> str:
     except StoreError as error:
         return type(error).__name__ if root in str(error) else f"{NAMELESS}: {error}"
     else:
-        return "complete" if rows == MESSAGES or what not in _COUNTED else f"{LOST}: {MESSAGES - rows}"
+        return "complete" if rows == MESSAGES or not counted else f"{LOST}: {MESSAGES - rows}"
     finally:
         change.join()
         path.write_bytes(saved)
@@ -190,7 +192,9 @@ def main() -> None:
     root, chance = str(Path(directory) / "store"), random.Random(f"{how} {what}")
     shutil.rmtree(root, ignore_errors=True)
     make_store(root)
-    print(json.dumps(Counter(round_of(root, how, what, chance) for _ in range(int(rounds)))))
+    counted = what in _COUNTED
+    ended = (round_of(root, how, WHAT[what](root), chance, counted=counted) for _ in range(int(rounds)))
+    print(json.dumps(Counter(ended)))
 
 
 if __name__ == "__main__":
