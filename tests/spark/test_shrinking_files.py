@@ -57,7 +57,7 @@ def test_a_file_that_changes_under_a_job(
 ) -> None:
     root, chance = str(tmp_path / "store"), random.Random(f"{how} {what}")
     make_store(root)
-    for number in range(200 if whole else 2):
+    for number in range(200 if whole else 1):
         reader = (
             _batch(spark, root)
             if what == "batch"

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -48,7 +47,7 @@ def _write_log(directory: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
     root = tmp_path_factory.mktemp("large") / "store"
     _write_log(root / "commitlog")
     config = {"topicName": "Orders", "readQueueNums": 1, "writeQueueNums": 1, "perm": 6}

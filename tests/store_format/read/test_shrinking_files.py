@@ -20,7 +20,7 @@ _ROOT = Path(__file__).parents[3]
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("what", WHAT)
 def test_a_file_that_changes_under_a_reader(tmp_path: Path, how: str, what: str, whole: bool) -> None:
-    rounds = 200 if whole else 10
+    rounds = 200 if whole else 5
     child = subprocess.run(
         [sys.executable, "-m", "tests.support.shrinking", str(tmp_path), how, what, str(rounds)],
         capture_output=True,
