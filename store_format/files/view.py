@@ -112,23 +112,19 @@ class FileView:
             data = _room(buffers, high - low, low)
             self._fill(low, data)
             return Window(data, starts - low)
-        if (starts[1:] < starts[:-1]).any():
-            order = np.argsort(starts, kind="stable")
-            data, sorted_positions = self._window_of(starts[order], stops[order], buffers)
-            positions = np.empty(len(order), np.int64)
-            positions[order] = sorted_positions
-            return Window(data, positions)
-        reach = np.maximum.accumulate(stops)
-        cuts = np.flatnonzero(starts[1:] > reach[:-1] + _GAP_MAX) + 1
+        order = np.argsort(starts, kind="stable")
+        reach = np.maximum.accumulate(stops[order])
+        cuts = np.flatnonzero(starts[order][1:] > reach[:-1] + _GAP_MAX) + 1
         first = np.concatenate(([0], cuts))
-        lows, highs = starts[first], reach[np.append(cuts, len(reach)) - 1]
+        lows, highs = starts[order][first], reach[np.append(cuts, len(reach)) - 1]
         ends = np.cumsum(highs - lows)
         shift = ends - highs  # from a place in the file to the place in the window, of each run of ranges
         data = _room(buffers, int(ends[-1]), low)
         for run_low, run_high, by in zip(lows.tolist(), highs.tolist(), shift.tolist(), strict=True):
             self._fill(run_low, data[run_low + by : run_high + by])
-        counts = np.diff(np.append(first, len(starts)))
-        return Window(data, starts + np.repeat(shift, counts))
+        positions = np.empty(len(starts), np.int64)
+        positions[order] = starts[order] + np.repeat(shift, np.diff(np.append(first, len(starts))))
+        return Window(data, positions)
 
     def _fill(self, position: int, buffer: _Bytes) -> None:
         found = self.read_into(position, buffer)
@@ -246,10 +242,11 @@ class FileCache:
         """Returns the open view of a listed file. Raises FileReplacedError if another file has its path."""
         view = self.open(file.path)
         if file.identity not in (None, view.identity) or view.size < file.size:
+            is_other = file.identity not in (None, view.identity)
             raise FileReplacedError(
-                f"{file.path}: expected the file of {file.size} bytes that was there when the directory was "
-                f"listed, found another one of {view.size} bytes. If a program copies the store, wait until "
-                "the copy is complete"
+                f"{file.path}: expected {file.size} bytes, found {view.size}: since the directory was listed, "
+                f"{'another file took this name' if is_other else 'the file became shorter'}. If a program "
+                "copies the store, wait until the copy is complete"
             )
         return view
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime
 import re
+from bisect import bisect_left
 from collections.abc import Iterator
 from dataclasses import astuple, dataclass, replace
 from types import TracebackType
@@ -156,14 +157,12 @@ class IndexFile:
 
         By a few reads: the units of a sound file are in the order of the commitlog.
         """
-        low, high = 1, self.stop
-        while high - low > _UNITS_PER_LOOK:
-            middle = (low + high) // 2
-            if int(self.units(middle, middle + 1)["physical_offset"][0]) < physical_offset:
-                low = middle + 1
-            else:
-                high = middle
-        return low + int(np.searchsorted(self.units(low, high)["physical_offset"], physical_offset))
+        return bisect_left(
+            range(self.stop),
+            physical_offset,
+            1,
+            key=lambda n: int(self.units(n, n + 1)["physical_offset"][0]),
+        )
 
     def slots(self, start: int = 0, stop: int | None = None) -> NDArray[np.int32]:
         """Reads slots `start` to `stop` (default: all) as INDEX_SLOT.

@@ -104,7 +104,7 @@ def _screen(view: FileView) -> Iterator[NDArray[np.int64]]:
 
 
 def _header(view: FileView) -> np.void:
-    header: np.void = unpack(view.read(0, INDEX_HEADER.itemsize), INDEX_HEADER)[0]
+    header: np.void = unpack(view.window(0, INDEX_HEADER.itemsize), INDEX_HEADER)[0]
     return header
 
 

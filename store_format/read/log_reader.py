@@ -213,7 +213,8 @@ def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
         return refs
     units, _ = locate(refs.select(slice(len(refs) - 1, None)), verify_crc=True)
     # Without properties their length, two zeros, is behind the topic.
-    if len(units) and tail[_TAIL_SIZE - 1 if units.parts.properties_length[0] else 0]:
+    last = _TAIL_SIZE - 1 if len(units) and units.parts.properties_length[0] else 0
+    if len(units) and any(tail[last : last + 1]):
         return refs
     return refs.select(slice(0, len(refs) - 1))
 

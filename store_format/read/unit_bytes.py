@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
 
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreNotFoundError
 from store_format.files.read import StoreFile
-from store_format.files.view import FileView
-
-_GAP_MAX = 64 << 10  # bytes of other messages that one read may take along
-_READ_MAX = 4 << 20
-_SHOWN_SIZE = 128  # of a long unit whose entry has another size: the head, which shows what is wrong
 
 # (commitlog file, bytes from the unit's first); b"" or too few bytes where the file ends earlier
 UnitBytes = tuple[StoreFile, bytes]
@@ -20,44 +18,24 @@ UnitBytes = tuple[StoreFile, bytes]
 def read_units(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[UnitBytes | None]:
     """The units at (physical offset, size), ascending; None for a unit whose file is not there.
 
-    Neighbours are read together, other messages between them included. Nothing is checked.
+    Neighbours are read together. Nothing is checked. Of a long unit that stores another size, only the head
+    is sure to be there.
     """
     found: list[UnitBytes | None] = []
-    while len(found) < len(places):
-        index = len(found)
-        start = places[index][0]
-        file = log.file_at(start)
-        if file is None:
-            found.append(None)
-            continue
-        last, stop = _joined(places, index, file)
+    for file, group in groupby(places, lambda place: log.file_at(place[0])):
+        mine = list(group)
         try:
-            view = log.view(file)
-            if stop - start > _READ_MAX and _stored_size(view, start - file.start) != places[index][1]:
-                stop = start + _SHOWN_SIZE
-            data = view.read(start - file.start, stop - start)
+            if file is None:
+                raise StoreNotFoundError
+            offsets, sizes = np.array(mine, np.int64).T
+            (window,) = log.unit_windows(file, [(offsets, sizes)])
         except StoreNotFoundError:
-            found += [None] * (last - index)
+            found += [None] * len(mine)
         else:
+            data = memoryview(window.data.data)
+            starts = window.positions.tolist()
             found += [
-                (file, data[offset - start : max(offset - start + size, 0)])
-                for offset, size in places[index:last]
+                (file, bytes(data[start : start + max(size, 0)]))
+                for start, (_, size) in zip(starts, mine, strict=True)
             ]
     return found
-
-
-def _joined(places: Sequence[tuple[int, int]], index: int, file: StoreFile) -> tuple[int, int]:
-    """(index after the last unit to read together with the one at `index`, where the read stops)."""
-    start, size = places[index]
-    stop = min(start + max(size, 0), file.stop)
-    for last in range(index + 1, len(places)):
-        offset, size = places[last]
-        end = min(max(stop, offset + size), file.stop)
-        if not start <= offset < file.stop or offset - stop > _GAP_MAX or end - start > _READ_MAX:
-            return last, stop
-        stop = end
-    return len(places), stop
-
-
-def _stored_size(view: FileView, position: int) -> int:
-    return int.from_bytes(view.read(position, 4), "big")

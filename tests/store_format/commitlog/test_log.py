@@ -12,7 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.commitlog.log import CommitLog
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
+from store_format.errors import (
+    CorruptStoreError,
+    FileReplacedError,
+    OffsetOutOfRangeError,
+    TruncatedRecordError,
+)
 from store_format.files.read import offset_file_name
 from store_format.files.view import FileCache
 from tests.support import goldens, oracle
@@ -195,7 +200,7 @@ def test_a_read_outside_says_what_there_is(tmp_path: Path) -> None:
 def test_a_file_that_became_shorter_or_went_away(tmp_path: Path) -> None:
     log = _open(_write(tmp_path / "a", (0, 100), (100, 100)))
     os.truncate(log.files[0].path, 40)
-    with pytest.raises(TruncatedRecordError, match="the file became shorter"):
+    with pytest.raises(FileReplacedError, match="the file became shorter"):
         log.read(30, 20)
     assert log.store_timestamp_at(0) == -1
     os.remove(log.files[1].path)

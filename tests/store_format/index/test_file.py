@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.errors import CorruptStoreError, FileReplacedError, OptionError, StoreError
 from store_format.files.view import FileView
 from store_format.index.file import (
     IndexFile,
@@ -295,6 +295,18 @@ def _inferred(writer: IndexFileWriter) -> IndexGeometry | None:
         file.flush()
         with FileView(file.name) as view:
             return infer_geometry(view)
+
+
+@pytest.mark.parametrize("size", [0, 39, 100])
+def test_a_file_that_became_shorter_since_it_was_opened(tmp_path: Path, size: int) -> None:
+    writer = IndexFileWriter(5, 10)
+    writer.put("Orders#a", 100, T0)
+    path = tmp_path / "20231114221320456"
+    path.write_bytes(writer.content())
+    with FileView(str(path)) as view:
+        os.truncate(path, size)
+        with pytest.raises(FileReplacedError, match=path.name):
+            infer_geometry(view)
 
 
 def _write(path: Path, writer: IndexFileWriter) -> str:

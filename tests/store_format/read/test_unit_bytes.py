@@ -7,6 +7,7 @@ from random import Random
 
 from store_format.consumequeue.slices import read_slice
 from store_format.files.view import FileView
+from store_format.message.parts import HEAD_SIZE_MAX
 from store_format.read.unit_bytes import read_units
 from store_format.store import MessageStore
 from tests.support.popped import TOPIC, popped_store
@@ -43,4 +44,4 @@ def test_a_damaged_size_reads_no_gigabyte(tmp_path: Path) -> None:
     assert found is not None
     file, data = found
     with FileView(file.path) as view:
-        assert data == view.read(0, 128)
+        assert data == view.read(0, HEAD_SIZE_MAX)
