@@ -244,7 +244,7 @@ class FileCache:
         if file.identity not in (None, view.identity) or view.size < file.size:
             is_other = file.identity not in (None, view.identity)
             raise FileReplacedError(
-                f"{file.path}: expected {file.size} bytes, found {view.size}: since the directory was listed, "
+                f"{file.path}: expected {file.size} bytes, found {view.size}: since the files were listed, "
                 f"{'another file took this name' if is_other else 'the file became shorter'}. If a program "
                 "copies the store, wait until the copy is complete"
             )
