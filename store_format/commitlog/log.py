@@ -240,14 +240,18 @@ class CommitLog:
         """
         likely = _likely_sizes(physical_offsets)
         for start, stop in cuts(likely):
-            rows, offsets, sizes = slice(start, stop), physical_offsets[start:stop], likely[start:stop]
+            offsets, sizes = physical_offsets[start:stop], likely[start:stop]
             window = next(self.unit_windows(file, [(offsets, sizes)]))
             stored = stored_sizes(window.data, window.positions)
             longer = (stored > sizes) & (stored_offsets(window.data, window.positions) == offsets)
-            if longer.any():
-                window = next(self.unit_windows(file, [(offsets, np.where(longer, stored, sizes))]))
-            who = None if identity is None else identity.select(rows)
-            yield rows, UnitRefs(file, window.data, window.positions, offsets, stored, None, who)
+            sizes = np.where(longer, stored, sizes)
+            for low, high in cuts(sizes) if longer.any() else ((0, stop - start),):
+                if longer.any():
+                    window = next(self.unit_windows(file, [(offsets[low:high], sizes[low:high])]))
+                rows = slice(start + low, start + high)
+                who = None if identity is None else identity.select(rows)
+                places = offsets[low:high], stored[low:high]
+                yield rows, UnitRefs(file, window.data, window.positions, *places, None, who)
 
     def _range(self) -> str:
         return (

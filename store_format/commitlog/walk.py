@@ -202,12 +202,12 @@ class Walk:
 
     def _missing(self, offset: int) -> WalkEnd:
         directory = paths.parent(self._files[-1].path) if self._files else ""
-        path = f"{directory}/{offset_file_name(offset)}"
+        path = paths.join(directory, offset_file_name(offset))
         expected = f"a file that holds physical offset {offset}"
         return WalkEnd(EndKind.MISSING, offset, path, 0, expected, "none")
 
     def _gap(self, file: StoreFile, following: StoreFile) -> Damage:
-        path = f"{paths.parent(file.path)}/{offset_file_name(file.stop)}"
+        path = paths.join(paths.parent(file.path), offset_file_name(file.stop))
         missing = StoreFile(path, file.stop, following.start - file.stop)
         self.sums.missing_bytes += missing.size
         expected, found = f"a file that starts at {file.stop}", f"the next file starts at {following.start}"

@@ -20,7 +20,10 @@ from store_format.errors import (
 )
 from store_format.files.read import offset_file_name
 from store_format.files.view import FileCache
+from store_format.message.locate import locate
 from tests.support import goldens, oracle
+from tests.support.oracle import Message
+from tests.support.rows import placed
 
 Golden = Callable[[str], Path]
 
@@ -60,6 +63,30 @@ def test_no_files_are_an_empty_log(tmp_path: Path) -> None:
     assert log.store_timestamp_at(0) == -1
     with pytest.raises(OffsetOutOfRangeError, match="it has no files"):
         log.read(0, 1)
+
+
+def test_a_walk_of_an_empty_log_names_the_missing_file_alone(tmp_path: Path) -> None:
+    walk = _open(str(tmp_path / "missing")).walk(0)
+    assert list(walk) == []
+    assert walk.end is not None
+    assert walk.end.path == oracle.file_name(0)
+
+
+def test_references_to_long_units_are_few_at_a_time(tmp_path: Path) -> None:
+    """Their sizes are known only when their heads are read."""
+    data, stored = placed([Message(b"T", bytes(1 << 20))] * 20, 0)
+    directory = tmp_path / "log"
+    directory.mkdir()
+    (directory / oracle.file_name(0)).write_bytes(data)
+    log, offsets = _open(str(directory)), np.array([message.physical_offset for message in stored])
+    rows, sizes = [], []
+    for part, refs in log.refs_at(log.files[0], offsets):
+        units, bad = locate(refs, verify_crc=True)
+        assert (len(units), bad) == (part.stop - part.start, [])
+        rows += range(part.start, part.stop)
+        sizes.append(len(refs.buffer))
+    assert rows == list(range(20))
+    assert max(sizes) <= 8 << 20
 
 
 def test_an_empty_last_file_is_as_good_as_none(tmp_path: Path) -> None:
