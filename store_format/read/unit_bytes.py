@@ -24,18 +24,18 @@ def read_units(log: CommitLog, places: Sequence[tuple[int, int]]) -> list[UnitBy
     found: list[UnitBytes | None] = []
     for file, group in groupby(places, lambda place: log.file_at(place[0])):
         mine = list(group)
-        try:
-            if file is None:
-                raise StoreNotFoundError
-            offsets, sizes = np.array(mine, np.int64).T
-            (window,) = log.unit_windows(file, [(offsets, sizes)])
-        except StoreNotFoundError:
-            found += [None] * len(mine)
-        else:
-            data = memoryview(window.data.data)
-            starts = window.positions.tolist()
-            found += [
-                (file, bytes(data[start : start + max(size, 0)]))
-                for start, (_, size) in zip(starts, mine, strict=True)
-            ]
+        found += [None] * len(mine) if file is None else _in_file(log, file, mine)
     return found
+
+
+def _in_file(log: CommitLog, file: StoreFile, places: list[tuple[int, int]]) -> Sequence[UnitBytes | None]:
+    offsets, sizes = np.array(places, np.int64).T
+    try:
+        (window,) = log.unit_windows(file, [(offsets, sizes)])
+    except StoreNotFoundError:
+        return [None] * len(places)
+    ends = window.positions + np.maximum(sizes, 0)
+    return [
+        (file, window.data[start:end].tobytes())
+        for start, end in zip(window.positions.tolist(), ends.tolist(), strict=True)
+    ]

@@ -79,7 +79,8 @@ def test_references_to_long_units_are_few_at_a_time(tmp_path: Path) -> None:
     directory.mkdir()
     (directory / oracle.file_name(0)).write_bytes(data)
     log, offsets = _open(str(directory)), np.array([message.physical_offset for message in stored])
-    rows, sizes = [], []
+    rows: list[int] = []
+    sizes = []
     for part, refs in log.refs_at(log.files[0], offsets):
         units, bad = locate(refs, verify_crc=True)
         assert (len(units), bad) == (part.stop - part.start, [])
