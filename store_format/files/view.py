@@ -98,9 +98,9 @@ class FileView:
     def windows(self, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[Window]:
         """Yields a window for each (starts, stops) of `parts`: one or more ranges inside the file.
 
-        Ranges may have any order; those that are close to each other are read together. Memory is used again
-        for a later window once nobody holds the earlier one. Raises FileReplacedError if the file has become
-        shorter.
+        Ranges may have any order; those that are close to each other are read together. A window keeps its
+        bytes as long as the caller has a reference to them; later windows use the memory of windows that are
+        gone. Raises FileReplacedError if the file has become shorter.
         """
         buffers: list[_Bytes] = []
         for starts, stops in parts:
@@ -189,10 +189,11 @@ def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:
 
 
 def _room(buffers: list[_Bytes], size: int, position: int) -> _Bytes:
-    """Returns `size` bytes to fill from a position: of a buffer that nobody else holds, or of a new one.
+    """Returns an array of `size` bytes for the bytes of a file from `position` on.
 
-    They begin at the position's place in a memory page. The system copies three times slower to a place that
-    is 1 to 31 bytes further in its page, and numpy's memory begins at byte 16 of a page.
+    The array is a part of one of `buffers` to which nothing else refers, or of a new buffer. Its address and
+    `position` have the same remainder by the size of a memory page: where the address is 1 to 31 bytes
+    further in its page, Linux copies three times slower, and numpy's large arrays begin at byte 16 of a page.
     """
     held = 2  # by the list, and by the call of getrefcount
     needed = size + _PAGE_SIZE

@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _UNIT_CHUNK = 1 << 14
 _EPOCHS_MAX = 1000  # each costs a pass over the entries; topics are rarely deleted and created again
-_TAIL_SIZE = 3  # the last byte of the topic, and the length of the properties if there are none
+_TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, and their length, two zeros
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
