@@ -553,6 +553,6 @@ def test_nothing_names_a_directory_of_somebodys_machine() -> None:
 
 
 def test_no_file_is_long() -> None:
-    """A file of more than 400 lines holds two things; move one of them to a module of its own."""
+    """A file holds one idea, from top to bottom; one of more than 800 lines holds two."""
     lengths = {module: len((ROOT / module).read_text(encoding="utf-8").splitlines()) for module in MODULES}
-    assert {module: lines for module, lines in lengths.items() if lines > 400} == {}
+    assert {module: lines for module, lines in lengths.items() if lines > 800} == {}
