@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.index.geometry import DEFAULT_GEOMETRY
+from store_format.index.file import DEFAULT_GEOMETRY
 from store_format.message.columns import DEFAULT_COLUMNS, decode_options_of
 from store_format.read.store import Store
 

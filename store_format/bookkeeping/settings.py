@@ -14,8 +14,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import list_directories, list_store_files, read_bytes
 from store_format.files.view import FileView
-from store_format.index.file import IndexFile, list_index_files
-from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, confirms
+from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, confirms, list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.broker_conf import BrokerConf, parse_properties, read_broker_conf
 

@@ -22,7 +22,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError
 from store_format.files.read import offset_file_name
 from store_format.files.write import FileWrites
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
 from store_format.read.recovery import LogEnd, end_after_stop, scan_to_end

@@ -11,8 +11,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexFile, list_index_files
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexFile, IndexGeometry, list_index_files
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, pack
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 

@@ -11,8 +11,7 @@ import numpy as np
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexFile, IndexHeader, list_index_files
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexFile, IndexGeometry, IndexHeader, list_index_files
 from store_format.index.keys import index_batch
 from store_format.index.write import IndexFiles
 

@@ -21,7 +21,7 @@ from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreNotFoundError
 from store_format.files.write import FileWrites
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexGeometry
 from store_format.index.write import cut_index
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint

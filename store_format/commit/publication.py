@@ -38,7 +38,7 @@ from store_format.files.background import AHEAD, Behind
 from store_format.files.read import entry_names
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexGeometry
 from store_format.index.write import IndexFiles, last_index_file
 from store_format.message.encode import EncodedUnits, assign
 

@@ -19,10 +19,8 @@ from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexFile, IndexHeader, list_index_files
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexFile, IndexGeometry, IndexHeader, IndexSlots, list_index_files
 from store_format.index.keys import unit_key_hashes
-from store_format.index.slots import IndexSlots
 from store_format.index.updates import IndexBatch, IndexState
 from store_format.index.write import IndexFiles
 from store_format.message.locate import locate

@@ -32,7 +32,7 @@ from store_format.consumequeue.write import QueueFiles
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexGeometry
 from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import MESSAGE_HEADS
 from store_format.metadata.broker_conf import BrokerConf

@@ -24,8 +24,7 @@ from store_format.diagnose.index_links import check_links
 from store_format.diagnose.problems import Findings, Severity
 from store_format.errors import CorruptStoreError
 from store_format.files.view import FileView
-from store_format.index.file import IndexFile, IndexHeader, key_hash_many
-from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
+from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, key_hash_many
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from store_format.diagnose.files import INDEX_ADVICE
 from store_format.diagnose.problems import Findings
-from store_format.index.file import IndexFile, IndexHeader
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexFile, IndexGeometry, IndexHeader
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
 
 _CHUNK = 1 << 18

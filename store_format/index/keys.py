@@ -27,7 +27,7 @@ _Hashes = tuple[NDArray[np.int32], NDArray[np.int64]]
 
 
 def index_key_hashes(
-    topics: pa.Array | str,
+    topics: pa.Array,
     uniq_keys: pa.Array,
     keys: pa.Array,
     tags: pa.Array,
@@ -37,17 +37,14 @@ def index_key_hashes(
 ) -> _Hashes:
     """(key hashes, message numbers) of all index entries: UNIQ_KEY, then the parts of KEYS, then TAGS.
 
-    The arrays are UTF-8 strings, null where a message lacks the property. `topics` is one string for all
-    messages, or an array, preferably a dictionary. Brokers from 5.4 on index tags, too (`tag_keys`). Messages
+    The arrays are UTF-8 strings, null where a message lacks the property. `topics` is preferably a
+    dictionary. Brokers from 5.4 on index tags, too (`tag_keys`). Messages
     of type rollback have no entry.
     """
     count = len(uniq_keys)
-    if isinstance(topics, str):
-        names, codes = [topics], np.zeros(1, np.int64)
-    else:
-        topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
-        names = [decode_utf8(name) for name in topics.dictionary.cast(pa.binary()).to_pylist()]
-        codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+    topics = topics if pa.types.is_dictionary(topics.type) else topics.dictionary_encode()
+    names = [decode_utf8(name) for name in topics.dictionary.cast(pa.binary()).to_pylist()]
+    codes = topics.indices.to_numpy(zero_copy_only=False).astype(np.int64)
     batch = _Batch(
         names,
         codes,
@@ -56,7 +53,8 @@ def index_key_hashes(
         [flat_bytes(without_nulls(values)) for values in (uniq_keys, keys, tags)],
         tag_keys,
     )
-    assert {len(codes), len(batch.skipped), *(len(ends) - 1 for _, ends in batch.texts)} <= {1, count}
+    assert {len(codes), *(len(ends) - 1 for _, ends in batch.texts)} == {count}
+    assert len(batch.skipped) in (1, count)
     ends = np.zeros(count + 1, np.int64)
     if not kernels.worth(count):
         each = [batch.hashes_of(i) for i in range(count)]
@@ -72,7 +70,7 @@ class _Batch:
     """The messages of a batch: the texts are UNIQ_KEY, KEYS and TAGS, as bytes with offsets."""
 
     topics: list[str]
-    topic: NDArray[np.int64]  # the place in `topics` of each message's, or of all
+    topic: NDArray[np.int64]  # the place in `topics` of each message's
     has_uniq_key: NDArray[np.bool_]
     skipped: NDArray[np.bool_]  # of each message, or of all
     texts: list[tuple[NDArray[np.uint8], NDArray[np.int64]]]
@@ -106,7 +104,7 @@ class _Batch:
         if self.skipped[i if len(self.skipped) > 1 else 0]:
             return []
         uniq_key, keys, tags = (data[ends[i] : ends[i + 1]].tobytes() for data, ends in self.texts)
-        topic = self.topics[self.topic[i if len(self.topic) > 1 else 0]]
+        topic = self.topics[self.topic[i]]
         texts = [uniq_key] * bool(self.has_uniq_key[i]) + list(filter(None, keys.split(b" ")))
         hashes = [key_hash(index_key(topic, decode_utf8(text))) for text in texts]
         if tags and self.tag_keys:

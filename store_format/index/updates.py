@@ -15,9 +15,14 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.index.file import IndexFile, IndexHeader, index_file_name
-from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
-from store_format.index.slots import IndexSlots
+from store_format.index.file import (
+    DEFAULT_GEOMETRY,
+    IndexFile,
+    IndexGeometry,
+    IndexHeader,
+    IndexSlots,
+    index_file_name,
+)
 from store_format.layouts import INDEX_UNIT
 
 _INT_MAX = 2**31 - 1
@@ -62,18 +67,11 @@ class IndexUpdate:
     together: all units, the slots, and the last header.
     """
 
-    name: str
+    state: IndexState  # of the file with this update
     is_new: bool
     geometry: IndexGeometry
-    header: IndexHeader
     unit_start: int
     units: NDArray[np.void]
-    slots: IndexSlots
-
-    @property
-    def state(self) -> IndexState:
-        """The file with this update."""
-        return IndexState(self.name, self.header, self.slots)
 
     @property
     def units_position(self) -> int:
@@ -187,7 +185,7 @@ def _put(
     """The update of one file for the entries [start, stop) of a batch."""
     header, units, number = file.header, np.empty(stop - start, INDEX_UNIT), file.header.index_count
     if not len(units):
-        return IndexUpdate(file.name, is_new, geometry, header, number, units, file.slots)
+        return IndexUpdate(file, is_new, geometry, number, units)
     entries = replace(
         batch, key_hashes=batch.key_hashes[start:stop], message_index=batch.message_index[start:stop]
     )
@@ -210,7 +208,7 @@ def _put(
         hash_slot_count=(header.hash_slot_count + taken + (1 << 31)) % (1 << 32) - (1 << 31),
         index_count=number + len(units),
     )
-    return IndexUpdate(file.name, is_new, geometry, after, number, units, file.slots)
+    return IndexUpdate(replace(file, header=after), is_new, geometry, number, units)
 
 
 def _time_diff(timestamp: int, begin: int) -> int:

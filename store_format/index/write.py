@@ -18,9 +18,7 @@ import numpy as np
 
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites, WritableFile
-from store_format.index.file import IndexFile, list_index_files
-from store_format.index.geometry import IndexGeometry
-from store_format.index.slots import IndexSlots
+from store_format.index.file import IndexFile, IndexGeometry, IndexSlots, list_index_files
 from store_format.index.updates import IndexBatch, IndexState, IndexUpdate, index_updates
 from store_format.layouts import INDEX_HEADER, INDEX_UNIT, pack
 
@@ -73,26 +71,22 @@ class IndexFiles:
     def put(self, updates: Sequence[IndexUpdate]) -> None:
         """Writes updates, in the order in which they were made."""
         for update in updates:
-            self._put(update)
+            path = f"{self._directory}/{update.state.name}"
+            if update.is_new:
+                self.close()
+                root, _, folder = self._directory.rpartition("/")
+                self._files.make_directories(root, folder)
+                self._file, _ = self._files.open_full(path, self._geometry.file_size)
+                self._files.sync_directory(self._directory)
+                self._is_new = True
+            elif self._file is None:
+                self._file = self._files.open(path)
+            if len(update.units):
+                self._file.write(update.units_position, update.units)
+            self._written = update.state
 
-    def _put(self, update: IndexUpdate) -> None:
-        if update.is_new:
-            self._finish()
-            root, _, folder = self._directory.rpartition("/")
-            self._files.make_directories(root, folder)
-            self._file, _ = self._files.open_full(
-                f"{self._directory}/{update.name}", self._geometry.file_size
-            )
-            self._files.sync_directory(self._directory)
-            self._is_new = True
-        elif self._file is None:
-            self._file = self._files.open(f"{self._directory}/{update.name}")
-        if len(update.units):
-            self._file.write(update.units_position, update.units)
-        self._written = update.state
-
-    def _finish(self) -> None:
-        """Writes slots and header of the open file behind its units, syncs and closes it."""
+    def close(self) -> None:
+        """Completes the open file: writes its slots and header behind its units, syncs and closes it."""
         if self._file is not None:
             file, self._file = self._file, None
             with file:
@@ -107,10 +101,6 @@ class IndexFiles:
                     file.write(0, header)
                 self._files.sync(file)
             self._is_new = False
-
-    def close(self) -> None:
-        """Completes the last file."""
-        self._finish()
 
 
 def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:

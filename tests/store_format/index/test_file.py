@@ -23,15 +23,17 @@ from hypothesis import strategies as st
 from store_format.errors import CorruptStoreError, FileReplacedError, OptionError, StoreError
 from store_format.files.view import FileView
 from store_format.index.file import (
+    DEFAULT_GEOMETRY,
     IndexFile,
+    IndexGeometry,
     index_file_name,
     index_key,
+    infer_geometry,
     key_hash,
     key_hash_many,
     list_index_files,
     open_index_files,
 )
-from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry, infer_geometry
 from store_format.index.query import find_offsets
 from tests.support import goldens
 from tests.support.index_query import lookup, query_message, query_offsets

@@ -64,7 +64,7 @@ def assert_key_hashes(drawn: list[tuple[str, Properties]], tags: bool, data: st.
 def test_key_hashes_of_slices_of_one_topic_and_of_a_hash_without_absolute_value() -> None:
     keys = pa.array(["x", None, "aXA4ptp  k2", "y"]).slice(1, 2)
     nothing = pa.array(["a", None, None, "b"]).slice(1, 2)
-    hashes, index = index_key_hashes("TopicTest", nothing, keys, nothing)
+    hashes, index = index_key_hashes(pa.array(["TopicTest"] * 2), nothing, keys, nothing)
     assert (hashes.tolist(), index.tolist()) == ([0, java_string_hash("TopicTest#k2")], [1, 1])
 
 
@@ -74,6 +74,6 @@ def test_key_hashes_of_a_null_that_covers_bytes() -> None:
         2,
         [pa.py_buffer(b"\x02"), pa.array([0, 3, 4], pa.int32()).buffers()[1], pa.py_buffer(b"a bc")],
     )
-    hashes, index = index_key_hashes("T", raw, raw, raw)
+    hashes, index = index_key_hashes(pa.array(["T", "T"]), raw, raw, raw)
     assert index.tolist() == [1, 1, 1]
     assert hashes.tolist() == [java_string_hash(key) for key in ("T#c", "T#c", "T#T#c")]

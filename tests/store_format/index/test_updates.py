@@ -23,10 +23,8 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.view import FileCache
-from store_format.index.file import IndexFile, IndexHeader
-from store_format.index.geometry import DEFAULT_GEOMETRY, IndexGeometry
+from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, IndexSlots
 from store_format.index.keys import index_key_hashes, unit_key_hashes
-from store_format.index.slots import IndexSlots
 from store_format.index.updates import (
     IndexBatch,
     IndexState,
@@ -71,12 +69,12 @@ class Directory:
 
     def apply(self, updates: Sequence[IndexUpdate]) -> None:
         for update in updates:
-            assert (update.name in self.files) != update.is_new
-            raw = self.files.setdefault(update.name, bytearray(self.geometry.file_size))
+            assert (update.state.name in self.files) != update.is_new
+            raw = self.files.setdefault(update.state.name, bytearray(self.geometry.file_size))
             units = update.units.tobytes()
             raw[update.units_position : update.units_position + len(units)] = units
-            raw[40 : self.geometry.units_start] = update.slots.head[40:].tobytes()
-            raw[:40] = update.header.to_bytes()
+            raw[40 : self.geometry.units_start] = update.state.slots.head[40:].tobytes()
+            raw[:40] = update.state.header.to_bytes()
             assert len(raw) == update.geometry.file_size
 
     def put(self, batch: IndexBatch, timestamp: int = T0) -> list[IndexUpdate]:
@@ -164,12 +162,17 @@ def test_a_replay_skips_what_is_before_the_last_entry_and_repeats_that(
 def test_a_message_without_keys_makes_a_file_and_a_full_file_waits_for_the_next_message() -> None:
     directory = Directory(IndexGeometry(2, 3))
     (first,) = directory.put(_batch([("T", {}, 0, T0)]))
-    assert (first.is_new, len(first.units), first.header) == (True, 0, IndexHeader(0, 0, 0, 0, 0, 1))
+    assert (first.is_new, len(first.units), first.state.header) == (True, 0, IndexHeader(0, 0, 0, 0, 0, 1))
     assert directory.put(_batch([("T", {}, 50, T0)])) == []
     (full,) = directory.put(_batch([("T", {"KEYS": "a b"}, 100, T0 + 1)]))
-    assert (full.name, full.is_new, full.header.index_count, full.unit_start) == (first.name, False, 3, 1)
+    assert (full.state.name, full.is_new, full.state.header.index_count, full.unit_start) == (
+        first.state.name,
+        False,
+        3,
+        1,
+    )
     (rolled,) = directory.put(_batch([("T", {}, 200, T0 + 2)]))
-    assert (rolled.is_new, rolled.header) == (True, IndexHeader(T0 + 1, T0 + 1, 100, 100, 0, 1))
+    assert (rolled.is_new, rolled.state.header) == (True, IndexHeader(T0 + 1, T0 + 1, 100, 100, 0, 1))
 
 
 def test_the_first_unit_of_a_rolled_file_counts_from_the_end_of_the_file_before() -> None:
@@ -177,9 +180,9 @@ def test_the_first_unit_of_a_rolled_file_counts_from_the_end_of_the_file_before(
     full, rolled = directory.put(
         _batch([("T", {"KEYS": "a b"}, 0, T0), ("T", {"KEYS": "c"}, 100, T0 + 7999), ("T", {}, 200, T0)])
     )
-    assert full.header.index_count == 3
+    assert full.state.header.index_count == 3
     assert rolled.units["time_diff"].tolist() == [7]
-    assert rolled.header == IndexHeader(T0 + 7999, T0 + 7999, 100, 100, 1, 2)
+    assert rolled.state.header == IndexHeader(T0 + 7999, T0 + 7999, 100, 100, 1, 2)
 
 
 def test_no_messages_write_nothing() -> None:
@@ -254,7 +257,7 @@ def test_slots_that_a_short_file_lacks_are_empty(tmp_path: Path, length: int) ->
         (update,) = index_updates(
             state, _batch([("T", {"KEYS": "a b c"}, 9, T0)]), geometry=geometry, timestamp=T0, zone=UTC
         )
-    assert (update.name, update.is_new, update.slots.pages.tolist()) == (name, False, [1])
+    assert (update.state.name, update.is_new, update.state.slots.pages.tolist()) == (name, False, [1])
     slots = (
         struct.unpack(">3i", directory.contents()[0][40:length].ljust(12, b"\0")[:12])
         if length >= 40
@@ -307,7 +310,7 @@ def test_no_name_is_left() -> None:
 
 def test_files_of_one_batch_have_ascending_names() -> None:
     directory = Directory(IndexGeometry(2, 3))
-    names = [update.name for update in directory.put(_batch([("T", {"KEYS": "a b c d e"}, 0, T0)]))]
+    names = [update.state.name for update in directory.put(_batch([("T", {"KEYS": "a b c d e"}, 0, T0)]))]
     assert names == ["20231114221320000", "20231114221320001", "20231114221320002"]
 
 
@@ -405,11 +408,11 @@ def test_the_brokers_own_file_of_default_size(golden: Callable[[str], Path]) -> 
     assert update.geometry.file_size == path.stat().st_size
     with path.open("rb") as file:
         head = file.read(DEFAULT_GEOMETRY.units_start)
-        unit_bytes = file.read(20 * (1 + update.header.index_count))
-    assert head == update.header.to_bytes() + update.slots.head[40:].tobytes()
+        unit_bytes = file.read(20 * (1 + update.state.header.index_count))
+    assert head == update.state.header.to_bytes() + update.state.slots.head[40:].tobytes()
     assert (
-        not np.delete(update.slots.head, slice(40))
-        .reshape(-1)[np.repeat(update.slots.pages == 0, 4096)[40 : len(head)]]
+        not np.delete(update.state.slots.head, slice(40))
+        .reshape(-1)[np.repeat(update.state.slots.pages == 0, 4096)[40 : len(head)]]
         .any()
     )
     assert unit_bytes == bytes(20) + update.units.tobytes() + bytes(20)
@@ -425,8 +428,8 @@ def test_the_worked_example_of_the_format() -> None:
         message = (put["topic"], {"KEYS": put["key"]}, put["phy_offset"], put["store_timestamp"])
         (update,) = index_updates(state, _batch([message]), timestamp=T0, zone=UTC)
         slot = vector["slot_pos"]
-        assert np.flatnonzero(update.slots.pages).tolist() == [slot // 4096]
-        assert update.slots.head[slot : slot + 4].tobytes().hex() == told["slot_value_hex"]
+        assert np.flatnonzero(update.state.slots.pages).tolist() == [slot // 4096]
+        assert update.state.slots.head[slot : slot + 4].tobytes().hex() == told["slot_value_hex"]
         assert (update.units_position, update.units.tobytes().hex()) == (told["unit_pos"], told["unit_hex"])
-        assert update.header.to_bytes().hex() == told["header_hex"]
+        assert update.state.header.to_bytes().hex() == told["header_hex"]
         state = update.state

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from store_format.files.write import FileWrites
-from store_format.index.geometry import IndexGeometry
+from store_format.index.file import IndexGeometry
 from store_format.index.updates import IndexBatch
 from store_format.index.write import IndexFiles
 from tests.support.failing_writer import Failure, install
