@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.errors import StoreWriteError
-from store_format.files.status import disk_usage
+from store_format.files.status import disk_space
 from store_format.metadata.broker_conf import BrokerConf
 
 
@@ -20,12 +20,12 @@ def full_disk(root: str, log_directories: Sequence[str], limit: int) -> str | No
 
     Of several commitlog directories, the emptiest counts.
     """
-    log = min(
-        (disk_usage(path) for path in log_directories or (f"{root}/commitlog",)), key=lambda each: each[1]
-    )
-    for mount, used in (disk_usage(root), log, disk_usage(f"{root}/consumequeue")):
-        if used > limit:
-            return f"the file system {mount} is {used} % full, above the limit of {limit} % for writes"
+    logs = [disk_space(path) for path in log_directories or (f"{root}/commitlog",)]
+    log = min(logs, key=lambda disk: disk.used_percent)
+    for disk in (disk_space(root), log, disk_space(f"{root}/consumequeue")):
+        if disk.used_percent > limit:
+            used = f"the file system {disk.mount} is {disk.used_percent} % full"
+            return f"{used}, above the limit of {limit} % for writes"
     return None
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.staged_file import RECORDS_SUFFIX, StagedFile, staging_path
 from store_format.commit.staging import TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
-from store_format.files.freeing import close_named, free, hold
+from store_format.files.background import close_named, free, hold
 from store_format.files.read import entry_names
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites

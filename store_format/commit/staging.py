@@ -139,8 +139,8 @@ class StagingWriter:
             try:
                 if self._makes_directory:
                     self._files.make_directories(root, OWN_DIRECTORY, STAGING, self._write)
-                records = self._files.append_file(f"{directory}/{self._name}{RECORDS_SUFFIX}")
-                return directory, records, self._files.append_file(f"{directory}/{self._name}.meta")
+                records = self._files.create(f"{directory}/{self._name}{RECORDS_SUFFIX}", 0)
+                return directory, records, self._files.create(f"{directory}/{self._name}.meta", 0)
             except StoreWriteError as error:
                 if not isinstance(error.__cause__, FileNotFoundError):
                     raise

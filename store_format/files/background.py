@@ -1,13 +1,22 @@
-"""Runs calls in order in one background thread, so that waiting for the disk overlaps with computing."""
+"""Leaves waiting for the disk to a background thread: calls in their order, so that it overlaps with
+computing, and the pages and blocks of large removed files.
+
+Linux frees these when the last descriptor of a removed file is closed: 70 ms for 256 MiB (ext4, Linux 6.18).
+The name is gone at once, so no process sees a difference. If this process is killed, Linux closes the
+descriptors.
+"""
 
 from __future__ import annotations
 
+import os
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from types import TracebackType
+from itertools import islice
+from threading import Thread
 
 AHEAD = 2  # calls that run or wait: with one, each side waits for the other at every call
+_HELD_MAX = 256  # descriptors; a process often may have 1024
 
 
 class Behind:
@@ -48,9 +57,7 @@ class Behind:
     def __enter__(self) -> Behind:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         try:
             if error is None:
                 self._wait(0)
@@ -59,3 +66,52 @@ class Behind:
         finally:
             if self._thread is not None:
                 self._thread.shutdown()
+
+
+# ---- removed files -----------------------------------------------------------------------------------------
+
+
+def hold(paths: Iterable[str]) -> list[int]:
+    """Opens files before the caller removes them. Leaves out files that cannot be opened, and too many."""
+    descriptors = []
+    for path in islice(paths, _HELD_MAX):
+        try:
+            descriptors.append(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK))
+        except OSError:
+            continue
+    return descriptors
+
+
+def close_named(descriptors: list[int]) -> list[int]:
+    """Closes the files that still have a name, and returns the others.
+
+    NFS gives an open file another name instead of removing it, and its directory cannot be removed before.
+    """
+    removed = []
+    for descriptor in descriptors:
+        if os.fstat(descriptor).st_nlink:
+            os.close(descriptor)
+        else:
+            removed.append(descriptor)
+    return removed
+
+
+def free(descriptors: list[int]) -> Thread | None:
+    """Closes removed files in a thread, and returns the thread; None if there is nothing for a thread to do.
+
+    Call this last: until the thread is done, ext4 lets a removal of a directory wait.
+    """
+    if not descriptors:
+        return None
+    thread = Thread(target=_close, args=(descriptors,), name="rmqlog-freeing", daemon=True)
+    try:
+        thread.start()
+    except RuntimeError:  # the interpreter is ending
+        _close(descriptors)
+        return None
+    return thread
+
+
+def _close(descriptors: list[int]) -> None:
+    for descriptor in descriptors:
+        os.close(descriptor)

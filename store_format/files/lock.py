@@ -17,11 +17,10 @@ import struct
 import sys
 import threading
 import time
-from collections.abc import Callable
-from types import TracebackType
 
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
 from store_format.files.read import entry_names, open_descriptor, read_bytes
+from store_format.files.status import is_named, named_identity, open_identity
 from store_format.files.write import open_lock_descriptor
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.
@@ -79,8 +78,7 @@ def _holders(path: str) -> tuple[int | None, int | None]:
         return None, None
     with _mutex:
         try:
-            status = os.stat(path, follow_symlinks=False)
-            if (status.st_dev, status.st_ino) in _held:
+            if named_identity(path) in _held:
                 return None, None
             descriptor = open_descriptor(path)
         except FileNotFoundError:
@@ -90,24 +88,11 @@ def _holders(path: str) -> tuple[int | None, int | None]:
             return 0, 0
         try:
             # Check again: the path may name another file now. No thread takes its lock under this mutex.
-            if _identity(descriptor) in _held:
+            if open_identity(descriptor) in _held:
                 return None, None
             return _holder_of(descriptor, _STORE_BYTE), _holder_of(descriptor, _OWN_BYTE)
         finally:
             os.close(descriptor)
-
-
-def _identity(descriptor: int) -> tuple[int, int]:
-    status = os.fstat(descriptor)
-    return status.st_dev, status.st_ino
-
-
-def _is_named(path: str, descriptor: int) -> bool:
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return (status.st_dev, status.st_ino) == _identity(descriptor)
 
 
 def _holder_of(descriptor: int, byte: int) -> int | None:
@@ -123,45 +108,32 @@ class StoreLock:
     StoreInUseError, which names the holder.
     """
 
-    def __init__(
-        self,
-        root: str,
-        *,
-        timeout: float = 0.0,
-        clock: Callable[[], float] = time.monotonic,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
+    def __init__(self, root: str, *, timeout: float = 0.0) -> None:
         self.path = f"{root}/lock"
         self._timeout = timeout
-        self._clock = clock
-        self._sleep = sleep
         self._identity: tuple[int, int] | None = None
         self._is_foreign = False  # whether the last holder found was a broker
 
     def __enter__(self) -> StoreLock:
-        deadline = self._clock() + self._timeout
+        deadline = time.monotonic() + self._timeout
         while True:
             holder = self._try()
             if holder is None:
                 return self
-            if self._is_foreign or self._clock() >= deadline:
+            if self._is_foreign or time.monotonic() >= deadline:
                 waited = f" (waited {self._timeout:g} s)" if self._timeout and not self._is_foreign else ""
                 raise StoreInUseError(
                     f"{self.path}: held by {holder}{waited}; "
                     "a store has one writer at a time: stop that process first"
                 )
-            self._sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
     def _try(self) -> str | None:
         """Takes the lock and returns None, or returns the holder in words."""
         self._is_foreign = False
         with _mutex:
-            try:
-                status = os.stat(self.path, follow_symlinks=False)
-                if (status.st_dev, status.st_ino) in _held:
-                    return "another thread of this process"
-            except FileNotFoundError:
-                pass
+            if named_identity(self.path) in _held:
+                return "another thread of this process"
             try:
                 descriptor = open_lock_descriptor(self.path)
             except StoreWriteError as error:
@@ -186,10 +158,10 @@ class StoreLock:
             except BaseException:
                 os.close(descriptor)
                 raise
-            if not _is_named(self.path, descriptor):
+            if not is_named(self.path, descriptor):
                 os.close(descriptor)
                 return _LET_GO  # and removed the file: the creation of the store failed
-            self._identity = _identity(descriptor)
+            self._identity = open_identity(descriptor)
             _held[self._identity] = descriptor
             return None
 
@@ -202,18 +174,16 @@ class StoreLock:
         assert self._identity is not None, "the lock is not held"
         if _is_only_opener(_held[self._identity]):
             return
-        deadline = self._clock() + _GLANCE_SECONDS
+        deadline = time.monotonic() + _GLANCE_SECONDS
         while (opener := _other_opener(self._identity)) is not None:
-            if self._clock() >= deadline:
+            if time.monotonic() >= deadline:
                 raise StoreInUseError(
                     f"{self.path}: opened by {described(opener)}, probably a broker that is starting; "
                     "stop the broker, then write again"
                 )
-            self._sleep(_POLL_SECONDS)
+            time.sleep(_POLL_SECONDS)
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *raised: object) -> None:
         with _mutex:
             if self._identity in _held:
                 os.close(_held.pop(self._identity))

@@ -159,6 +159,22 @@ def open_descriptor(path: str) -> int:
         raise
 
 
+class Descriptor:
+    """An open file, which `close` closes once."""
+
+    def __init__(self, descriptor: int = -1) -> None:
+        self._descriptor = descriptor
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def close(self) -> None:
+        """Closes the file; a second call does nothing."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """An entry of a directory. `size` is 0 for everything but a file."""

@@ -5,15 +5,11 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 
-@contextmanager
-def scratch_directory(prefix: str) -> Iterator[str]:
-    """The path of a new directory in the system's place for them (TMPDIR); it is removed at the end."""
-    with tempfile.TemporaryDirectory(prefix=prefix) as path:
-        yield path
+def scratch_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
+    """A new directory in the system's place for them (TMPDIR); a `with` gives its path, and removes it."""
+    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 def directory_until_exit(prefix: str) -> str:

@@ -15,20 +15,22 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from store_format.errors import CorruptStoreError, StoreInUseError
+from store_format.files.read import Descriptor
+from store_format.files.status import is_named
 from store_format.files.write import naming, open_or_create
 
 _PAUSE_MIN, _PAUSE_MAX = 50e-6, 2e-3  # seconds between two attempts to take a lock
 
 
-class FileLock:
+class FileLock(Descriptor):
     """A lock file that this process opens once: `exclusive` for a moment, `share` as long as it lives.
 
     One thread at a time may use it. A forked child opens the file again.
     """
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.path = path
-        self._descriptor = -1
         self._pid = 0
 
     @contextmanager
@@ -53,14 +55,9 @@ class FileLock:
         return self._take(fcntl.LOCK_SH, timeout)
 
     def release(self) -> None:
+        """Releases the lock, and keeps the file open; `close` releases it too."""
         if self._descriptor >= 0 and self._pid == os.getpid():
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def close(self) -> None:
-        """Closes the file, and with it releases the lock."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
 
     def _take(self, kind: int, timeout: float) -> bool:
         deadline, pause = time.monotonic() + timeout, _PAUSE_MIN
@@ -85,25 +82,15 @@ class FileLock:
             self._descriptor, self._pid = open_or_create(self.path), os.getpid()
 
 
-def is_named(path: str, descriptor: int) -> bool:
-    """Whether the path still names the open file."""
-    try:
-        status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    opened = os.fstat(descriptor)
-    return (status.st_dev, status.st_ino) == (opened.st_dev, opened.st_ino)
-
-
-class SharedLog:
+class SharedLog(Descriptor):
     """The bytes that processes append in turn. The callers hold a FileLock around every method.
 
     The file is opened, and made if it is missing, by the first method.
     """
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.path = path
-        self._descriptor = -1
 
     def is_named(self, size: int) -> bool:
         """Whether the path still names the file that is open, and the file still has this size or more."""
@@ -154,8 +141,3 @@ class SharedLog:
         if self._descriptor < 0:
             self._descriptor = open_or_create(self.path)
         return self._descriptor
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-        self._descriptor = -1

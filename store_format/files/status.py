@@ -77,6 +77,26 @@ def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
         raise denied(path) from error
 
 
+def named_identity(path: str) -> tuple[int, int] | None:
+    """Returns (device, inode) of what a path names, also of a link itself; None when it is missing."""
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino
+
+
+def open_identity(descriptor: int) -> tuple[int, int]:
+    """Returns (device, inode) of an open file."""
+    status = os.fstat(descriptor)
+    return status.st_dev, status.st_ino
+
+
+def is_named(path: str, descriptor: int) -> bool:
+    """Returns whether a path still names an open file."""
+    return named_identity(path) == open_identity(descriptor)
+
+
 @dataclass(frozen=True, slots=True)
 class DiskSpace:
     """A file system: where it is mounted, its size, what is free, and the used share in percent, rounded up.
@@ -103,9 +123,3 @@ def disk_space(path: str) -> DiskSpace:
     entire = used + status.f_bavail
     percent = -(-100 * used // entire) if entire else 0
     return DiskSpace(place, entire * status.f_frsize, status.f_bavail * status.f_frsize, percent)
-
-
-def disk_usage(path: str) -> tuple[str, int]:
-    """Returns the mount point of a path and the used share of its file system in percent: `disk_space`."""
-    space = disk_space(path)
-    return space.mount, space.used_percent

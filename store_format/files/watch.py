@@ -7,18 +7,22 @@ change, and less and less often, down to every 50 ms, when nothing changes.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
 import select
+import struct
+import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
+from typing import Any
 
-from store_format.files import inotify
-from store_format.files.inotify import Inotify, reports_all_changes
+from store_format.files.read import Descriptor
 
 _log = logging.getLogger(__name__)
 
@@ -26,10 +30,32 @@ _POLL_SECONDS, _POLL_SECONDS_MAX = 0.005, 0.05
 _POLL_SHARE = 0.02  # of the time since the last change
 _YOUNG_NS = 50_000_000  # a file may change again within a tick of its file system's clock
 _ARM_TRIES = 20
-_FILE = inotify.ATTRIB | inotify.MODIFY | inotify.DELETE_SELF | inotify.MOVE_SELF
-_DIRECTORY = inotify.CREATE | inotify.DELETE | inotify.MOVED_FROM | inotify.MOVED_TO
-_DIRECTORY |= inotify.DELETE_SELF | inotify.MOVE_SELF
-_GONE = inotify.DELETE_SELF | inotify.MOVE_SELF | inotify.IGNORED
+_EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
+_READ_SIZE = 64 << 10
+_INIT_FLAGS = os.O_NONBLOCK | os.O_CLOEXEC  # IN_NONBLOCK and IN_CLOEXEC have the values of these flags
+
+IN_MODIFY, IN_ATTRIB, IN_MOVED_FROM, IN_MOVED_TO = 0x2, 0x4, 0x40, 0x80
+IN_CREATE, IN_DELETE, IN_DELETE_SELF, IN_MOVE_SELF = 0x100, 0x200, 0x400, 0x800
+IN_Q_OVERFLOW, IN_IGNORED = 0x4000, 0x8000
+IN_ONLYDIR = 0x1000000
+
+# File systems of this machine by the f_type of statfs(2): only they report every change. On the others (NFS,
+# SMB, FUSE) a change that another machine makes is not reported.
+_LOCAL = {
+    0xEF53: "ext2, ext3, ext4",
+    0x58465342: "XFS",
+    0x9123683E: "Btrfs",
+    0x01021994: "tmpfs",
+    0x794C7630: "overlayfs",
+    0x2FC12FC1: "ZFS",
+    0xF2F52010: "F2FS",
+    0xCA451A4E: "bcachefs",
+}
+_STATFS_SIZE = 512  # more than any struct statfs; it begins with f_type, a long
+
+_FILE = IN_ATTRIB | IN_MODIFY | IN_DELETE_SELF | IN_MOVE_SELF
+_DIRECTORY = IN_CREATE | IN_DELETE | IN_MOVED_FROM | IN_MOVED_TO | IN_DELETE_SELF | IN_MOVE_SELF
+_GONE = IN_DELETE_SELF | IN_MOVE_SELF | IN_IGNORED
 # ENOSPC: too many watches; EACCES: a directory that this user may not read
 _NO_WATCH = (errno.ENOSPC, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.ENAMETOOLONG, errno.ELOOP)
 
@@ -163,13 +189,13 @@ class FileWatch:
         changed: set[str] = set()
         again: set[str] = set()
         for watch, mask, name in self._inotify.read():
-            paths = self._of_watch.get(watch, set()) if not mask & inotify.OVERFLOW else self._watched.keys()
+            paths = self._of_watch.get(watch, set()) if not mask & IN_Q_OVERFLOW else self._watched.keys()
             for path in paths:
                 target = self._watched[path].target
-                if target != path and name and not _leads_to(target, name, path):
-                    continue
+                if target != path and name and _next_name(target, path) != f"{target.rstrip('/')}/{name}":
+                    continue  # another name in the directory
                 changed.add(path)
-                if target != path or mask & (_GONE | inotify.OVERFLOW):
+                if target != path or mask & (_GONE | IN_Q_OVERFLOW):
                     again.add(path)
         for path in again:
             self._arm(path)
@@ -203,7 +229,7 @@ class FileWatch:
         """(the path, or a directory above that exists, its watch); -1 if it must be polled."""
         target = path
         while True:
-            mask = (_DIRECTORY | inotify.ONLY_DIRECTORY) if target != path or os.path.isdir(path) else _FILE
+            mask = (_DIRECTORY | IN_ONLYDIR) if target != path or os.path.isdir(path) else _FILE
             try:
                 watch = watches.add(target, mask)
             except OSError as error:
@@ -239,10 +265,6 @@ def _next_name(directory: str, path: str) -> str:
     return f"{directory.rstrip('/')}/{rest.partition('/')[0]}"
 
 
-def _leads_to(directory: str, name: str, path: str) -> bool:
-    return _next_name(directory, path) == f"{directory.rstrip('/')}/{name}"
-
-
 def _identity(path: str) -> _Identity:
     """The file as it is now. It is opened, because a network file system may answer stat from its memory."""
     try:
@@ -254,3 +276,76 @@ def _identity(path: str) -> _Identity:
     finally:
         os.close(descriptor)
     return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+# ---- inotify -----------------------------------------------------------------------------------------------
+
+
+class Inotify(Descriptor):
+    """An instance of Linux's inotify(7): a descriptor that becomes readable when a watched file has changed.
+
+    Raises OSError where there is no inotify, or too many instances (ENFILE, EMFILE).
+    """
+
+    def __init__(self) -> None:
+        super().__init__(_call("inotify_init1", _INIT_FLAGS))
+
+    def add(self, path: str, mask: int) -> int:
+        """Watches a file or directory; returns the number of the watch, one for each inode.
+
+        Raises OSError: ENOENT or ENOTDIR for a missing path, ENOSPC for too many watches.
+        """
+        return _call("inotify_add_watch", self._descriptor, os.fsencode(path), mask)
+
+    def remove(self, watch: int) -> None:
+        """Ends a watch; none is no error, because the system ends the watch of a deleted file."""
+        try:
+            _call("inotify_rm_watch", self._descriptor, watch)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+
+    def read(self) -> Iterator[tuple[int, int, str]]:
+        """The changes so far: (watch, mask, name in a watched directory). Does not wait."""
+        while True:
+            try:
+                data = os.read(self._descriptor, _READ_SIZE)
+            except BlockingIOError:
+                return
+            position = 0
+            while position < len(data):
+                watch, mask, _, length = _EVENT.unpack_from(data, position)
+                position += _EVENT.size + length
+                yield watch, mask, os.fsdecode(data[position - length : position].rstrip(b"\0"))
+            if len(data) < _READ_SIZE // 2:
+                return
+
+
+def reports_all_changes(path: str) -> bool:
+    """Whether inotify reports every change on the file system of the path; False if that is unknown."""
+    buffer = ctypes.create_string_buffer(_STATFS_SIZE)
+    try:
+        _call("statfs", os.fsencode(path), buffer)
+    except OSError:
+        return False
+    kind = int.from_bytes(buffer.raw[: ctypes.sizeof(ctypes.c_long)], sys.byteorder)
+    return kind & 0xFFFFFFFF in _LOCAL
+
+
+@cache
+def _library() -> Any:  # Any: functions of a C library, by name
+    if not sys.platform.startswith("linux"):
+        raise OSError(errno.ENOSYS, "inotify exists only on Linux")
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _call(name: str, *arguments: Any) -> int:
+    try:
+        function = getattr(_library(), name)
+    except AttributeError:
+        raise OSError(errno.ENOSYS, f"the C library has no {name}") from None
+    result = int(function(*arguments))
+    if result == -1:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{name}: {os.strerror(number)}")
+    return result

@@ -8,6 +8,7 @@ waits for the disk, and measures the waiting.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import shutil
@@ -15,12 +16,13 @@ import stat
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import cache
 from threading import Lock
 from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreWriteError
-from store_format.files.reserve import RESERVED_MIN, reserve
-from store_format.files.status import symbolic_link
+from store_format.files.read import Descriptor
+from store_format.files.status import named_identity, open_identity, symbolic_link
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask
@@ -28,6 +30,8 @@ _ZEROS = bytes(1 << 20)
 # For a larger write Linux needs as large a piece of contiguous memory, which a virtual machine may not have
 # yet: writes of 128 KiB to 4 MiB were measured at a tenth of the speed (0.5 instead of 5 GB/s), never faster.
 _PIECE_SIZE = 64 << 10
+_RESERVED_MIN = 1 << 20  # bytes of a write whose blocks are worth a reservation
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 _NOT_MOVABLE = (errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR)
 
 
@@ -109,18 +113,13 @@ def _status(path: str) -> os.stat_result | None:
         return None
 
 
-def _identity(path: str) -> tuple[int, int] | None:
-    status = _status(path)
-    return None if status is None else (status.st_dev, status.st_ino)
-
-
-class WritableFile:
+class WritableFile(Descriptor):
     """A store file open for positional writes; a context manager. `size` is its full length in bytes."""
 
     def __init__(self, path: str, descriptor: int, size: int) -> None:
+        super().__init__(descriptor)
         self.path = path
         self.size = size
-        self._descriptor = descriptor
 
     def write(self, position: int, data: Any) -> None:
         """Writes all of `data`, which has the buffer protocol and must end at or before `size`."""
@@ -130,7 +129,7 @@ class WritableFile:
                 self.path, position, f"room for {len(left)} bytes", f"a file of {self.size} bytes"
             )
         with naming(self.path, "write"):
-            if len(left) >= RESERVED_MIN:
+            if len(left) >= _RESERVED_MIN:
                 reserve(self._descriptor, position, len(left))
             while left:
                 done = os.pwrite(self._descriptor, left[:_PIECE_SIZE], position)
@@ -157,14 +156,6 @@ class WritableFile:
                     self.write(start, memoryview(_ZEROS)[:length])
                 start += length
 
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-    def fileno(self) -> int:
-        return self._descriptor
-
     def __enter__(self) -> WritableFile:
         return self
 
@@ -172,23 +163,44 @@ class WritableFile:
         self.close()
 
 
+@cache
+def _fallocate() -> Callable[[int, int, int, int], int] | None:
+    """Linux's call. os.posix_fallocate would write every block where the file system cannot reserve."""
+    try:
+        function = ctypes.CDLL(None).fallocate
+    except (AttributeError, OSError):
+        return None
+    function.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_long, ctypes.c_long)
+    call: Callable[[int, int, int, int], int] = function
+    return call
+
+
+def reserve(descriptor: int, position: int, length: int) -> bool:
+    """Reserves blocks for a large write, so that the kernel need not find a block for every page.
+
+    256 MiB in writes of 4 MiB take 42 instead of 64 ms of processor time with it (ext4, Linux 6.18). The
+    blocks read as zeros until the write, as a hole. The file's size stays. Returns False where the file
+    system cannot reserve: the write needs no reservation, and reports a full disk.
+    """
+    call = _fallocate()
+    return call is not None and call(descriptor, _KEEP_SIZE, position, length) == 0
+
+
 class FileWrites:
     """All changes of store files. With `sync` every change waits for the disk, as with SYNC_FLUSH.
 
-    `syncs` and `sync_seconds` count the waits and their time.
+    `sync_seconds` is the time spent in waiting.
     """
 
-    def __init__(self, *, sync: bool, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, *, sync: bool) -> None:
         self.is_sync = sync
         self.sync_seconds = 0.0
-        self.syncs = 0
-        self._clock = clock
         self._sums = Lock()
         self._opened: dict[str, tuple[int, int]] = {}  # path -> device and inode
 
     def displaced(self) -> list[str]:
         """Returns the files opened for writing here that another process has removed or replaced since."""
-        return [path for path, identity in self._opened.items() if _identity(path) != identity]
+        return [path for path, identity in self._opened.items() if named_identity(path) != identity]
 
     # ---- files ---------------------------------------------------------------------------------------------
 
@@ -224,7 +236,10 @@ class FileWrites:
         return file, False
 
     def create(self, path: str, size: int) -> WritableFile:
-        """Creates a file of `size` zero bytes. The caller syncs the directory."""
+        """Creates a file of `size` zero bytes: 0 for a file of this project, which grows with each write.
+
+        The caller syncs the directory.
+        """
         with naming(path, "create"):
             descriptor = _make(path)
             try:
@@ -234,13 +249,8 @@ class FileWrites:
                 os.close(descriptor)
                 os.unlink(path)
                 raise
-        status = os.fstat(descriptor)
-        self._opened[path] = status.st_dev, status.st_ino
+        self._opened[path] = open_identity(descriptor)
         return WritableFile(path, descriptor, size)
-
-    def append_file(self, path: str) -> WritableFile:
-        """Creates an empty file that grows with each write: for files of this project, not of the broker."""
-        return self.create(path, 0)
 
     def remove(self, path: str) -> bool:
         """Removes a file; returns False when it is missing."""
@@ -315,7 +325,9 @@ class FileWrites:
                     if depth and stat.S_ISLNK(os.lstat(path).st_mode):
                         raise symbolic_link(path) from None
                     continue
-                self._give_directory(parent, path)
+                if os.geteuid() == 0:
+                    with _opened_directory(path) as descriptor:
+                        _give_to_owner_of(parent, descriptor)
             self.sync_directory(parent)
         return path
 
@@ -326,12 +338,6 @@ class FileWrites:
             _give(descriptor, status.st_uid, status.st_gid)
             with suppress(PermissionError):  # a directory of another user
                 os.fchmod(descriptor, stat.S_IMODE(status.st_mode))
-
-    @staticmethod
-    def _give_directory(parent: str, path: str) -> None:
-        if os.geteuid() == 0:
-            with _opened_directory(path) as descriptor:
-                _give_to_owner_of(parent, descriptor)
 
     def remove_directory(self, path: str) -> bool:
         """Removes an empty directory; returns False when it is missing or not empty."""
@@ -389,9 +395,8 @@ class FileWrites:
             os.close(descriptor)
 
     def _sync(self, path: str, descriptor: int) -> None:
-        begun = self._clock()
+        begun = time.perf_counter()
         with naming(path, "sync"):
             os.fsync(descriptor)
         with self._sums:
-            self.sync_seconds += self._clock() - begun
-            self.syncs += 1
+            self.sync_seconds += time.perf_counter() - begun

@@ -58,7 +58,7 @@ def append_events(directory: str, events: Iterable[OwnershipEvent], size: int, f
     except StoreWriteError as error:
         if not isinstance(error.__cause__, FileNotFoundError):
             raise
-        file = files.append_file(path)
+        file = files.create(path, 0)
     with file:
         # The file is shorter than the state says if a process died right after it had halved the log.
         start = min(size, file.size)

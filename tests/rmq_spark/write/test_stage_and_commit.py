@@ -31,7 +31,7 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.files.status import disk_usage
+from store_format.files.status import disk_space
 from store_format.metadata.broker_conf import BrokerConf
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
@@ -84,7 +84,8 @@ def test_a_broker_that_runs_is_named_at_once(tmp_path: Path) -> None:
 
 
 def test_a_disk_that_is_fuller_than_the_limit_is_an_error(tmp_path: Path, place: Path) -> None:
-    mount, used = disk_usage(str(tmp_path / "not" / "there" / "yet"))
+    disk = disk_space(str(tmp_path / "not" / "there" / "yet"))
+    mount, used = disk.mount, disk.used_percent
     assert os.path.ismount(mount)
     status = os.statvfs(tmp_path)
     assert (
@@ -112,7 +113,7 @@ def test_the_limit_of_the_disk_is_that_of_the_brokers_settings(tmp_path: Path) -
     assert target.stores[0].conf.message_delay_levels_ms == (1000, 2000)
     assert _full(str(root), target.options, BrokerConf(disk_space_warning_level_ratio=0)) is None
     unset = replace(target.options, disk_used_percent_max=None)
-    _, used = disk_usage(str(tmp_path))
+    used = disk_space(str(tmp_path)).used_percent
     low = _full(str(root), unset, BrokerConf(disk_space_warning_level_ratio=0))
     assert (low is None) == (used <= 35), "a broker's limit is at least 35 %"
     assert "above the limit of 35 %" in (low or "above the limit of 35 %")

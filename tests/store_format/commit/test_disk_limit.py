@@ -12,7 +12,7 @@ from store_format import MessageStore
 from store_format.commit.disk_limit import full_disk, refuse_full_disk
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreWriteError
-from store_format.files.status import disk_usage
+from store_format.files.status import disk_space
 from store_format.metadata.broker_conf import BrokerConf
 from tests.support.staged import columns_of, make_store, numbered
 
@@ -26,10 +26,11 @@ def root(tmp_path: Path) -> Path:
 
 def test_append_refuses_above_the_limit(root: Path, unchanged: _Unchanged) -> None:
     messages = columns_of(numbered("T", 0, 3))
-    mount, used = disk_usage(str(root))
+    disk = disk_space(str(root))
+    used = disk.used_percent
     with unchanged(root), pytest.raises(StoreWriteError) as caught:
         MessageStore.open(str(root)).append(messages, options=CommitOptions(disk_limit=used - 1))
-    assert f"{root}: the file system {mount} is {used} % full, above the limit of {used - 1} %" in str(
+    assert f"{root}: the file system {disk.mount} is {used} % full, above the limit of {used - 1} %" in str(
         caught.value
     )
     assert "free some space (rmqlog clean), or raise diskSpaceWarningLevelRatio" in str(caught.value)
@@ -40,7 +41,7 @@ def test_append_refuses_above_the_limit(root: Path, unchanged: _Unchanged) -> No
 def test_the_limit_is_the_brokers(root: Path, given: dict[str, str], limit: int) -> None:
     """Without `disk_limit` the settings decide, and without them 90 %."""
     conf = BrokerConf.of(given, "broker.conf")
-    used = disk_usage(str(root))[1]
+    used = disk_space(str(root)).used_percent
     if used > limit:
         with pytest.raises(StoreWriteError, match=f"above the limit of {limit} %"):
             refuse_full_disk(str(root), None, conf)
@@ -50,5 +51,5 @@ def test_the_limit_is_the_brokers(root: Path, given: dict[str, str], limit: int)
 
 
 def test_the_emptiest_disk_of_the_commitlog_counts(root: Path) -> None:
-    used = disk_usage(str(root))[1]
+    used = disk_space(str(root)).used_percent
     assert full_disk(str(root), ("/proc", str(root)), used) is None

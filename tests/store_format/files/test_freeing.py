@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from store_format.files.freeing import close_named, free, hold
+from store_format.files.background import close_named, free, hold
 
 
 def _held(path: Path) -> int:

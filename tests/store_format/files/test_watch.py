@@ -11,9 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.files import inotify
-from store_format.files.inotify import Inotify, reports_all_changes
-from store_format.files.watch import FileWatch
+from store_format.files.watch import IN_Q_OVERFLOW, FileWatch, Inotify, reports_all_changes
 
 _LONG = 10.0
 
@@ -156,7 +154,7 @@ def test_too_many_events_report_every_file(tmp_path: Path, monkeypatch: pytest.M
     for path in paths:
         Path(path).write_text("")
     watch.watch(paths)
-    monkeypatch.setattr(Inotify, "read", lambda self: iter([(-1, inotify.OVERFLOW, "")]))
+    monkeypatch.setattr(Inotify, "read", lambda self: iter([(-1, IN_Q_OVERFLOW, "")]))
     assert watch.wait(0.0) == paths
     monkeypatch.undo()
     os.utime(sorted(paths)[0])

@@ -13,8 +13,7 @@ import pytest
 
 from store_format.commit.staging import begin_staging
 from store_format.errors import CorruptStoreError
-from store_format.files.reserve import reserve
-from store_format.files.write import FileWrites
+from store_format.files.write import FileWrites, reserve
 from tests.support.staged import append, make_store, numbered
 
 _AS_ROOT = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives files to another user")
