@@ -22,8 +22,8 @@ from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.notebook.cards import table_card
-from store_format.read.cluster import refuse_equal_names, store_roots
 from store_format.read.store import Queue, Store
+from store_format.read.store_root import refuse_equal_names, store_roots
 from store_format.read.tolerance import Tolerance
 from store_format.store import MessageStore
 

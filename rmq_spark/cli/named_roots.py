@@ -23,7 +23,7 @@ def broker_name(root: str) -> str:
 
 def named_roots(roots: Sequence[str]) -> list[str]:
     """The path and the broker of each store, for people. Raises OptionError for two stores of one broker."""
-    from store_format.read.cluster import refuse_equal_names
+    from store_format.read.store_root import refuse_equal_names
 
     names = [broker_name(root) for root in roots]
     refuse_equal_names(zip(names, roots, strict=True))

@@ -124,7 +124,7 @@ def open_roots(
     `left_out` they are an error.
     """
     from store_format.files.read import refuse
-    from store_format.read.cluster import store_roots
+    from store_format.read.store_root import store_roots
 
     root = paths.absolute(path)
     return [root] if commit_log else store_roots(root, refuse if left_out is None else left_out.append)
@@ -138,7 +138,7 @@ def open_all(
     Raises StoreNotFoundError if the path has no store, and OptionError if two stores belong to one broker.
     """
     from store_format import MessageStore
-    from store_format.read.cluster import refuse_equal_names
+    from store_format.read.store_root import refuse_equal_names
 
     left_out: list[StoreError] = []
     roots = open_roots(path, commit_log, left_out)

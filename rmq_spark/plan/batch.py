@@ -22,8 +22,7 @@ from rmq_spark.plan.unknown_names import refuse_unknown
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError
-from store_format.read.store import Store
-from store_format.read.store_queues import find_queues
+from store_format.read.store import Store, find_queues
 
 _log = logging.getLogger(__name__)
 

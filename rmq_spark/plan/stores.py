@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from store_format.errors import OptionError, StoreError
 from store_format.files.read import Refused, refuse
-from store_format.read.cluster import refuse_equal_names, refuse_repeated, store_roots
 from store_format.read.store import Store
+from store_format.read.store_root import refuse_equal_names, refuse_repeated, store_roots
 
 if TYPE_CHECKING:
     from rmq_spark.options.read_options import ReadOptions

@@ -14,7 +14,7 @@ from store_format.errors import OptionError
 from store_format.metadata.read import read_topics
 from store_format.names import did_you_mean
 from store_format.pop.log import in_flight_directory
-from store_format.read.cluster import store_roots
+from store_format.read.store_root import store_roots
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ from store_format.names import TAGS
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
-from store_format.read.unit_bytes import read_units
+from store_format.read.stored_messages import read_units
 
 _log = logging.getLogger(__name__)
 

@@ -18,7 +18,7 @@ from store_format.files import paths
 from store_format.files.read import entry_names
 from store_format.files.status import is_directory
 from store_format.files.watch import FileWatch
-from store_format.read.cluster import cluster_members
+from store_format.read.store_root import cluster_members
 
 _log = logging.getLogger(__name__)
 

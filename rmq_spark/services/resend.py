@@ -42,9 +42,8 @@ from store_format.names import (
     is_system_topic,
     retry_topic,
 )
-from store_format.read.places import FoundPlaces, find_places
 from store_format.read.store import Store
-from store_format.read.stored_messages import read_stored
+from store_format.read.stored_messages import FoundPlaces, find_places, read_stored
 from store_format.views.dead_letters import dead_letters
 
 RESEND_COLUMNS = (

@@ -26,8 +26,8 @@ from store_format.commit.staging import StagingWriter
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.read.places import FoundPlaces, find_physical, find_places
 from store_format.read.store import Store
+from store_format.read.stored_messages import FoundPlaces, find_physical, find_places
 
 __all__ = ["Place", "ResendPlan", "ResendResult", "SendBackResult", "Where", "resend", "send_back"]
 

@@ -293,8 +293,7 @@ def _read(store: Store, due: _Due) -> _Found:
     """
     messages, offsets, damaged = read_stored_slice(store.log, due.piece)
     queues = real_queues(messages)
-    stops: dict[int, StoreError] = {int(due.offsets[each.index]): each.error for each in damaged}
-    stops |= {int(offset): _undeliverable(due, int(offset)) for offset in offsets[queues.bad]}
+    stops = damaged | {int(offset): _undeliverable(due, int(offset)) for offset in offsets[queues.bad]}
     stops |= _outside_of_log(store, due, offsets, stops)
     stop = min(stops, default=due.stop)
     kept = (offsets < stop) & ~queues.is_half

@@ -32,8 +32,8 @@ from store_format.files import paths
 from store_format.java.numbers import parse_long
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import PGROUP, REAL_QID, REAL_TOPIC
-from store_format.read.cluster import store_roots
 from store_format.read.store import Store
+from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
 
 DECISION_COLUMNS = (

@@ -22,8 +22,7 @@ from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.follow.follower import StoreFollower
 from store_format.follow.replaced import Replaced
-from store_format.read.store import Store
-from store_format.read.store_queues import StoreQueues, find_queues
+from store_format.read.store import Store, StoreQueues, find_queues
 from store_format.read.store_root import has_config
 
 _log = logging.getLogger(__name__)

@@ -20,7 +20,7 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import dead_letter_topic, retry_topic
-from store_format.read.places import FoundPlaces
+from store_format.read.stored_messages import FoundPlaces
 
 # A message that is in the store is stored again, also above the maxMessageSize of today.
 _MESSAGE_SIZE_MAX = (1 << 31) - (1 << 17)

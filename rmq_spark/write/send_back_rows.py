@@ -30,7 +30,7 @@ from store_format.errors import (
     StoreInUseError,
     StoreNotFoundError,
 )
-from store_format.read.places import find_places
+from store_format.read.stored_messages import find_places
 from store_format.store import MessageStore
 
 _log = logging.getLogger("rmq_spark")

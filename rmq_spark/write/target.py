@@ -26,7 +26,7 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
-from store_format.read.cluster import store_roots
+from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
 
 

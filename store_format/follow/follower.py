@@ -25,8 +25,7 @@ from store_format.follow.log_tail import Newest, News, follow_queue, is_torn, re
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
-from store_format.read.store import Queue, Store
-from store_format.read.store_queues import QueueChoice, find_queues
+from store_format.read.store import Queue, QueueChoice, Store, find_queues
 
 _log = logging.getLogger(__name__)
 

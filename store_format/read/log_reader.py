@@ -28,8 +28,7 @@ from store_format.message.locate import Units, locate
 from store_format.message.parts import head_offset
 from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import QueueKey
-from store_format.read.entries import Entries
-from store_format.read.queue_reader import QueueReader
+from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 
 _log = logging.getLogger(__name__)

@@ -52,8 +52,7 @@ def dledger_logs(root: str) -> list[str]:
 
 def is_below(path: str, directory: str) -> bool:
     """Whether the path is the directory, or lies in it."""
-    path, directory = paths.absolute(path), paths.absolute(directory)
-    return paths.is_inside(path, directory)
+    return paths.is_inside(paths.absolute(path), paths.absolute(directory))
 
 
 def compacted_topics(root: str) -> list[str]:

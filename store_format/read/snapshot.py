@@ -26,6 +26,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import paths
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
+from store_format.files.status import symbolic_link
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.read.log_end import certain_end, ends_after_crash
@@ -36,7 +37,6 @@ from store_format.read.written_end import WrittenEnd, warn_of_hidden
 
 _log = logging.getLogger(__name__)
 
-_SIZE_MAX = 2**31 - 1
 _SIZES_SAMPLED = 16  # queues whose file sizes show the usual size, if fewer are selected
 
 
@@ -145,7 +145,9 @@ def take_queue(
     for kind, folder in FOLDERS.items():
         directory = f"{root}/{folder}/{topic}/{queue_id}"
         _refuse_foreign_name(topic, directory)
-        _refuse_links(f"{root}/{folder}/{topic}", directory)
+        for path in (f"{root}/{folder}/{topic}", directory):
+            if paths.is_link(path):
+                raise symbolic_link(path)
         queue = _queue_at(
             log,
             directory,
@@ -229,14 +231,6 @@ def _refuse_foreign_name(topic: str, directory: str) -> None:
         raise CorruptStoreError(shown, 0, "a topic's name in UTF-8", "other bytes") from error
 
 
-def _refuse_links(*places: str) -> None:
-    for path in places:
-        if paths.is_link(path):
-            raise CorruptStoreError(
-                path, 0, "a file or directory", "a symbolic link, which is not followed below the root level"
-            )
-
-
 def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey, StoreError]:
     """Queues whose files are shorter than those of the other queues: all have mappedFileSizeConsumeQueue.
 
@@ -268,15 +262,12 @@ def _cut_queues(root: str, queues: dict[QueueKey, QueueRange]) -> dict[QueueKey,
 
 
 def _sampled_sizes(root: str, kind: QueueKind) -> Iterator[int]:
-    """The file sizes of one queue of each of a few topics."""
-    for _, topic_path in list_directories(f"{root}/{FOLDERS[kind]}", refused=_skip_sample)[:_SIZES_SAMPLED]:
+    """The file sizes of one queue of each of a few topics. A sample does not need a topic that is refused."""
+    topics = list_directories(f"{root}/{FOLDERS[kind]}", refused=lambda error: None)
+    for _, topic_path in topics[:_SIZES_SAMPLED]:
         with suppress(CorruptStoreError, StorePermissionError):  # a read of that topic raises the error
             for _, path in list_directories(topic_path)[:1]:
                 yield from {file.size for file in list_store_files(path)}
-
-
-def _skip_sample(error: StoreError) -> None:
-    """A sample does not need this topic."""
 
 
 # ---- after a crash -----------------------------------------------------------------------------------------

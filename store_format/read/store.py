@@ -1,4 +1,5 @@
-"""A store directory opened for reading: the store, its queues and their messages.
+"""A store directory opened for reading: the store, its queues and their messages, the queue offset of a
+point in time, and which queues a read needs: read from consume queues, or by a scan where these are missing.
 
 Reading changes no file and takes no lock.
 """
@@ -6,21 +7,23 @@ Reading changes no file and takes no lock.
 from __future__ import annotations
 
 import logging
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import islice
+from itertools import islice, starmap
 from operator import attrgetter
-from typing import Self
+from typing import Protocol, Self
 
 import pyarrow as pa
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state, rebuild_state
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.offset_by_time import Boundary
+from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.display.text import shown
 from store_format.errors import (
+    CorruptStoreError,
     OffsetOutOfRangeError,
     StoreError,
     StorePermissionError,
@@ -30,12 +33,13 @@ from store_format.files import paths
 from store_format.files.read import refuse
 from store_format.files.view import FileCache
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
+from store_format.message.one import read_head
+from store_format.message.parts import HEAD_SIZE_MAX
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.read.log_end import find_log_end
 from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
-from store_format.read.queue_times import offset_at_time, offset_in_rows
 from store_format.read.served_elsewhere import warn_of_other_files
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
@@ -45,6 +49,9 @@ from store_format.read.unfiled_queues import UnfiledQueues
 _log = logging.getLogger(__name__)
 
 _SHOWN_MAX = 8
+_SCAN_CUT_BYTES = 64 << 10  # a scan may be split between windows of a walk, 1 MiB or a file
+_PREVIEW_ROWS = 10
+_PREVIEW_COLUMNS = ("queueOffset", "storeTimestamp", "tags", "keys", "msgId", "body")
 _KEY = attrgetter("key")  # topic and id of a queue
 _LOOKS_MAX = 100  # while a writer replaces rebuilt queues, microseconds each
 
@@ -322,7 +329,8 @@ class Queue:
             raise OffsetOutOfRangeError(
                 f"{self.topic}-{self.queue_id}: offset {start} is not in the queue; {have}"
             )
-        yield from self._read(self.piece(start, stop), decode_options_of(columns, verify_crc), Tolerance())
+        piece = self.piece(start, stop)
+        yield from read_pieces([(self, piece)], decode_options_of(columns, verify_crc), Tolerance())
 
     def to_table(
         self,
@@ -339,11 +347,6 @@ class Queue:
         batches = self.read(start, stop, columns=columns, verify_crc=verify_crc)
         return pa.Table.from_batches(batches, arrow_schema(tuple(columns)))
 
-    def _read(
-        self, piece: QueueSlice, decode_options: DecodeOptions, tolerance: Tolerance
-    ) -> Iterator[pa.RecordBatch]:
-        yield from read_pieces([(self, piece)], decode_options, tolerance)
-
     def offset_at(
         self, timestamp_ms: int, boundary: Boundary = "LOWER", *, on_damage: str = "FAILFAST"
     ) -> int:
@@ -354,19 +357,33 @@ class Queue:
         raises CorruptStoreError; the other modes use the time of the next readable message.
         """
         if self.scanned is None:
-            return offset_at_time(self.range, self.store.log, timestamp_ms, boundary, on_damage)
+            return _offset_at_time(self.range, self.store.log, timestamp_ms, boundary, on_damage)
         columns = decode_options_of(["queueOffset", "storeTimestampMs"], False)
         tolerance = Tolerance("FAILFAST" if on_damage == "FAILFAST" else "DROPMALFORMED")
-        return offset_in_rows(
-            self.range, self._read(self.piece(), columns, tolerance), timestamp_ms, boundary
-        )
+        rows = read_pieces([(self, self.piece())], columns, tolerance)
+        return _offset_in_rows(self.range, rows, timestamp_ms, boundary)
 
     def _repr_html_(self) -> str:
-        from store_format.read.queue_card import PREVIEW_COLUMNS, PREVIEW_ROWS, queue_card
+        """The queue for notebooks: its offsets and its newest messages, or why these cannot be read."""
+        from store_format.display.page import PageSpace, card, fact, facts, text, warning
+        from store_format.display.table import table
 
-        start = max(self.max_offset - PREVIEW_ROWS, self.min_offset)
-        newest = self.read(start, columns=PREVIEW_COLUMNS) if self.max_offset > self.min_offset else ()
-        return queue_card(self.range, self.store.broker_name, newest)
+        lines = [
+            ("broker", text(self.store.broker_name)),
+            ("offsets", f"{self.min_offset} to {self.max_offset} (exclusive: the next message gets it)"),
+            ("messages", f"{self.max_offset - self.min_offset:,}"),
+        ]
+        parts: list[str] = []
+        try:
+            start = max(self.max_offset - _PREVIEW_ROWS, self.min_offset)
+            batches = list(self.read(start, columns=_PREVIEW_COLUMNS))
+            if batches:
+                rows = table(batches, batches[0].schema, PageSpace(), limit=_PREVIEW_ROWS)
+                parts.append(f'<div class="s">the newest</div>{rows}')
+        except (StoreError, OSError) as error:
+            parts.append(warning(f"its newest messages cannot be read: {error}"))
+        name = f"{self.topic}-{self.queue_id}"
+        return card(name, "message queue", [facts(starmap(fact, lines)), *parts]).source
 
 
 def read_pieces(
@@ -392,3 +409,143 @@ def read_pieces(
         of_log = [piece for queue, piece in pieces if queue.scanned is not None]
         stop = max(queue.physical_stop for queue in scanned.values())
         yield from LogReader(reader, of_log, scanned).read(reader.log.min_offset, stop)
+
+
+# ---- the queue offset of a point in time (MessageStore.getOffsetInQueueByTime), also in damaged queues -----
+
+
+def _offset_at_time(
+    queue: QueueRange, log: CommitLog, timestamp_ms: int, boundary: Boundary, on_damage: str
+) -> int:
+    """The offset that the broker's search finds, of a queue with entries; see `Queue.offset_at`.
+
+    By the broker's steps where files describe the whole queue and every message on the way can be read, else
+    by definition.
+    """
+    bounds = queue.bounds
+    if bounds is not None and not queue.extra and queue.max_offset == bounds.max_offset:
+        unknown: list[int] = []
+
+        def time_at(physical_offset: int) -> int:
+            time = _time_at(queue, log, physical_offset, on_damage)
+            if time < 0 and physical_offset >= bounds.commit_log_min:
+                unknown.append(physical_offset)
+            return time
+
+        found = offset_at(bounds, timestamp_ms, boundary, time_at)
+        if not unknown:
+            return found
+    piece = queue.piece(queue.min_offset, queue.max_offset)
+    times = QueueTimes(piece, lambda physical_offset: _time_at(queue, log, physical_offset, on_damage))
+    if boundary == "LOWER":
+        return queue.min_offset + bisect_left(times, timestamp_ms)
+    return queue.min_offset + max(bisect_right(times, timestamp_ms) - 1, 0)
+
+
+def _offset_in_rows(
+    queue: QueueRange, batches: Iterable[pa.RecordBatch], timestamp_ms: int, boundary: Boundary
+) -> int:
+    """The same by definition, from all rows of a queue that a scan of the commitlog has found."""
+    found, before = queue.max_offset, queue.min_offset
+    for batch in batches:
+        offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()
+        found = min([found, *offsets[times >= timestamp_ms].tolist()])
+        before = max([before, *offsets[times <= timestamp_ms].tolist()])
+    return found if boundary == "LOWER" else before
+
+
+def _time_at(queue: QueueRange, log: CommitLog, physical_offset: int, on_damage: str) -> int:
+    time = log.store_timestamp_at(physical_offset)
+    error = _damage_at(queue, log, physical_offset) if time < 0 and on_damage == "FAILFAST" else None
+    if error is not None:
+        raise error
+    return time
+
+
+def _damage_at(queue: QueueRange, log: CommitLog, physical_offset: int) -> CorruptStoreError | None:
+    """Why the time of an entry's message cannot be read; None where retention has deleted the message."""
+    log = log.relisted()
+    if 0 <= physical_offset < log.min_offset:
+        return None
+    name = f"{queue.topic}-{queue.queue_id}"
+    file = log.file_at(physical_offset)
+    if file is None:
+        stop = log.stop
+        place = name if queue.bounds is None else queue.bounds.directory
+        expected = f"commitlog offsets between {log.min_offset} and {stop}, inside a file"
+        return CorruptStoreError(place, 0, expected, f"{physical_offset}")
+    position = physical_offset - file.start
+    head = log.view(file).read(position, HEAD_SIZE_MAX)
+    expected = (
+        f"a message of {name}, for a search by time: magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2), "
+        f"physicalOffset {physical_offset}"
+    )
+    return CorruptStoreError(file.path, position, expected, _head_found(head))
+
+
+def _head_found(data: bytes) -> str:
+    head = read_head(data)
+    return "the end of the file" if head is None else f"0x{head.magic:08X}, {head.physical_offset}"
+
+
+# ---- the queues that a read needs --------------------------------------------------------------------------
+
+
+class QueueChoice(Protocol):
+    """Which queues a caller reads."""
+
+    def chooses_topic(self, topic: str) -> bool:
+        """False only for a topic of which no queue is read."""
+
+    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
+        """Whether this queue of a chosen topic is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class StoreQueues:
+    """The queues of one store for one read.
+
+    `queues` have consume queue files. `scanned` are found only in the commitlog; their scan may be split at
+    `cuts`. `log_end` is the end of the commitlog where it had to be determined: after a crash, for a scan,
+    and where a recovery has left whole messages after it (`has_remains`).
+    """
+
+    queues: list[Queue]
+    scanned: list[Queue] = field(default_factory=list)
+    cuts: list[int] = field(default_factory=list)
+    log_end: int | None = None
+    has_remains: bool = False
+
+
+def find_queues(store: Store, choice: QueueChoice, *, level: int = logging.WARNING) -> StoreQueues:
+    """The chosen queues as the files are now. A necessary scan is logged at `level`."""
+
+    def chosen(queues: list[Queue]) -> list[Queue]:
+        return [
+            queue for queue in queues if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+        ]
+
+    if not store.has_consume_queues:
+        _log.log(
+            level, "%s has no consume queue files (RocksDB, or deleted): scanning its commitlog", store.path
+        )
+        scanned, cuts = store.scanned_queues(choice.chooses_topic, _SCAN_CUT_BYTES)
+        return StoreQueues([], chosen(scanned), cuts, cuts[-1])
+    snapshot = store.snapshot(choice.chooses_topic)
+    queues = chosen(store.queues_of(snapshot))
+    if not snapshot.damaged:
+        return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
+    # a warning of the store names the lost queues
+    damaged = [(key, error) for key, error in snapshot.damaged.items() if key not in snapshot.lost]
+    if damaged:
+        (topic, queue_id), error = damaged[0]
+        told = "%d consume queues cannot be used, scanning the commitlog for them; %s-%d: %s"
+        _log.log(level, told, len(damaged), topic, queue_id, error)
+    lost = {key for key in snapshot.damaged if choice.chooses_queue(key[0], store.broker_name, key[1])}
+    if not lost:
+        return StoreQueues(queues, log_end=snapshot.log_end, has_remains=snapshot.has_remains)
+    topics = {name for name, _ in lost}
+    scanned, cuts = store.scanned_queues(topics.__contains__, _SCAN_CUT_BYTES)
+    return StoreQueues(
+        queues, chosen([queue for queue in scanned if (queue.topic, queue.queue_id) in lost]), cuts, cuts[-1]
+    )

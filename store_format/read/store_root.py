@@ -1,15 +1,17 @@
-"""What makes a directory a store root, and what the refusal of another directory says."""
+"""What makes a directory a store root, and what the refusal of another directory says. A path may also be the
+directory of a cluster, which holds one root per broker.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.consumequeue.listing import FOLDERS
-from store_format.errors import StoreNotFoundError, UnsupportedFormatError
+from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
-from store_format.files.read import LOST_AND_FOUND, entry_names
-from store_format.files.status import is_directory
+from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
+from store_format.files.status import directory_identity, is_directory
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 
@@ -109,3 +111,94 @@ def looks_like_store(names: Collection[str]) -> bool:
     return any(folder in names for folder in FOLDERS.values()) or (
         "checkpoint" in names and not _BESIDE_CHECKPOINT.isdisjoint(names)
     )
+
+
+# ---- clusters ----------------------------------------------------------------------------------------------
+
+
+def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = False) -> list[str]:
+    """The store roots of `path`: its members sorted by name if it is the directory of a cluster, else [path].
+
+    The path itself need not be a store: opening it says what is missing. Members that cannot be read, or look
+    like a store without a commitlog, are `refused` and left out; without any other member they are an error.
+    Raises OptionError if two members are one store.
+    """
+    names = entry_names(path, missing_ok=missing_ok)
+    if "commitlog" in names:
+        return [path]
+    errors: list[StoreError] = []
+    members = cluster_members(path, names, errors.append)
+    for error in errors:
+        (refused if members else refuse)(error)
+    refuse_repeated((path, member, [f"{member}/commitlog"]) for member in members)
+    return members or [path]
+
+
+def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) -> list[str]:
+    """The store roots among the `names` in a directory, sorted by name.
+
+    Returns [] if the names are those of a store itself. What looks like a store without a commitlog, or must
+    not be listed, is `refused`, and left out if that does not raise.
+    """
+    names = frozenset(names)
+    if looks_like_store(names):
+        return []
+    members = []
+    for name in sorted(names - {LOST_AND_FOUND}):
+        member = f"{path}/{name}"
+        try:
+            if is_directory(f"{member}/commitlog"):
+                members.append(member)
+            elif is_directory(member):
+                _refuse_without_log(path, member)
+        except StoreError as error:
+            refused(error)
+    return members
+
+
+def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:
+    """Raises OptionError if two of the stores are one.
+
+    `stores` are (path as given, store root, commitlog directories). A store is its commitlog: if it is
+    reached by two paths, through a link, a mount or the directory of a cluster, every message would be read
+    twice.
+    """
+    seen: dict[object, tuple[int, str]] = {}
+    for number, (path, root, directories) in enumerate(stores):
+        name = root if path == root else f"{root} (in {path})"
+        for directory in directories:
+            identity = directory_identity(directory)
+            for key in (paths.real(directory), *([] if identity is None else [identity[:2]])):
+                other = seen.setdefault(key, (number, name))
+                if other[0] != number:
+                    raise OptionError(
+                        f"{other[1]} and {name} are one store, with the commitlog "
+                        f"{paths.real(directory)}; "
+                        "every message would be read twice: give the store once"
+                    )
+
+
+def refuse_equal_names(stores: Iterable[tuple[str, str]]) -> None:
+    """Raises OptionError if two of the stores, (broker name, store root), have one broker name.
+
+    Their queues would have the same names, and master and slave of a broker have the same messages.
+    """
+    by_name: dict[str, str] = {}
+    for name, root in stores:
+        other = by_name.setdefault(name, root)
+        if other != root:
+            raise OptionError(
+                f"{other} and {root} both belong to broker {name}; use only one of them, "
+                "or each of them on its own"
+            )
+
+
+def _refuse_without_log(path: str, member: str) -> None:
+    names = entry_names(member)
+    if "commitlog" in names or looks_like_store(names):
+        raise StoreNotFoundError(
+            f"{member} looks like a store, but has no directory `commitlog`. If its commitlog is elsewhere, "
+            f"read this store alone with storePathCommitLog, and the other stores of {path} by their own "
+            "paths. "
+            f"If it is not a store, move it out of {path}"
+        )

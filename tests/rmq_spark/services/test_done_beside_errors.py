@@ -20,7 +20,7 @@ from rmq_spark.services.turn import TurnReport, take_turn
 from store_format.commit.prepare_store import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.read import places
+from store_format.read import stored_messages
 from tests.support.failing_writer import Failure, install
 from tests.support.halves import BORN_MS, half_store, visible
 from tests.support.staged import append as append_messages
@@ -138,7 +138,7 @@ def test_files_that_are_deleted_before_one_that_cannot_be(tmp_path: Path) -> Non
 def test_dead_letters_that_are_stored_again_before_an_error(
     golden: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(places, "_CHUNK_MESSAGES", 1)
+    monkeypatch.setattr(stored_messages, "_CHUNK_MESSAGES", 1)
     root = str(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
     plan = retry.resend(root, "CG_fail")
     assert plan.due > 2

@@ -35,7 +35,7 @@ from store_format.follow import log_start
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
-from store_format.read.store_queues import find_queues
+from store_format.read.store import find_queues
 from tests.support import goldens, oracle
 from tests.support.failing_writer import write
 from tests.support.fork_server import ForkServer

@@ -13,8 +13,8 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.files.view import FileCache
-from store_format.read import entries as entries_room
-from store_format.read.entries import EntryReader
+from store_format.read import queue_reader
+from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
 
@@ -61,7 +61,7 @@ def test_queues_are_read_in_the_same_stretches(
         places.setdefault(queue_id, []).append(i * SIZE)
     slices = write_queues(tmp_path_factory.mktemp("queues"), places)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entries_room, "_BLOCK_ENTRIES_MIN", 1)
+        patch.setattr(queue_reader, "_BLOCK_ENTRIES_MIN", 1)
         found = chunks_of(slices, chunk)
     assert [row for part in found for row in part] == [
         (queue_id, places[queue_id].index(i * SIZE), i * SIZE) for i, queue_id in enumerate(queue_of)
@@ -88,7 +88,7 @@ def test_entries_in_no_order_keep_that_of_their_queue(
     places = {i: [max(place, 0) for place in each] for i, each in enumerate(physical) if each}
     slices = write_queues(tmp_path_factory.mktemp("queues"), places)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(entries_room, "_BLOCK_ENTRIES_MIN", 1)
+        patch.setattr(queue_reader, "_BLOCK_ENTRIES_MIN", 1)
         rows = [row for part in chunks_of(slices, 6) for row in part]
     for queue_id, expected in places.items():
         assert [row[1:] for row in rows if row[0] == queue_id] == list(enumerate(expected))

@@ -24,8 +24,7 @@ from store_format.consumequeue import slices as slices_room
 from store_format.consumequeue.slices import QueueSlice, read_slice, split_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.message.columns import COLUMNS, DecodeOptions
-from store_format.read.entries import Entries
-from store_format.read.queue_reader import QueueReader
+from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
 from tests.support import oracle
 from tests.support.oracle import Message

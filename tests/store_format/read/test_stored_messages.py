@@ -1,21 +1,29 @@
-"""Stored messages as columns to write again: encoded at their old places, they are the same bytes."""
+"""Stored messages as columns to write again: encoded at their old places, they are the same bytes.
+
+Units that are read together are the bytes of the commitlog, whatever lies between them.
+"""
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
+from store_format.consumequeue.slices import read_slice
+from store_format.files.view import FileView
 from store_format.message.encode import encode
+from store_format.message.parts import HEAD_SIZE_MAX
 from store_format.message.property_table import PropertyTable
 from store_format.message.stored import edited_properties
 from store_format.message.unit_refs import Identity
-from store_format.read.stored_messages import read_stored, read_stored_slice
+from store_format.read.stored_messages import read_stored, read_stored_slice, read_units
+from tests.support.popped import TOPIC, popped_store
 
 GOLDENS = ("basic-4.9.7", "delay-tx-5.5.0", "edge-5.5.0", "retry-dlq-5.5.0", "pop-5.5.0")
 
@@ -90,3 +98,40 @@ def test_properties_are_edited_in_the_order_of_a_hash_map() -> None:
     ]
     again = edited_properties(edited, {})
     assert again.equals(edited)  # the order is that of the map, whoever puts the properties
+
+
+# ---- bytes of units ----------------------------------------------------------------------------------------
+
+
+def test_units_across_files_with_gaps(tmp_path: Path) -> None:
+    store = MessageStore.open(str(popped_store(tmp_path / "s", 400)))
+    assert len(store.log.files) > 3
+    _, entries = read_slice(store.queue(TOPIC, 0).piece())
+    places = list(zip(entries["physical_offset"].tolist(), entries["size"].tolist(), strict=True))
+    random = Random(7)
+    for count in (1, 2, 32, 400):
+        chosen = sorted(random.sample(places, count))
+        for (offset, size), found in zip(chosen, read_units(store.log, chosen), strict=True):
+            assert found is not None
+            file, data = found
+            assert file == store.log.file_at(offset)
+            assert data == store.log.read(offset, size)
+
+
+def test_places_that_are_not_there(tmp_path: Path) -> None:
+    store = MessageStore.open(str(popped_store(tmp_path / "s", 400)))
+    file = store.log.files[1]
+    Path(file.path).unlink()
+    beyond = store.log.stop
+    found = read_units(store.log, [(0, 100), (file.start, 100), (file.start + 100, 50), (beyond, 100)])
+    assert [each is None for each in found] == [False, True, True, True]
+    assert read_units(store.log, []) == []
+
+
+def test_a_damaged_size_reads_no_gigabyte(tmp_path: Path) -> None:
+    store = MessageStore.open(str(popped_store(tmp_path / "s", 3, file_size=1 << 26)))
+    (found,) = read_units(store.log, [(0, 2**31 - 2)])
+    assert found is not None
+    file, data = found
+    with FileView(file.path) as view:
+        assert data == view.read(0, HEAD_SIZE_MAX)
