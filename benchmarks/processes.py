@@ -17,8 +17,8 @@ _SIZE = re.compile(r"^(VmRSS|RssAnon):\s+(\d+) kB$", re.MULTILINE)
 class WorkerMemory:
     """Within `with`: the most that any one Python worker below this process held.
 
-    `resident_bytes` counts the pages of store files that are mapped at the moment, which the system can take
-    back; `own_bytes` does not. Both stay 0 where there is no /proc.
+    `resident_bytes` counts the pages of programs and libraries too, which the system can take back;
+    `own_bytes` does not. Both stay 0 where there is no /proc.
     """
 
     def __init__(self) -> None:

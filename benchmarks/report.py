@@ -89,7 +89,7 @@ class Report:
             yield (
                 f"Most memory of one Python worker: {_mib(memory.own_bytes)} of its own, "
                 f"{_mib(memory.resident_bytes)} with the "
-                "pages of store files that are mapped."
+                "pages of programs and libraries."
             )
 
     def _queues(self) -> Iterable[str]:

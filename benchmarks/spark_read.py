@@ -40,9 +40,7 @@ class Comparison:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """The most that one Python worker held: everything resident (mapped store files included), and its
-    own.
-    """
+    """The most that one Python worker held: all of it, programs and libraries included, and its own."""
 
     resident_bytes: int
     own_bytes: int

@@ -44,6 +44,7 @@ ROOMS = [
             "consumequeue",
             "index",
             "bookkeeping",
+            "survey",
             "read",
             "search",
             "follow",

@@ -20,7 +20,6 @@ from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import commit
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.disk_limit import refuse_full_disk
-from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.staging import StagingWriter
 from store_format.commit.unsupported import refuse_store
@@ -28,6 +27,7 @@ from store_format.errors import OptionError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
 from store_format.read.stored_messages import FoundPlaces, find_physical, find_places
+from store_format.survey.lost_log import refuse_lost_log
 
 __all__ = ["Place", "ResendPlan", "ResendResult", "SendBackResult", "Where", "resend", "send_back"]
 
@@ -87,7 +87,7 @@ def send_back(
     if key is not None:
         refuse_service_key(key[0])
     refuse_store(root)
-    refuse_lost_log(root, store.log, store.commit_log_paths)
+    refuse_lost_log(root, store.log)
     conf = broker_conf_of(root, broker_conf)
     settings = SendBackSettings(
         group, max_reconsume_times, conf.message_delay_levels_ms, store_host=store_host

@@ -18,7 +18,6 @@ from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, rea
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.create_store import is_store
 from store_format.commit.disk_limit import full_disk
-from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder, lock_holder
@@ -28,6 +27,7 @@ from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
+from store_format.survey.lost_log import refuse_lost_log
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +148,7 @@ def _member(root: str, options: WriteOptions) -> TargetStore:
 
 def _existing(root: str, options: WriteOptions, conf: BrokerConf, closed: str | None) -> TargetStore:
     store = MessageStore.open(root, broker_name=options.new_store.broker_name)
-    refuse_lost_log(root, store.log, store.commit_log_paths)
+    refuse_lost_log(root, store.log)
     settings = settings_of(root, store.log, store.broker_name, given_settings(options, store.broker_name))
     _refuse_other_settings(root, options.new_store, settings)
     crc_property = ends_with_crc_property(store.log, read_ledger(root))

@@ -13,10 +13,10 @@ from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_pat
 from store_format.bookkeeping.journal import Journal, abort_mark, journal_path
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.cluster import WRITE_IGNORING, is_begun
-from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.staged_units import check_staged
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OffsetOutOfRangeError, StoreError, StoreNotFoundError
+from store_format.survey.lost_log import refuse_lost_log
 
 _INTO = "recover a copy: rmqlog recover STORE --into NEW --apply (recover, with into=)"
 _COMPARED_MAX = 1 << 10  # bytes; the first ones of a message have its place, its times and its body's CRC
@@ -59,7 +59,7 @@ def will_complete(
     way_out: str = WRITE_IGNORING,
 ) -> bool:
     """`is_to_complete`, for those who only look: raises whatever would make the next writer refuse."""
-    refuse_lost_log(root, log, log.directories)
+    refuse_lost_log(root, log)
     completes = is_to_complete(root, journal, log, ignore_missing=ignore_missing, way_out=way_out)
     if completes and not is_concluded(root, journal):
         refuse_incomplete(root, journal, log)

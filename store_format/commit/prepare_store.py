@@ -21,7 +21,6 @@ from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
 from store_format.commit.index_repair import Indexing, index_log
 from store_format.commit.journal_place import is_to_complete
-from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
 from store_format.commit.roll_forward import open_log, roll_forward
@@ -33,6 +32,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.survey.lost_log import refuse_lost_log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -132,7 +132,7 @@ def open_store(
     """
     directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
-    refuse_lost_log(root, log, directories)
+    refuse_lost_log(root, log)
     journal = read_journal(root)
     begun = journal is not None and is_to_complete(
         root, journal, log, ignore_missing=options.ignore_missing_stores, way_out=way_out

@@ -30,7 +30,6 @@ from store_format.commit.log_shortage import (
     refuse_missing_files,
     whole_queues,
 )
-from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.queue_compare import QueueChange, batch_file_size, compare
 from store_format.commit.queue_moves import clear_directory, end_rebuild, move_in
@@ -57,12 +56,13 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.read.readable_end import find_readable_end
+from store_format.survey.lost_log import refuse_lost_log
 
 
 def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{root}/commitlog",)
     log = open_log(directories)
-    refuse_lost_log(root, log, directories)
+    refuse_lost_log(root, log)
     return replace(log, whole_size=size_of_cut_file(root, log))
 
 

@@ -20,7 +20,6 @@ from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.disk_limit import refuse_full_disk
-from store_format.commit.lost_log import refuse_lost_log
 from store_format.commit.plan import writer_end
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.roll_forward import open_log
@@ -33,6 +32,7 @@ from store_format.files.write import FileWrites
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
 from store_format.message.stored import StoredMessages
 from store_format.read.store import Store
+from store_format.survey.lost_log import refuse_lost_log
 
 # A message that is in the store is stored again, also above the maxMessageSize of today.
 _COPY_SIZE_MAX = (1 << 31) - (1 << 17)
@@ -48,7 +48,7 @@ def stage_messages(
     """
     refuse_full_disk(root, options.disk_limit, options.conf, options.log_directories)
     log = open_log(options.log_directories or (f"{root}/commitlog",))
-    refuse_lost_log(root, log, options.log_directories or (f"{root}/commitlog",))
+    refuse_lost_log(root, log)
     writer = StagingWriter(root, os.urandom(8).hex(), sync=options.sync)
     try:
         crc_property = ends_with_crc_property(log, read_ledger(root))

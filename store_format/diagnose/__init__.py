@@ -25,6 +25,7 @@ from store_format.diagnose.state import (
     check_commits,
     check_config,
     check_formats,
+    check_lost_log,
     check_queue_ids,
     check_state,
     check_topics,
@@ -32,12 +33,13 @@ from store_format.diagnose.state import (
 from store_format.diagnose.verdict import verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
+from store_format.files.view import FileCache
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.log_end import certain_end, ends_after_crash
 from store_format.read.readable_end import ReadableEnd, find_readable_end
 from store_format.read.recovery import end_after_stop
-from store_format.read.served_elsewhere import dledger_logs
 from store_format.read.store_root import looks_like_store, refuse_root
+from store_format.survey.lost_log import dledger_logs
 
 
 def diagnose(
@@ -69,12 +71,18 @@ def diagnose(
         found.verdict = verdict(found)[0]
         return found
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
-    log, file_size, unplaced_bytes = usable_log(findings, root, directories)
+    lost = Lost()
+    log, file_size, unplaced_bytes = usable_log(findings, root, directories, lost)
+    lost_log = None if unplaced_bytes else check_lost_log(findings, root, log)
+    if lost_log is not None:
+        found = Diagnosis(findings.problems(), Summary(state=state.value), root)
+        found.lost_log = lost_log
+        found.verdict = verdict(found)[0]
+        return found
     check_commits(findings, root, log)
     base = _hidden_commit(root) if state is not StoreState.CRASHED else None
     readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
-    lost = Lost()
     # Entries behind the end of an old commitlog may lead to that of DLedger.
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
@@ -108,9 +116,19 @@ def diagnose(
     )
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     found = Diagnosis(findings.problems(), summary, root)
-    found.has_more = has_more
+    found.has_more, found.refusal = has_more, _refusal(directories)
+    found.lacks_last_files = queues.lead_behind_files
     found.verdict = verdict(found)[0]
     return found
+
+
+def _refusal(directories: Sequence[str]) -> CorruptStoreError | None:
+    """The error with which every other command refuses the commitlog's files; None if they fit together."""
+    try:
+        CommitLog.open(directories, FileCache())
+    except CorruptStoreError as error:
+        return error
+    return None
 
 
 def _judged_as(

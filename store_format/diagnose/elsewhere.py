@@ -12,10 +12,10 @@ from store_format.read.served_elsewhere import (
     DLEDGER,
     TIERED,
     compacted_topics,
-    dledger_logs,
     is_below,
     tiered_metadata,
 )
+from store_format.survey.lost_log import dledger_logs
 
 _TOPICS_MAX = 8
 _DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"

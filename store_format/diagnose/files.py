@@ -17,6 +17,7 @@ from store_format.bookkeeping.settings import size_of_cut_file
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FileRun, file_run
 from store_format.consumequeue.listing import FOLDERS, is_queue_id
+from store_format.diagnose.commitlog import Lost
 from store_format.diagnose.problems import Findings
 from store_format.errors import CorruptStoreError
 from store_format.files.read import Entry, StoreFile, list_entries
@@ -34,6 +35,7 @@ INDEX_ADVICE = (
     "rebuild the file, and its queries by key no longer find these messages"
 )
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
+_NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 _STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
 
 
@@ -60,10 +62,13 @@ def checked_files(
             continue
         if entry.kind == "file" and name.match(entry.name):
             found.append(entry)
+            continue
+        found_kind = f"the {entry.kind} {entry.name!r}"
+        if entry.kind == "other":
+            found_kind = f"{entry.name!r}, neither file nor directory"
+        if name.match(entry.name):  # as `list_store_files` refuses it
+            findings.add("damage", entry.path, 0, "a regular file", found_kind, _NO_FILE_ADVICE)
         else:
-            found_kind = f"the {entry.kind} {entry.name!r}"
-            if entry.kind == "other":
-                found_kind = f"{entry.name!r}, neither file nor directory"
             expected = f"only files whose names are {what}"
             findings.add("warning", entry.path, 0, expected, found_kind, _STRAY_ADVICE)
     return found
@@ -72,8 +77,13 @@ def checked_files(
 # ---- commitlog ---------------------------------------------------------------------------------------------
 
 
-def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
-    """(the commitlog of the files that fit, the length that files should have, bytes of the others)"""
+def usable_log(
+    findings: Findings, root: str, directories: Sequence[str], lost: Lost
+) -> tuple[CommitLog, int, int]:
+    """(the commitlog of the files that fit, the length that files should have, bytes of the others)
+
+    Files before the first one that fits are added to `lost`. Gaps between files are found by the walk.
+    """
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
     files = sorted(
         (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
@@ -101,6 +111,8 @@ def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tup
             kept.append(file)
         else:
             unplaced += file.size
+    if kept and files[0].start < kept[0].start:
+        lost.add(files[0].start, kept[0].start)
     return _log_of(kept, directories), size, unplaced
 
 

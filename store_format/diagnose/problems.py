@@ -15,6 +15,7 @@ from typing import Literal
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.problem_list import problem_list
 from store_format.errors import CorruptStoreError
+from store_format.survey.lost_log import LostLog
 
 Severity = Literal["damage", "warning", "info"]
 
@@ -107,13 +108,19 @@ class Diagnosis(list[Problem]):
 
     `summary` has the numbers of the commitlog, `verdict` is one sentence about all problems, and `root` is
     the path of the store. `is_checked` is False if the messages are in a DLedger commitlog, which is not
-    checked; `has_more` is True if a broker serves messages from other files, too.
+    checked; `has_more` is True if a broker serves messages from other files, too. With a `lost_log` only the
+    configuration is checked. `lacks_last_files` is True if queues lead behind the last commitlog file of a
+    store that was shut down cleanly. `refusal` is the error with which all other commands refuse the files of
+    the commitlog.
     """
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
         super().__init__(problems)
         self.summary, self.root, self.verdict = summary, root, ""
         self.is_checked, self.has_more = True, False
+        self.lost_log: LostLog | None = None
+        self.lacks_last_files = False
+        self.refusal: CorruptStoreError | None = None
 
     def of(self, *severities: Severity) -> list[Problem]:
         """Returns the problems of these severities, for example `of("damage", "warning")`."""

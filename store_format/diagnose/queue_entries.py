@@ -87,6 +87,7 @@ class Seen:
     lost: int = 0
     behind: int = 0
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
+    last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
 
 
 def check_entries(findings: Findings, queue: CheckedQueue, state: StoreState, targets: Targets) -> Seen:
@@ -124,14 +125,16 @@ def _count_chunk(
         covers = int(units["batch_size"][filled[-1]]) if queue.is_batch else 1
         seen.stop = int(queue.offsets(number, units)[filled[-1]]) + covers
     _report_holes(findings, queue, number, units, np.flatnonzero(~valid))
-    current = message_mask(units) & (physical >= targets.log.min_offset)
-    gone = current & targets.lost.contains(physical)
-    behind = current & (physical >= targets.end) & ~gone
-    inside = current & ~behind & ~gone
+    entries = message_mask(units)
+    gone = entries & targets.lost.contains(physical)
+    current = entries & (physical >= targets.log.min_offset) & ~gone
+    behind = current & (physical >= targets.end)
+    inside = current & ~behind
     if behind.any() and not seen.behind:
         seen.first_behind = (number + int(behind.argmax()), int(physical[behind.argmax()]))
     if inside.any() and seen.first_physical < 0:
         seen.first_physical = int(physical[inside.argmax()])
+    seen.last_behind = max(seen.last_behind, int(physical[behind].max(initial=-1)))
     seen.inside += int(inside.sum())
     seen.lost += int(gone.sum())
     seen.behind += int(behind.sum())

@@ -60,6 +60,7 @@ class QueueCheck:
         self._lag, self._behind = _LAG[states[0]], states[1]
         self._log_end = log_end
         self._root = root
+        self.lead_behind_files = False  # known after `finish`
         self._queues: dict[QueueKey, CheckedQueue] = {}
         # messages whose queue has no files: how many, and the physical offset of the first
         self._absent: dict[QueueKey, tuple[int, int]] = {}
@@ -139,19 +140,22 @@ class QueueCheck:
         """
         self._compare_pending()
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
-        stranded = 0
+        stranded = behind = 0
+        is_clean = self._behind is StoreState.CLEAN
         for queue in self._queues.values():
             if queue.run is None:
                 continue
             seen = check_entries(self._findings, queue, self._behind, targets)
             stranded += seen.lost
+            behind += seen.behind
+            self.lead_behind_files |= is_clean and seen.last_behind >= self._log.stop
             self._report_lacking(queue, seen.first_physical, seen.stop)
         if stranded:
             place, expected = f"{self._root}/consumequeue", "entries that point to messages"
             found = f"{stranded} that point to lost messages"
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
-        return stranded
+        return stranded + (behind if is_clean else 0)
 
     def _report_lacking(self, queue: CheckedQueue, first_physical: int, stop: int) -> None:
         """Reports runs of messages without an entry. `stop` is the queue offset behind the last entry."""

@@ -26,6 +26,7 @@ from store_format.metadata import read_state as config_state
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
+from store_format.survey.lost_log import ADVICE, LostLog, find_lost_log
 
 _READERS: Mapping[str, Callable[[str], object]] = {
     "topics.json": config_json.read_topics,
@@ -113,6 +114,18 @@ def check_state(findings: Findings, root: str, state: StoreState) -> None:
         expected = "no abort file before a broker starts"
         found = "one: commits with ASYNC_FLUSH are not flushed, or a commit was broken off"
         findings.add("info", f"{root}/abort", 0, expected, found, _UNFLUSHED_ADVICE)
+
+
+def check_lost_log(findings: Findings, root: str, log: CommitLog) -> LostLog | None:
+    """Reports and returns a lost commitlog, with which no other check makes sense."""
+    try:
+        lost = find_lost_log(root, log)
+    except StoreError:  # of the journal or the ledger: check_commits reports the file
+        return None
+    if lost is not None:
+        expected = f"messages, because {lost.known}"
+        findings.add("damage", log.directories[0], 0, expected, "no commitlog file with a message", ADVICE)
+    return lost
 
 
 def check_commits(findings: Findings, root: str, log: CommitLog) -> None:

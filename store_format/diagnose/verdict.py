@@ -21,6 +21,7 @@ class NextStep(StrEnum):
     NOTHING = "nothing"
     RECOVER = "recover"  # look at what a recovery of the store changes
     SALVAGE = "salvage"  # look at a recovered copy, which keeps what is whole
+    GIVE_UP = "give up"  # the same, without the messages of the last commitlog files, which are missing
     AGAIN = "again"  # check again when nobody writes
 
 
@@ -28,6 +29,9 @@ def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     """The sentence and the next step. A recovery refuses every DLedger store."""
     if not diagnosis.is_checked:
         return _NOT_CHECKED, NextStep.NOTHING
+    if diagnosis.lost_log is not None:
+        known = diagnosis.lost_log.known
+        return f"the commitlog is missing: no message can be read or checked, but {known}", NextStep.AGAIN
     sentence, step = _sentence(diagnosis)
     can_recover = not any(problem.found == DLEDGER for problem in diagnosis)
     return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
@@ -49,6 +53,13 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             lost = f"messages in {gone:,} damaged or missing bytes are lost"
         is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
         step = NextStep.SALVAGE if is_salvage else NextStep.RECOVER
+        if diagnosis.lacks_last_files:
+            lost += ", with the last commitlog files: copy those back if you have them"
+            step = NextStep.GIVE_UP
+        if diagnosis.refusal is not None:
+            file = diagnosis.refusal.file
+            lost += f"; all other commands refuse the store until {file} is restored, or moved out of a copy"
+            step = NextStep.AGAIN
         return f"damaged in {places}: {whole}, {lost}{_start(diagnosis)}", step
     if summary.cut_messages:
         return f"damaged before its end: {whole}{_start(diagnosis)}", NextStep.SALVAGE

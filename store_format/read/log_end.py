@@ -28,14 +28,17 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.readable_end import ReadableEnd, find_readable_end, warn_once
 from store_format.read.recovery import LogEnd, end_after_crash
 from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
+from store_format.survey.lost_log import refuse_lost_log
 
 
 def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
     """The physical offset at which a reader stops; None where the log ends with its last message.
 
     An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
-    an old recovery follow. `take_snapshot` finds the same end, with the queues.
+    an old recovery follow. `take_snapshot` finds the same end, with the queues. Raises StoreNotFoundError
+    for a lost commitlog.
     """
+    refuse_lost_log(root, log)
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
         _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())

@@ -14,11 +14,11 @@ from weakref import WeakKeyDictionary
 
 from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.read import entry_names
 from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
 from store_format.read.log_windows import OpenStore
+from store_format.survey.lost_log import dledger_logs
 
 _log = logging.getLogger(__name__)
 
@@ -42,12 +42,6 @@ def tiered_metadata(root: str) -> str | None:
     path = config_path(root, "tieredStoreMetadata.json")
     # A broker renames the file to .bak before it writes the new one (ConfigManager.persist).
     return path if paths.exists(path) or paths.exists(f"{path}.bak") else None
-
-
-def dledger_logs(root: str) -> list[str]:
-    """The directories with a DLedger commitlog, `dledger-<id>`."""
-    names = entry_names(root, missing_ok=True)
-    return [f"{root}/{name}" for name in sorted(names) if name.startswith("dledger-")]
 
 
 def is_below(path: str, directory: str) -> bool:

@@ -34,6 +34,7 @@ from store_format.read.readable_end import warn_once
 from store_format.read.recovered_queues import recovered_queues
 from store_format.read.stale_entries import settled, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden
+from store_format.survey.lost_log import refuse_lost_log
 
 _log = logging.getLogger(__name__)
 
@@ -68,8 +69,9 @@ def take_snapshot(
     Costs one listing and a few reads a queue; after a crash also a scan of the log's tail. While a commit of
     ours is under way or broken off, log and queues end at its base. If a commit made progress meanwhile, the
     snapshot is taken again up to what was committed before: no part of a batch is ever visible. What may not
-    be read is `refused`, as by `list_queues`.
+    be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost commitlog.
     """
+    refuse_lost_log(root, log)
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
         return _recovered(root, log, select, refused)

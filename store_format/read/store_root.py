@@ -7,13 +7,16 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from store_format.bookkeeping.settings import read_settings, settings_path
+from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import FOLDERS
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
 from store_format.files.status import directory_identity, is_directory
+from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
+from store_format.survey.lost_log import refuse_lost_log
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
@@ -137,8 +140,8 @@ def store_roots(path: str, refused: Refused = refuse, *, missing_ok: bool = Fals
 def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) -> list[str]:
     """The store roots among the `names` in a directory, sorted by name.
 
-    Returns [] if the names are those of a store itself. What looks like a store without a commitlog, or must
-    not be listed, is `refused`, and left out if that does not raise.
+    Returns [] if the names are those of a store itself. What looks like a store without a commitlog, or has a
+    lost one, or must not be listed, is `refused`, and left out if that does not raise.
     """
     names = frozenset(names)
     if looks_like_store(names):
@@ -147,7 +150,10 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
     for name in sorted(names - {LOST_AND_FOUND}):
         member = f"{path}/{name}"
         try:
-            if is_directory(f"{member}/commitlog"):
+            log = f"{member}/commitlog"
+            if is_directory(log):
+                if not entry_names(log):
+                    refuse_lost_log(member, CommitLog.open((log,), FileCache()))
                 members.append(member)
             elif is_directory(member):
                 _refuse_without_log(path, member)

@@ -277,10 +277,12 @@ class Client:
         }
 
     def push_consume(
-        self, group: str, topic: str, *, count: int = 1 << 62, seconds_max: int = 60, idle_seconds: int = 8
+        self, group: str, topic: str, *, count: int = 0, seconds_max: int = 60, idle_seconds: int = 8
     ) -> list[Line]:
-        """What a push consumer of that group gets, until nothing came for a while; its offsets are committed
-        then. The while is a quarter as long once `count` messages have come.
+        """What a push consumer of that group gets; its offsets are committed then.
+
+        It ends when `count` messages have come, and none for 2 s. Without a `count` it ends when none came
+        for 8 s.
         """
         return self.ask(
             "push-consume",

@@ -101,7 +101,12 @@ def recover_(
     show_batches(output, (batch for table in tables for batch in table.to_batches()), names, _SHOWN)
     actions = {action for table in tables for action in table["action"].to_pylist()}
     changes = bool(actions - {"end", "keep", "left", "refused"})
-    if not changes:
+    if "refused" in actions:
+        for table in tables:
+            refused = zip(table["action"].to_pylist(), table["reason"].to_pylist(), strict=True)
+            for reason in [reason for action, reason in refused if action == "refused"]:
+                remark(shown(reason))
+    elif not changes:
         remark("nothing has to be changed")
     elif not apply_:
         remark(f"nothing was changed; to recover{'' if into else ' in place'}: {given_command('--apply')}")

@@ -122,10 +122,12 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))
+    salvage = f"rmqlog recover {store} --into {store}-recovered --salvage"
     commands = {
         NextStep.NOTHING: "",
         NextStep.RECOVER: f"rmqlog recover {store}",
-        NextStep.SALVAGE: f"rmqlog recover {store} --into {store}-recovered --salvage",
+        NextStep.SALVAGE: salvage,
+        NextStep.GIVE_UP: f"{salvage} --cut-after-damage",
         NextStep.AGAIN: f"rmqlog verify {store}",
     }
     return Verdict(text, commands[step], is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage")))

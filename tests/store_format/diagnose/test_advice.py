@@ -46,7 +46,7 @@ Step = Callable[[Path, Path], object]  # (the store, the undamaged golden)
 
 
 def _modules() -> list[Path]:
-    return sorted((ROOT / "diagnose").glob("*.py"))
+    return sorted((ROOT / "diagnose").glob("*.py")) + sorted((ROOT / "survey").glob("*.py"))
 
 
 def _texts(node: ast.expr, names: Mapping[str, list[ast.expr]]) -> Iterator[str]:
@@ -209,6 +209,24 @@ def file_in_place(place: str) -> Step:
         (root / place).write_bytes(b"x")
 
     return harm
+
+
+def directory_in_place(place: str) -> Step:
+    def harm(root: Path, _: Path) -> None:
+        (root / place).unlink()
+        (root / place).mkdir()
+
+    return harm
+
+
+def no_log(root: Path, _: Path) -> None:
+    (root / "commitlog").rename(root.parent / "disk")
+    (root / "commitlog").mkdir()
+
+
+def mounted(root: Path, _: Path) -> None:
+    (root / "commitlog").rmdir()
+    (root.parent / "disk").rename(root / "commitlog")
 
 
 def topic_deleted(root: Path, _: Path) -> None:
@@ -378,6 +396,12 @@ CASES = {
     ),
     "a commitlog file that is gone": Case(
         "Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")
+    ),
+    "a commitlog that is not mounted": Case("Mount the commitlog's disk", no_log, mounted),
+    "a directory as commitlog file": Case(
+        "Move it out of the store, or put the file back",
+        directory_in_place("commitlog/00000000000000262144"),
+        restored("commitlog"),
     ),
     "a zeroed start": Case(
         "A broker overwrites it; if the start of the file was zeroed", zeroed_start, restored("commitlog")

@@ -12,6 +12,7 @@ import pytest
 from store_format import MessageStore
 from store_format.diagnose import diagnose
 from store_format.diagnose.verdict import NextStep, verdict
+from store_format.errors import CorruptStoreError
 from tests.support import goldens
 from tests.support.writes import held
 
@@ -116,6 +117,51 @@ def test_a_file_that_is_cut_off_stops_a_broker(copy: Callable[[str], Path]) -> N
         f"{len(rows) - len(whole):,} messages lost; a broker refuses to start on this store"
     )
     assert step is NextStep.SALVAGE
+
+
+@pytest.mark.parametrize("lost_files", [1, 2])
+def test_lost_last_files_are_counted(copy: Callable[[str], Path], lost_files: int) -> None:
+    root, rows = copy("cleaned-5.5.0"), _rows("cleaned-5.5.0")
+    files = sorted((root / "commitlog").iterdir())
+    for file in files[-lost_files:]:
+        file.unlink()
+    whole = sum(row["physicalOffset"] < int(files[-lost_files].name) for row in rows)
+    text, step = verdict(diagnose(str(root)))
+    assert text == (
+        f"damaged in {18 if lost_files == 1 else 22} places: {whole:,} messages readable, "
+        f"{len(rows) - whole:,} messages lost, with the last commitlog files: copy those back if you have "
+        "them"
+    )
+    assert step is NextStep.GIVE_UP
+
+
+def test_a_lost_tail_of_the_last_file_is_counted(copy: Callable[[str], Path]) -> None:
+    root, rows = copy("cleaned-5.5.0"), _rows("cleaned-5.5.0")
+    last, first_lost = max((root / "commitlog").iterdir()), rows[-4]["physicalOffset"]
+    position = first_lost - int(last.name)
+    last.write_bytes(last.read_bytes()[:position] + bytes(last.stat().st_size - position))
+    text, step = verdict(diagnose(str(root)))
+    assert text.endswith(f"{len(rows) - 4:,} messages readable, 4 messages lost")
+    assert step is NextStep.SALVAGE
+
+
+@pytest.mark.parametrize("what", ["directory", "empty first file"])
+def test_files_that_all_other_commands_refuse(copy: Callable[[str], Path], what: str) -> None:
+    root, rows = copy(CLEAN), _rows(CLEAN)
+    file = sorted((root / "commitlog").iterdir())[1 if what == "directory" else 0]
+    size, start = file.stat().st_size, int(file.name)
+    file.unlink()
+    if what == "directory":
+        file.mkdir()
+    else:
+        file.touch()
+    lost = sum(start <= row["physicalOffset"] < start + size for row in rows)
+    with pytest.raises(CorruptStoreError):
+        MessageStore.open(str(root))
+    text, step = verdict(diagnose(str(root)))
+    refused = f"all other commands refuse the store until {file} is restored, or moved out of a copy"
+    assert f"{len(rows) - lost:,} messages readable, {lost:,} messages lost; {refused}" in text
+    assert step is NextStep.AGAIN
 
 
 def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str], Path]) -> None:

@@ -15,8 +15,8 @@ final class PushConsumer {
     }
 
     /**
-     * Until nothing came for `idleSeconds`, `seconds` at most; once `count` messages have come, until nothing came for a quarter of
-     * the time. A new group begins at the first offset.
+     * Until `count` messages have come, and then nothing for a quarter of `idleSeconds`; with a `count` of 0, until nothing came for
+     * `idleSeconds`. After `seconds` at the latest. A new group begins at the first offset.
      */
     static void run(String namesrv, String group, String topic, long seconds, long idleSeconds, long count) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
@@ -40,7 +40,12 @@ final class PushConsumer {
         try {
             long end = System.nanoTime() + seconds * 1_000_000_000;
             long idle = idleSeconds * 1_000_000_000;
-            while (System.nanoTime() < end && (last.get() == 0 || System.nanoTime() - last.get() < (come.get() < count ? idle : idle / 4))) {
+            while (System.nanoTime() < end) {
+                // A consumer may get its first queue 20 s before the others, with the rebalance that follows.
+                boolean isComplete = last.get() != 0 && come.get() >= count;
+                if (isComplete && System.nanoTime() - last.get() >= (count == 0 ? idle : idle / 4)) {
+                    break;
+                }
                 Thread.sleep(STEP_MS);
             }
         } finally {
