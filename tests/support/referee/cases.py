@@ -1,0 +1,412 @@
+"""Damaged stores: each case makes a store and damages it, and says what is right.
+
+The names are those of the findings that the cases repeat.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.prepare_store import CommitOptions
+from tests.support import goldens
+from tests.support.damages import Damaged, flip_body_in_the_middle
+from tests.support.oracle import Message
+from tests.support.referee.answers import Answer
+from tests.support.referee.askers import ask_all, flush, recover_report
+from tests.support.referee.followers import Follower
+from tests.support.referee.truth import Fate, QueueKey, Truth, truth_of_golden, write_committed
+from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from
+
+# Commitlog files of some 80 messages, consume queue files of 20 entries
+SETTINGS = StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200)
+_ENTRY_SIZE = 20
+
+
+@dataclass
+class World:
+    """A store, the truth about it, and an empty place for copies."""
+
+    root: Path
+    truth: Truth
+    place: Path
+    answers: list[Answer] = field(default_factory=list)  # those that were given before the end
+    followers: list[Follower] = field(default_factory=list)
+    more: list[Callable[[Path, Truth, Path], list[Answer]]] = field(default_factory=list)  # to ask
+    settings: StoreSettings = SETTINGS
+    write_to: tuple[QueueKey, ...] = ()  # queues that a write is to choose
+
+    def follow(self) -> None:
+        """Starts a stream and a group, and reads everything that is there."""
+        self.followers = [
+            Follower(self.root),
+            Follower(self.root, skips=False),
+            Follower(self.root, offsets=self.place / "offsets"),
+        ]
+        self.step()
+
+    def step(self) -> None:
+        """The running queries read on."""
+        self.answers += [each.step(self.truth.copy()) for each in self.followers if not each.has_failed]
+
+    def restart(self) -> None:
+        """The running queries go on in other processes."""
+        for each in self.followers:
+            each.restart()
+
+    def append(self, messages: Sequence[Message], *, queues: int = 4, sync: bool = True) -> None:
+        options = CommitOptions(
+            clock=lambda: 1_700_000_100_000,
+            sync=sync,
+            new_topics={message.topic: queues for message in messages},
+        )
+        self.truth.appended(self.root, messages, append(self.root, messages, options=options))
+
+    def log_files(self) -> list[Path]:
+        return sorted((self.root / "commitlog").iterdir())
+
+    def queue_files(self, topic: str, queue_id: int) -> list[Path]:
+        return sorted((self.root / "consumequeue" / topic / str(queue_id)).iterdir())
+
+    def zero_entries(self, topic: str, queue_id: int, start: int, stop: int) -> None:
+        """Zeroes the entries of queue offsets [start, stop)."""
+        for offset in range(start, stop):
+            at = offset * _ENTRY_SIZE
+            (path,) = [path for path in self.queue_files(topic, queue_id) if int(path.name) <= at][-1:]
+            overwrite(path, at - int(path.name), bytes(_ENTRY_SIZE))
+        self.truth.differences.append(f"zeros in {topic}-{queue_id} at {start} to {stop}")
+
+    def lose_log_file(self, path: Path) -> None:
+        start, size = int(path.name), path.stat().st_size
+        path.unlink()
+        self.truth.lose_bytes(start, start + size, f"commitlog file {path.name} is lost")
+
+    def lose(self, *paths: Path) -> None:
+        """Removes files and directories of which messages do not depend."""
+        for path in paths:
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            self.truth.differences.append(f"{path.relative_to(self.root)} is lost")
+
+    def delete_topic(self, topic: str, *, creates_again: bool = False) -> None:
+        """As a broker does it. Without messages, a topic that was created again has no queue file."""
+        deleted_topic(self.root, topic)
+        self.truth.delete_topic(topic)
+        write_committed(self.root, self.truth)
+        if creates_again:
+            path = self.root / "config/topics.json"
+            config = json.loads(path.read_text())
+            table = config["topicConfigTable"]
+            table[topic] = next(iter(table.values())) | {"topicName": topic}
+            path.write_text(json.dumps(config))
+
+    def retain(self, count: int) -> None:
+        """Deletes the first log files, as retention does."""
+        for path in self.log_files()[:count]:
+            path.unlink()
+        first = int(self.log_files()[0].name)
+        self.truth.set(Fate.EXPIRED, lambda each: each.physical_offset < first)
+
+    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
+        self.truth.committed[group, topic, queue_id] = offset
+        write_committed(self.root, self.truth)
+
+
+def overwrite(path: Path, position: int, data: bytes) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def new_world(place: Path) -> World:
+    """A store with two topics, and a group that has read some of T-0."""
+    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world.append(numbered("T", 0, 100, queues=1))
+    world.append(numbered("V", 700, 30, queues=1))
+    world.commit_offset("G", "T", 0, 5)
+    world.commit_offset("G", "V", 0, 3)
+    return world
+
+
+def golden_world(name: str, place: Path) -> World:
+    """A store of a real broker."""
+    root = goldens.unpack(name, place / "store")
+    return World(root, truth_of_golden(name, root), place, settings=settings_from(goldens.config(name)))
+
+
+# ---- consume queues ---------------------------------------------------------------------------------------
+
+
+def zeros_in_the_middle(place: Path) -> World:
+    """A write overwrites valid entries and repeats offsets, then everything says "sound"."""
+    world = new_world(place)
+    world.zero_entries("T", 0, 45, 47)
+    return world
+
+
+def zeros_after_retention(place: Path) -> World:
+    """A reader calls zeros retention, and advises to skip the messages; nothing can export the store."""
+    world = golden_world("cleaned-5.5.0", place)
+    overwrite(world.queue_files("Orders", 0)[1], 60, bytes(5 * _ENTRY_SIZE))
+    world.truth.differences.append("zeros in 5 entries of Orders-0")
+    return world
+
+
+def _lost_tail(place: Path, *, sync: bool) -> World:
+    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world.append(numbered("T", 0, 50, queues=1))
+    world.append(numbered("T", 50, 50, queues=1), sync=sync)
+    world.zero_entries("T", 0, 95, 100)
+    world.commit_offset("G", "T", 0, 5)
+    world.truth.is_crashed = not sync
+    return world
+
+
+def lost_tail(place: Path) -> World:
+    """The entries of the last messages of the log are lost, after a commit that waited for the disk."""
+    return _lost_tail(place, sync=True)
+
+
+def lost_tail_after_power_loss(place: Path) -> World:
+    """The same after a commit with ASYNC_FLUSH: a flush and a write hide for good what a broker recovers."""
+    world = _lost_tail(place, sync=False)
+    world.more.append(flush)
+    return world
+
+
+def expired_queue_without_directory(place: Path) -> World:
+    """New offsets begin below what a group has committed."""
+    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world.append(numbered("Old", 0, 60, queues=1))
+    for first in range(1000, 1800, 200):
+        world.append(numbered("Big", first, 200, queues=1))
+    world.retain(3)
+    world.commit_offset("G", "Old", 0, 60)
+    world.commit_offset("G", "Big", 0, 10)
+    world.lose(world.root / "consumequeue/Old")
+    world.write_to = (("Old", 0), ("Big", 0))
+    return world
+
+
+def lost_topics_json(place: Path) -> World:
+    """A write creates the topic again with fewer queues."""
+    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world.append(numbered("T", 0, 80, queues=8), queues=8)
+    world.commit_offset("G", "T", 0, 5)
+    world.lose(*(world.root / "config").glob("topics.json*"))
+    return world
+
+
+def lost_simple_queues_beside_batch_queues(place: Path) -> World:
+    """No rebuild: the writer takes the queues for those of deleted topics."""
+    world = golden_world("batchcq-5.5.0", place)
+    world.lose(world.root / "consumequeue")
+    world.write_to = (("New", 0),)
+    return world
+
+
+def lost_first_queue_file(place: Path) -> World:
+    """It is left as it is."""
+    world = new_world(place)
+    world.lose(world.queue_files("T", 0)[0])
+    return world
+
+
+def batch_queue_lacks_entries(place: Path) -> World:
+    """The writer refuses what `recover` completes."""
+    world = golden_world("batchcq-5.5.0", place)
+    directory = world.root / "batchconsumequeue/Inner/0"
+    path = max(path for path in directory.iterdir() if any(path.read_bytes()))
+    data = path.read_bytes()
+    last = max(at for at in range(0, len(data), 46) if any(data[at : at + 46]))
+    overwrite(path, last, bytes(46))
+    (world.root / "abort").write_text("4711")
+    world.truth.is_crashed = True
+    world.truth.differences.append("the last entry of a batch consume queue is missing")
+    return world
+
+
+# ---- the commitlog ----------------------------------------------------------------------------------------
+
+
+def commitlog_is_empty(place: Path) -> World:
+    """Its disk is not mounted: planning divides by zero, `info` and `ls` count what nobody can read."""
+    world = World(*_one_of_a_cluster(place), place)
+    shutil.rmtree(world.root / "commitlog")
+    (world.root / "commitlog").mkdir()
+    _miss_the_log(world)
+    return world
+
+
+def _one_of_a_cluster(place: Path) -> tuple[Path, Truth]:
+    root = goldens.unpack("cluster-5.5.0", place / "cluster") / "broker-b"
+    return root, truth_of_golden("cluster-5.5.0", root, "broker-b")
+
+
+def commitlog_is_missing(place: Path) -> World:
+    """The same with a crashed broker, and without the directory."""
+    world = golden_world("crash-5.5.0", place)
+    shutil.rmtree(world.root / "commitlog")
+    _miss_the_log(world)
+    return world
+
+
+def _miss_the_log(world: World) -> None:
+    world.truth.set(Fate.LOST, lambda each: True)
+    world.truth.is_log_missing = True
+    world.truth.differences.append("the commitlog is missing")
+
+
+def directory_for_a_log_file(place: Path) -> World:
+    """`verify` says "sound", and all others refuse."""
+    world = golden_world("cleaned-5.5.0", place)
+    path = world.log_files()[0]
+    world.lose_log_file(path)
+    path.mkdir()
+    return world
+
+
+def first_log_file_is_empty(place: Path) -> World:
+    """`verify` says how many messages are readable, and all others refuse."""
+    world = golden_world("cleaned-5.5.0", place)
+    path = world.log_files()[0]
+    size = path.stat().st_size
+    os.truncate(path, 0)
+    start = int(path.name)
+    world.truth.lose_bytes(start, start + size, "the first commitlog file is empty")
+    return world
+
+
+def lost_last_log_file(place: Path) -> World:
+    """`scan` and `find` answer with a part and exit code 0; no verdict counts what is gone."""
+    world = golden_world("cleaned-5.5.0", place)
+    world.lose_log_file(world.log_files()[-1])
+    return world
+
+
+def lost_first_log_file(place: Path) -> World:
+    """`verify` says "none lost; nothing has to be done"."""
+    world = golden_world("cleaned-5.5.0", place)
+    world.retain(1)
+    world.truth.begins_by_hand = int(world.log_files()[0].name)
+    return world
+
+
+def flipped_topic(place: Path) -> World:
+    """A bit of a message's topic: the message is "of a deleted topic", and `recover` removes the trace."""
+    world = golden_world("cleaned-5.5.0", place)
+    orders = [each for each in world.truth.messages if each.queue == ("Orders", 1)]
+    message = orders[len(orders) // 2]
+    path = max(path for path in world.log_files() if int(path.name) <= message.physical_offset)
+    at = message.physical_offset - int(path.name)
+    unit = path.read_bytes()[at : at + message.size]
+    where = unit.index(b"\x06Orders") + 3
+    overwrite(path, at + where, bytes([unit[where] ^ 0x40]))
+    world.truth.set(Fate.DAMAGED, message.__eq__)
+    world.truth.differences.append("the topic of a message is another one")
+    return world
+
+
+def flipped_body(place: Path) -> World:
+    """`verify` counts the units that a salvage puts into the places of lost messages."""
+    world = golden_world("cleaned-5.5.0", place)
+    damaged = Damaged(world.root)
+    unit = damaged.a_unit(damaged.middle)
+    start = int(unit.path.name) + unit.position
+    flip_body_in_the_middle(damaged)
+    world.truth.lose_bytes(start, start + unit.size, "the body of a message is damaged", Fate.DAMAGED)
+    return world
+
+
+# ---- deleted topics ---------------------------------------------------------------------------------------
+
+
+def created_again_without_messages(place: Path) -> World:
+    """The messages of the deleted topic come to a running stream a second time."""
+    world = new_world(place)
+    world.follow()
+    world.delete_topic("T")
+    world.step()
+    world.delete_topic("T", creates_again=True)
+    world.truth.fates.update(dict.fromkeys(world.truth.of(Fate.DELETED), Fate.UNKNOWN))
+    world.truth.differences.append("T-0 has messages and no queue file")
+    world.append(numbered("V", 800, 10, queues=1))
+    world.restart()
+    world.step()
+    return world
+
+
+def last_topic_with_queues_is_deleted(place: Path) -> World:
+    """Without any queue file, a running stream reads the log, also what topics.json does not have."""
+    world = new_world(place)
+    world.follow()
+    world.delete_topic("T")
+    world.step()
+    world.delete_topic("New", creates_again=True)
+    world.delete_topic("V")
+    world.commit_offset("G", "New", 0, 0)
+    world.step()
+    return world
+
+
+# ---- reports ----------------------------------------------------------------------------------------------
+
+
+def crashed(place: Path) -> World:
+    """`info`, `verify` and `recover` give three advices."""
+    return golden_world("crash-5.5.0", place)
+
+
+def recover_without_verdict(place: Path) -> World:
+    """The table of `recover` has no verdict."""
+    world = golden_world("crash-torn-5.5.0", place)
+    world.more.append(recover_report)
+    return world
+
+
+def no_groups(place: Path) -> World:
+    """`lag --queues` of a store without groups."""
+    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world.append(numbered("T", 0, 20, queues=1))
+    return world
+
+
+CASES: dict[str, Callable[[Path], World]] = {
+    "W-F3": zeros_in_the_middle,
+    "R-7": zeros_after_retention,
+    "W-F5 SYNC_FLUSH": lost_tail,
+    "W-F5 ASYNC_FLUSH": lost_tail_after_power_loss,
+    "W-F6": expired_queue_without_directory,
+    "W-F8": lost_topics_json,
+    "W-F10": lost_simple_queues_beside_batch_queues,
+    "lost first queue file": lost_first_queue_file,
+    "batch queue lacks entries": batch_queue_lacks_entries,
+    "R-1, R-2": commitlog_is_empty,
+    "U-O4": commitlog_is_missing,
+    "U-O2": directory_for_a_log_file,
+    "U-O3": first_log_file_is_empty,
+    "R-8, U-O1": lost_last_log_file,
+    "U-O5": lost_first_log_file,
+    "U-O7": flipped_topic,
+    "flipped body": flipped_body,
+    "R-5": created_again_without_messages,
+    "R-5b": last_topic_with_queues_is_deleted,
+    "U-O9": crashed,
+    "U-O10": recover_without_verdict,
+    "lag without groups": no_groups,
+}
+
+
+def answers_about(world: World) -> list[Answer]:
+    """What everybody says about the store of a case."""
+    also = {"settings": world.settings, "write_to": world.write_to}
+    answers = [*world.answers, *ask_all(world.root, world.truth, world.place, **also)]
+    for ask in world.more:
+        answers += ask(world.root, world.truth, world.place)
+    for each in world.followers:
+        each.close()
+    return answers
