@@ -11,9 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.referee.cases import CASES, answers_about, golden_world, new_world
+from tests.support.referee.cases import CASES
 from tests.support.referee.known import KNOWN
 from tests.support.referee.rules import disagreements
+from tests.support.referee.world import answers_about, golden_world, new_world
 
 _GOLDENS = (
     "basic-4.9.7", "basic-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-torn-5.5.0", "delay-tx-5.5.0",

@@ -24,6 +24,7 @@ class Answer:
     truth: Truth = field(repr=False)
     rows: Counter[Row] | None = None  # None: it does not return messages
     earlier: Counter[Row] = field(default_factory=Counter)  # what a running query has delivered before
+    told: frozenset[Row] = frozenset()  # of what a running query has said before that it is missing
     counts: Mapping[str, int | None] = field(default_factory=dict)
     starts: Mapping[QueueKey, int] = field(default_factory=dict)  # first offsets that a write gave
     text: str = ""

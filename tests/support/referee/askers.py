@@ -13,7 +13,6 @@ from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -24,7 +23,7 @@ from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.append import commit
+from store_format.commit.append import CommitResult, commit
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.session import stage_messages
 from store_format.names import is_system_topic
@@ -165,33 +164,44 @@ def write(
     with _copied(root, place) as copy:
         after = truth.copy()
         messages = _new_messages(queues or _busy_queues(truth))
-        before = _valid_entries(copy, truth)
-        result: dict[str, Any] = {}
-
-        def ask(answer: Answer) -> Answer:
-            topics = {message.topic: 4 for message in messages}
-            options = CommitOptions(
-                clock=lambda: 1_700_000_300_000, new_topics=topics, sync=False, settings=settings
-            )
-            staged = stage_messages(str(copy), columns_of(messages), options)
-            result["result"] = commit(str(copy), [staged], options=options)
-            starts = {queue: start for queue, (start, _) in result["result"].queues.items()}
-            now = _entries(copy)
-            overwritten = sum(now.get(place) != entry for place, entry in before.items())
-            left = sum(
-                each.queue in starts or not (copy / "consumequeue" / each.topic / str(each.queue_id)).exists()
-                for each in wrong_entries(copy, truth)
-            )
-            counts = {"overwritten": overwritten, "unserved": _unserved(copy, truth), "left": left}
-            return replace(answer, starts=starts, counts=counts)
-
-        answer = asked(Answer("a write", truth), copy, ask)
-        if "result" not in result:
+        answer, result = written(copy, truth, messages, settings=settings)
+        if result is None:
             return [answer]
-        after.appended(copy, messages, result["result"])
+        after.appended(copy, messages, result)
         after.differences = differences_left(copy, after)
         later = [batch_read(copy, after), verify(copy, after)]
         return [answer, *(replace(each, asker=f"{each.asker} after a write") for each in later)]
+
+
+def written(
+    root: Path,
+    truth: Truth,
+    messages: Sequence[Message],
+    *,
+    settings: StoreSettings | None = None,
+    sync: bool = False,
+    now_ms: int = 1_700_000_300_000,
+) -> tuple[Answer, CommitResult | None]:
+    """A write to the store itself: what is to be said of it, and its result unless it refused."""
+    before = _valid_entries(root, truth)
+    has_queues = any((root / "consumequeue").glob("*/*/*"))
+    done: list[CommitResult] = []
+
+    def ask(answer: Answer) -> Answer:
+        topics = {message.topic: 4 for message in messages}
+        options = CommitOptions(clock=lambda: now_ms, new_topics=topics, sync=sync, settings=settings)
+        staged = stage_messages(str(root), columns_of(messages), options)
+        done.append(commit(str(root), [staged], options=options))
+        starts = {queue: start for queue, (start, _) in done[0].queues.items()}
+        now = _entries(root)
+        overwritten = sum(now.get(place) != entry for place, entry in before.items())
+        # without any queue file it is not only the queues that it appends to that it has to look at
+        left = sum(each.queue in starts or not has_queues for each in wrong_entries(root, truth))
+        counts = {"overwritten": overwritten, "unserved": _unserved(root, truth), "left": left}
+        return replace(answer, starts=starts, counts=counts)
+
+    answer = asked(Answer("a write", truth), root, ask)
+    return answer, done[0] if done else None
 
 
 def _busy_queues(truth: Truth) -> list[QueueKey]:

@@ -5,138 +5,17 @@ The names are those of the findings that the cases repeat.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 
-from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
 from tests.support import goldens
 from tests.support.damages import Damaged, flip_body_in_the_middle
-from tests.support.oracle import Message
-from tests.support.referee.answers import Answer
-from tests.support.referee.askers import ask_all, flush, recover_report
-from tests.support.referee.followers import Follower
-from tests.support.referee.truth import Fate, QueueKey, Truth, truth_of_golden, write_committed
-from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from
-
-# Commitlog files of some 80 messages, consume queue files of 20 entries
-SETTINGS = StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200)
-_ENTRY_SIZE = 20
-
-
-@dataclass
-class World:
-    """A store, the truth about it, and an empty place for copies."""
-
-    root: Path
-    truth: Truth
-    place: Path
-    answers: list[Answer] = field(default_factory=list)  # those that were given before the end
-    followers: list[Follower] = field(default_factory=list)
-    more: list[Callable[[Path, Truth, Path], list[Answer]]] = field(default_factory=list)  # to ask
-    settings: StoreSettings = SETTINGS
-    write_to: tuple[QueueKey, ...] = ()  # queues that a write is to choose
-
-    def follow(self) -> None:
-        """Starts a stream and a group, and reads everything that is there."""
-        self.followers = [
-            Follower(self.root),
-            Follower(self.root, skips=False),
-            Follower(self.root, offsets=self.place / "offsets"),
-        ]
-        self.step()
-
-    def step(self) -> None:
-        """The running queries read on."""
-        self.answers += [each.step(self.truth.copy()) for each in self.followers if not each.has_failed]
-
-    def restart(self) -> None:
-        """The running queries go on in other processes."""
-        for each in self.followers:
-            each.restart()
-
-    def append(self, messages: Sequence[Message], *, queues: int = 4, sync: bool = True) -> None:
-        options = CommitOptions(
-            clock=lambda: 1_700_000_100_000,
-            sync=sync,
-            new_topics={message.topic: queues for message in messages},
-        )
-        self.truth.appended(self.root, messages, append(self.root, messages, options=options))
-
-    def log_files(self) -> list[Path]:
-        return sorted((self.root / "commitlog").iterdir())
-
-    def queue_files(self, topic: str, queue_id: int) -> list[Path]:
-        return sorted((self.root / "consumequeue" / topic / str(queue_id)).iterdir())
-
-    def zero_entries(self, topic: str, queue_id: int, start: int, stop: int) -> None:
-        """Zeroes the entries of queue offsets [start, stop)."""
-        for offset in range(start, stop):
-            at = offset * _ENTRY_SIZE
-            (path,) = [path for path in self.queue_files(topic, queue_id) if int(path.name) <= at][-1:]
-            overwrite(path, at - int(path.name), bytes(_ENTRY_SIZE))
-        self.truth.differences.append(f"zeros in {topic}-{queue_id} at {start} to {stop}")
-
-    def lose_log_file(self, path: Path) -> None:
-        start, size = int(path.name), path.stat().st_size
-        path.unlink()
-        self.truth.lose_bytes(start, start + size, f"commitlog file {path.name} is lost")
-
-    def lose(self, *paths: Path) -> None:
-        """Removes files and directories of which messages do not depend."""
-        for path in paths:
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-            self.truth.differences.append(f"{path.relative_to(self.root)} is lost")
-
-    def delete_topic(self, topic: str, *, creates_again: bool = False) -> None:
-        """As a broker does it. Without messages, a topic that was created again has no queue file."""
-        deleted_topic(self.root, topic)
-        self.truth.delete_topic(topic)
-        write_committed(self.root, self.truth)
-        if creates_again:
-            path = self.root / "config/topics.json"
-            config = json.loads(path.read_text())
-            table = config["topicConfigTable"]
-            table[topic] = next(iter(table.values())) | {"topicName": topic}
-            path.write_text(json.dumps(config))
-
-    def retain(self, count: int) -> None:
-        """Deletes the first log files, as retention does."""
-        for path in self.log_files()[:count]:
-            path.unlink()
-        first = int(self.log_files()[0].name)
-        self.truth.set(Fate.EXPIRED, lambda each: each.physical_offset < first)
-
-    def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
-        self.truth.committed[group, topic, queue_id] = offset
-        write_committed(self.root, self.truth)
-
-
-def overwrite(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
-def new_world(place: Path) -> World:
-    """A store with two topics, and a group that has read some of T-0."""
-    world = World(make_store(place / "store", SETTINGS), Truth(), place)
-    world.append(numbered("T", 0, 100, queues=1))
-    world.append(numbered("V", 700, 30, queues=1))
-    world.commit_offset("G", "T", 0, 5)
-    world.commit_offset("G", "V", 0, 3)
-    return world
-
-
-def golden_world(name: str, place: Path) -> World:
-    """A store of a real broker."""
-    root = goldens.unpack(name, place / "store")
-    return World(root, truth_of_golden(name, root), place, settings=settings_from(goldens.config(name)))
-
+from tests.support.referee.askers import flush, recover_report
+from tests.support.referee.truth import Fate, Truth, truth_of_golden
+from tests.support.referee.world import ENTRY_SIZE, World, empty_world, golden_world, new_world, overwrite
+from tests.support.staged import numbered
 
 # ---- consume queues ---------------------------------------------------------------------------------------
 
@@ -151,13 +30,13 @@ def zeros_in_the_middle(place: Path) -> World:
 def zeros_after_retention(place: Path) -> World:
     """A reader calls zeros retention, and advises to skip the messages; nothing can export the store."""
     world = golden_world("cleaned-5.5.0", place)
-    overwrite(world.queue_files("Orders", 0)[1], 60, bytes(5 * _ENTRY_SIZE))
+    overwrite(world.queue_files("Orders", 0)[1], 60, bytes(5 * ENTRY_SIZE))
     world.truth.differences.append("zeros in 5 entries of Orders-0")
     return world
 
 
 def _lost_tail(place: Path, *, sync: bool) -> World:
-    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world = empty_world(place)
     world.append(numbered("T", 0, 50, queues=1))
     world.append(numbered("T", 50, 50, queues=1), sync=sync)
     world.zero_entries("T", 0, 95, 100)
@@ -180,7 +59,7 @@ def lost_tail_after_power_loss(place: Path) -> World:
 
 def expired_queue_without_directory(place: Path) -> World:
     """New offsets begin below what a group has committed."""
-    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world = empty_world(place)
     world.append(numbered("Old", 0, 60, queues=1))
     for first in range(1000, 1800, 200):
         world.append(numbered("Big", first, 200, queues=1))
@@ -194,10 +73,10 @@ def expired_queue_without_directory(place: Path) -> World:
 
 def lost_topics_json(place: Path) -> World:
     """A write creates the topic again with fewer queues."""
-    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world = empty_world(place)
     world.append(numbered("T", 0, 80, queues=8), queues=8)
     world.commit_offset("G", "T", 0, 5)
-    world.lose(*(world.root / "config").glob("topics.json*"))
+    world.lose(*sorted((world.root / "config").glob("topics.json*")))
     return world
 
 
@@ -227,6 +106,16 @@ def batch_queue_lacks_entries(place: Path) -> World:
     (world.root / "abort").write_text("4711")
     world.truth.is_crashed = True
     world.truth.differences.append("the last entry of a batch consume queue is missing")
+    return world
+
+
+def lost_queue_beside_a_running_query(place: Path) -> World:
+    """Running queries say nothing of the messages of the queue that they have not read."""
+    world = new_world(place)
+    world.follow()
+    world.append(numbered("T", 800, 10, queues=1))
+    world.lose(world.root / "consumequeue/T/0")
+    world.step()
     return world
 
 
@@ -322,6 +211,14 @@ def flipped_body(place: Path) -> World:
     return world
 
 
+def damage_without_queues(place: Path) -> World:
+    """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
+    world = new_world(place)
+    world.flip_body(world.truth.messages[50])
+    world.lose(world.root / "consumequeue")
+    return world
+
+
 # ---- deleted topics ---------------------------------------------------------------------------------------
 
 
@@ -370,7 +267,7 @@ def recover_without_verdict(place: Path) -> World:
 
 def no_groups(place: Path) -> World:
     """`lag --queues` of a store without groups."""
-    world = World(make_store(place / "store", SETTINGS), Truth(), place)
+    world = empty_world(place)
     world.append(numbered("T", 0, 20, queues=1))
     return world
 
@@ -384,6 +281,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "W-F8": lost_topics_json,
     "W-F10": lost_simple_queues_beside_batch_queues,
     "lost first queue file": lost_first_queue_file,
+    "lost queue beside a running query": lost_queue_beside_a_running_query,
     "batch queue lacks entries": batch_queue_lacks_entries,
     "R-1, R-2": commitlog_is_empty,
     "U-O4": commitlog_is_missing,
@@ -393,20 +291,10 @@ CASES: dict[str, Callable[[Path], World]] = {
     "U-O5": lost_first_log_file,
     "U-O7": flipped_topic,
     "flipped body": flipped_body,
+    "damage without queues": damage_without_queues,
     "R-5": created_again_without_messages,
     "R-5b": last_topic_with_queues_is_deleted,
     "U-O9": crashed,
     "U-O10": recover_without_verdict,
     "lag without groups": no_groups,
 }
-
-
-def answers_about(world: World) -> list[Answer]:
-    """What everybody says about the store of a case."""
-    also = {"settings": world.settings, "write_to": world.write_to}
-    answers = [*world.answers, *ask_all(world.root, world.truth, world.place, **also)]
-    for ask in world.more:
-        answers += ask(world.root, world.truth, world.place)
-    for each in world.followers:
-        each.close()
-    return answers

@@ -20,7 +20,7 @@ from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from tests.support.referee.answers import Answer, asked
 from tests.support.referee.askers import rows_of
-from tests.support.referee.truth import Row, Truth
+from tests.support.referee.truth import Fate, Row, Truth
 
 
 class Follower:
@@ -29,6 +29,7 @@ class Follower:
     def __init__(self, root: Path, *, skips: bool = True, offsets: Path | None = None) -> None:
         self.root, self.skips = root, skips
         self.delivered: Counter[Row] = Counter()
+        self._told: set[Row] = set()
         self.has_failed = False
         given = {"path": str(root), "startingOffsets": "earliest"}
         if offsets is not None:
@@ -72,16 +73,20 @@ class Follower:
                 found += batch
             earlier = self.delivered.copy()
             self.delivered += found
-            return replace(answer, rows=found, earlier=earlier)
+            return replace(answer, rows=found, earlier=earlier, told=frozenset(self._told))
 
         answer = asked(Answer(self.name, truth, skips=self.skips), self.root, ask)
+        if not answer.is_silent:
+            self._told |= {each.row for each in truth.of(Fate.DAMAGED, Fate.LOST, Fate.UNKNOWN)}
         self.has_failed = bool(answer.refusal or answer.bug)
         return answer
 
     def close(self) -> None:
         """Ends its lease."""
         if isinstance(self._positions, GroupPositions):
-            self._positions._group._part._lease.end()  # type: ignore[union-attr]
+            part: Any = self._positions._group._part  # None before it has joined
+            if part is not None:
+                part._lease.end()
 
     def _batch(self) -> Counter[Row] | None:
         """The next micro-batch; None if Spark would see no new offset."""

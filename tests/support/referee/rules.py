@@ -79,14 +79,15 @@ def _no_missing_rows(answer: Answer) -> Iterator[str]:
 
 def _names_what_is_lost(answer: Answer) -> Iterator[str]:
     lost = [each for each in answer.truth.lost if not answer.key or answer.key in each.keys]
-    lost = [each for each in lost if each.row not in answer.earlier]
+    lost = [each for each in lost if each.row not in answer.earlier and each.row not in answer.told]
     if answer.rows is not None and lost and answer.is_silent:
         yield f"does not say that {len(lost)} messages are lost"
 
 
 def _asks_and_does_not_guess(answer: Answer) -> Iterator[str]:
     """Fails, or says what it leaves out, if nobody knows whether messages belong to a deleted topic."""
-    unknown = [each for each in answer.truth.of(Fate.UNKNOWN) if each.row not in answer.earlier]
+    before = answer.earlier.keys() | answer.told
+    unknown = [each for each in answer.truth.of(Fate.UNKNOWN) if each.row not in before]
     touched = {each.queue for each in unknown} & answer.starts.keys()
     if touched:
         yield f"gives offsets in {sorted(touched)} and does not ask about the messages that are there"

@@ -210,7 +210,7 @@ def _stored(row: dict[str, Any]) -> Stored:
 
 def committed_in(offsets: Mapping[str, Mapping[str, int]]) -> dict[tuple[str, str, int], int]:
     """The offsetTable of consumerOffset.json as (group, topic, queue id) -> offset."""
-    found = {}
+    found: dict[tuple[str, str, int], int] = {}
     for name, of_queues in offsets.items():
         topic, _, group = name.partition("@")
         found |= {(group, topic, int(queue)): offset for queue, offset in of_queues.items()}
