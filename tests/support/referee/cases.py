@@ -250,6 +250,17 @@ def last_topic_with_queues_is_deleted(place: Path) -> World:
     return world
 
 
+def created_again_in_part(place: Path) -> World:
+    """A topic was deleted, and written to again in two of its queues: `verify` reports the third."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 30, queues=3))
+    world.append(numbered("V", 700, 30, queues=1))
+    world.commit_offset("G", "V", 0, 3)
+    world.delete_topic("T")
+    world.append(numbered("T", 800, 2, queues=3))
+    return world
+
+
 # ---- reports ----------------------------------------------------------------------------------------------
 
 
@@ -294,6 +305,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "damage without queues": damage_without_queues,
     "R-5": created_again_without_messages,
     "R-5b": last_topic_with_queues_is_deleted,
+    "created again in part": created_again_in_part,
     "U-O9": crashed,
     "U-O10": recover_without_verdict,
     "lag without groups": no_groups,
