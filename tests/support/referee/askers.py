@@ -168,6 +168,8 @@ def write(
         if result is None:
             return [answer]
         after.appended(copy, messages, result)
+        if any("the entries are removed" in text for text in answer.warnings):
+            after.give_up()
         after.differences = differences_left(copy, after)
         later = [batch_read(copy, after), verify(copy, after)]
         return [answer, *(replace(each, asker=f"{each.asker} after a write") for each in later)]
@@ -325,7 +327,7 @@ def recover(root: Path, truth: Truth, place: Path, settings: StoreSettings | Non
             answer = replace(answer, counts={"left": len(wrong_entries(copy, truth))})
         answers.append(answer)
         if not answer.refusal and not answer.bug:
-            answers += _after("recover --apply", copy, truth)
+            answers += _after("recover --apply", copy, truth, done.out)
     return answers
 
 
@@ -350,7 +352,7 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
     lacks an entry. `report` is the table of the recovery, which says where messages were given up.
     """
     after = truth.copy()
-    if " salvage " in report:
+    if " salvage " in report or " cut " in report:
         after.give_up()
     after.differences = differences_left(root, after)
     after.is_crashed = False

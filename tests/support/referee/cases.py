@@ -211,6 +211,14 @@ def flipped_body(place: Path) -> World:
     return world
 
 
+def flipped_last_body(place: Path) -> World:
+    """The next write cuts the message off, gives its offset again, and `verify` says "none lost"."""
+    world = new_world(place)
+    world.flip_body(world.truth.messages[-1])
+    world.write_to = (("V", 0),)
+    return world
+
+
 def damage_without_queues(place: Path) -> World:
     """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
     world = new_world(place)
@@ -302,6 +310,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "U-O5": lost_first_log_file,
     "U-O7": flipped_topic,
     "flipped body": flipped_body,
+    "flipped last body": flipped_last_body,
     "damage without queues": damage_without_queues,
     "R-5": created_again_without_messages,
     "R-5b": last_topic_with_queues_is_deleted,

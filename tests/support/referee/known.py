@@ -305,6 +305,23 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "be done', and 1002 messages of the commitlog are whole"
         ),
     ),
+    "flipped last body": (
+        "a write: gives V-0 the offset 29, and the next one was 30",
+        ("a batch read after recover --into NEW --salvage --apply: does not say that 1 messages are lost"),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'damaged in 1 place: 129 "
+            "messages readable, the commitlog has no damaged byte', and 1 messages are lost"
+        ),
+        (
+            "verify after recover --apply: says 'damaged in 1 place: 129 messages readable, the "
+            "commitlog has no damaged byte' of a sound store"
+        ),
+        "a batch read after the advice: does not say that 1 messages are lost",
+        (
+            "verify after the advice: says 'damaged in 1 place: 129 messages readable, the commitlog "
+            "has no damaged byte', and 1 messages are lost"
+        ),
+    ),
     "damage without queues": (
         (
             "verify: says 'damaged in 3 places: 129 messages readable, messages in 192 damaged or "

@@ -325,6 +325,8 @@ class Machine(RuleBasedStateMachine):
     def flip_a_bit(self, where: int, asked: set[str]) -> None:
         """A bit of a body, which a checksum protects."""
         kept = self.world.truth.of(Fate.KEPT)
+        if is_off("flipped last body"):
+            kept = kept[:-1]
         self.world.flip_body(kept[where % len(kept)])
         self.ask(asked)
 

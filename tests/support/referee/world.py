@@ -174,7 +174,8 @@ class World:
         for path in self.log_files()[:count]:
             path.unlink()
         first = int(self.log_files()[0].name)
-        self.truth.set(Fate.EXPIRED, lambda each: each.physical_offset < first)
+        expired = [each for each in self.truth.messages if each.physical_offset < first]
+        self.truth.fates.update(dict.fromkeys(expired, Fate.EXPIRED))
 
     def commit_offset(self, group: str, topic: str, queue_id: int, offset: int) -> None:
         self.truth.committed[group, topic, queue_id] = offset
