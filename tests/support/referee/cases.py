@@ -12,9 +12,19 @@ from pathlib import Path
 
 from tests.support import goldens
 from tests.support.damages import Damaged, flip_body_in_the_middle
-from tests.support.referee.askers import flush, recover_report
+from tests.support.fork_server import ForkServer
+from tests.support.kills import killed_stores
+from tests.support.referee.askers import flush, recover_report, verify, written
 from tests.support.referee.truth import Fate, Truth, truth_of_golden
-from tests.support.referee.world import ENTRY_SIZE, World, empty_world, golden_world, new_world, overwrite
+from tests.support.referee.world import (
+    ENTRY_SIZE,
+    World,
+    commit_killed,
+    empty_world,
+    golden_world,
+    new_world,
+    overwrite,
+)
 from tests.support.staged import numbered
 
 # ---- consume queues ---------------------------------------------------------------------------------------
@@ -269,6 +279,41 @@ def created_again_in_part(place: Path) -> World:
     return world
 
 
+def deleted_topic_after_a_crash(place: Path) -> World:
+    """A broker's recovery brings its messages back; readers and the writer do so, and `verify` does not."""
+    world = new_world(place)
+    world.delete_topic("T")
+    world.broker_writes(numbered("V", 800, 10, queues=1), queued=2, torn=False)
+    return world
+
+
+# ---- commits that are killed ------------------------------------------------------------------------------
+
+
+def killed_while_it_repairs_the_index(place: Path) -> World:
+    """The next write repairs it once more, and index entries lead to themselves: a broker does not find
+    messages by their keys.
+    """
+    world = empty_world(place)
+    world.append(numbered("T", 0, 110, queues=3))
+    world.commit_offset("G", "T", 0, 2)
+    world.broker_writes(numbered("T", 110, 28, queues=3), queued=12, torn=False)
+    killed, now_ms = numbered("U", 900, 11, queues=1), world.now_ms + 1000
+    with ForkServer() as forks:
+        before = shutil.copytree(world.root, place / "before")
+        for _, root in killed_stores(forks, before, place, "kill", commit_killed, killed, now_ms):
+            left = World(root, world.truth.copy(), place, now_ms=now_ms)
+            end, more = left.log_end(), numbered("V", 800, 3, queues=3)
+            _, result = written(root, left.truth.copy(), more, now_ms=now_ms + 1000)
+            assert result is not None
+            left.settle(killed, end)
+            left.truth.appended(root, more, result)
+            left.refresh()
+            world.answers.append(verify(root, left.truth))
+    world.write(numbered("V", 800, 3, queues=3))
+    return world
+
+
 # ---- reports ----------------------------------------------------------------------------------------------
 
 
@@ -314,7 +359,9 @@ CASES: dict[str, Callable[[Path], World]] = {
     "damage without queues": damage_without_queues,
     "R-5": created_again_without_messages,
     "R-5b": last_topic_with_queues_is_deleted,
+    "deleted topic after a crash": deleted_topic_after_a_crash,
     "created again in part": created_again_in_part,
+    "killed while it repairs the index": killed_while_it_repairs_the_index,
     "U-O9": crashed,
     "U-O10": recover_without_verdict,
     "lag without groups": no_groups,

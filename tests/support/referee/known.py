@@ -381,6 +381,27 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ("a batch read after recover --into NEW --salvage --apply: returns 130 messages of a deleted topic"),
         "a batch read after recover --apply: returns 130 messages of a deleted topic",
     ),
+    "deleted topic after a crash": (
+        "a batch read: returns 14 messages of a deleted topic",
+        "a batch read with failOnDataLoss=false: returns 14 messages of a deleted topic",
+        "export: returns 14 messages of a deleted topic",
+        "export --skip-damage: returns 14 messages of a deleted topic",
+        "info: counts 54 messages, and 40 can be read",
+        "ls: counts 54 messages, and 40 can be read",
+        "a batch read after a write: returns 14 messages of a deleted topic",
+        (
+            "verify after a write: says 'damaged in 1 place: 146 messages readable, the commitlog has "
+            "no damaged byte' of a sound store"
+        ),
+        (
+            "info says 'a broker start will cut the commitlog at 26657', and verify says 'a broker "
+            "start will cut nothing'"
+        ),
+        (
+            "verify says 'sound after a crash: 140 messages readable, none lost; a broker start will "
+            "cut nothing', and 'Do not start a broker'"
+        ),
+    ),
     "created again in part": (
         (
             "verify: says 'damaged in 1 place: 62 messages readable, the commitlog has no damaged "
@@ -401,6 +422,12 @@ KNOWN: dict[str, tuple[str, ...]] = {
         (
             "verify after the advice: says 'damaged in 1 place: 62 messages readable, the commitlog "
             "has no damaged byte' of a sound store"
+        ),
+    ),
+    "killed while it repairs the index": (
+        (
+            "verify: says 'damaged in 13 places: 141 messages readable, the commitlog has no damaged "
+            "byte' of a sound store"
         ),
     ),
     "U-O9": (

@@ -14,9 +14,7 @@ from typing import ClassVar
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from store_format.commit.append import CommitResult, commit
-from store_format.commit.prepare_store import CommitOptions
-from tests.support.failing_writer import Failure, install
+from tests.support.failing_writer import Failure
 from tests.support.fork_server import ForkServer
 from tests.support.oracle import Message
 from tests.support.referee import askers
@@ -25,11 +23,10 @@ from tests.support.referee.followers import Follower
 from tests.support.referee.known import KNOWN
 from tests.support.referee.rules import disagreements
 from tests.support.referee.truth import Fate, QueueKey, Stored
-from tests.support.referee.world import QUEUE_FILE_SIZE, World, empty_world
-from tests.support.staged import numbered, stage
+from tests.support.referee.world import World, commit_killed, empty_world
+from tests.support.staged import numbered
 
 TOPICS = {"A": 3, "B": 1, "C": 2}  # the number of queues of each
-_PER_FILE = QUEUE_FILE_SIZE // 20
 
 Asker = Callable[[World], list[Answer]]
 ASKERS: dict[str, Asker] = {
@@ -57,13 +54,14 @@ def is_off(case: str) -> bool:
     return case in KNOWN
 
 
-def commit_killed(root: Path, what: str, at: int, messages: list[Message], now_ms: int) -> None:
-    """A commit that is killed at its change number `at`, for a fork."""
-    topics = {message.topic: 4 for message in messages}
-    staged = stage(root, messages, write="killed", sync=False)
-    install(Failure(what, at))
-    options = CommitOptions(clock=lambda: now_ms, new_topics=topics)
-    commit(str(root), [staged], options=options)
+def _killed(root: Path, what: str, at: int, messages: list[Message], now_ms: int) -> None:
+    commit_killed(root, Failure(what, at), messages, now_ms)
+
+
+def _in_part(found: int, messages: list[Message], when: str) -> list[str]:
+    if found in (0, len(messages)):
+        return []
+    return [f"a batch read has {found} of {len(messages)} messages of a commit {when}"]
 
 
 class Machine(RuleBasedStateMachine):
@@ -176,13 +174,14 @@ class Machine(RuleBasedStateMachine):
         """Readers see all of its messages or none; what completes the commit decides."""
         world = self.world
         world.refresh()
-        killed = self.messages(topic, count)
-        end = max(each.physical_stop for each in world.truth.messages)
+        if world.truth.is_crashed and is_off("killed while it repairs the index"):
+            self.recover()
+        killed, end = self.messages(topic, count), world.log_end()
         world.now_ms += 1000
-        ended = self.forks.run(commit_killed, world.root, what, at, killed, world.now_ms)
+        ended = self.forks.run(_killed, world.root, what, at, killed, world.now_ms)
         if ended.error:  # the store was refused before a change was made
             return
-        self.seen(killed, "after the kill")
+        self.expect(_in_part(world.has(killed), killed, "after the kill"))
         if then == "write":
             more = self.messages(topic, 2)
             answer, result = askers.written(
@@ -191,28 +190,11 @@ class Machine(RuleBasedStateMachine):
             self.expect([f"a write after a kill refuses: {answer.refusal}"] if answer.refusal else [])
         else:
             self.recover()
-        if self.seen(killed, f"after {then}"):
-            starts = {
-                queue: (world.truth.next_offset(queue), 0)
-                for queue in {(m.topic, m.queue_id) for m in killed}
-            }
-            world.truth.appended(world.root, killed, CommitResult(True, end, queues=starts))
+        self.expect(_in_part(world.settle(killed, end), killed, f"after {then}"))
         if then == "write":
             assert result is not None
             world.truth.appended(world.root, more, result)
         self.ask(asked)
-
-    def seen(self, messages: list[Message], when: str) -> bool:
-        """Whether a reader returns the messages of a commit that was killed."""
-        answer = askers.batch_read(self.world.root, self.world.truth, skips=True)
-        if answer.rows is None:
-            self.expect([f"{when} a batch read ends with {answer.refusal}{answer.bug}"])
-        assert answer.rows is not None
-        bodies = {askers.digest(message.body) for message in messages}
-        found = sum(row[3] in bodies for row in answer.rows)
-        if found not in (0, len(messages)):
-            self.expect([f"a batch read has {found} of {len(messages)} messages of a commit {when}"])
-        return bool(found)
 
     @precondition(lambda self: self.is_whole())
     @rule(
@@ -223,7 +205,9 @@ class Machine(RuleBasedStateMachine):
         asked=some_askers,
     )
     def broker_crashes(self, topic: str, count: int, queued: int, torn: bool, asked: set[str]) -> None:
-        if topic not in self.topics() or self.world.truth.lost:
+        truth = self.world.truth
+        is_deleted = truth.of(Fate.DELETED) and is_off("deleted topic after a crash")
+        if topic not in self.topics() or truth.lost or is_deleted:
             return
         self.world.broker_writes(self.messages(topic, count), queued=queued, torn=torn)
         self.ask(asked)
@@ -245,6 +229,10 @@ class Machine(RuleBasedStateMachine):
         """Queues with messages and without a directory."""
         directory = self.world.root / "consumequeue"
         return [queue for queue in self.queues() if not (directory / queue[0] / str(queue[1])).exists()]
+
+    def show_that_it_was_read(self, queue: QueueKey) -> None:
+        """Commits an offset, which shows that the topic of a lost queue was not deleted."""
+        self.world.commit_offset("G", *queue, max(1, self.kept_in(queue)[0].queue_offset))
 
     def kept_in(self, queue: QueueKey) -> list[Stored]:
         return [each for each in self.world.truth.of(Fate.KEPT) if each.queue == queue]
@@ -293,6 +281,7 @@ class Machine(RuleBasedStateMachine):
         path = files[where % len(files)]
         if self.cannot_lose_entries():
             return
+        self.show_that_it_was_read(queue)
         self.world.lose(path)
         if then == "nothing" and is_off("lost first queue file"):
             then = "recover"
@@ -307,7 +296,7 @@ class Machine(RuleBasedStateMachine):
         asked=some_askers,
     )
     def lose_queues(self, where: int, what: str, asked: set[str]) -> None:
-        """The directory of a queue, or of all. A committed offset shows that the topic was not deleted."""
+        """The directory of a queue, or of all."""
         world = self.world
         if world.truth.of(Fate.DELETED) or self.cannot_lose_entries():
             return
@@ -315,8 +304,7 @@ class Machine(RuleBasedStateMachine):
             world.lose(world.root / "consumequeue")
         else:
             queue = self.queues()[where % len(self.queues())]
-            kept = self.kept_in(queue)
-            world.commit_offset("G", *queue, max(1, kept[0].queue_offset))
+            self.show_that_it_was_read(queue)
             world.lose(world.root / "consumequeue" / queue[0] / str(queue[1]))
         self.ask(asked)
 

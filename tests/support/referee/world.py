@@ -9,22 +9,25 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import CommitResult, commit
 from store_format.commit.prepare_store import CommitOptions
 from tests.support import goldens, oracle
+from tests.support.failing_writer import Failure, install
 from tests.support.oracle import Message
 from tests.support.referee.answers import Answer
-from tests.support.referee.askers import ask_all, differences_left, written
+from tests.support.referee.askers import ask_all, batch_read, differences_left, written
 from tests.support.referee.followers import Follower
 from tests.support.referee.truth import (
     Fate,
     QueueKey,
     Stored,
     Truth,
+    digest,
     keys_of,
     truth_of_golden,
     write_committed,
 )
-from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from
+from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from, stage
 
 # Commitlog files of some 80 messages, consume queue files of 20 entries
 ENTRY_SIZE = 20
@@ -126,11 +129,32 @@ class World:
         self.refresh()
         return answer
 
+    def log_end(self) -> int:
+        """The physical offset after the last message."""
+        return max(each.physical_stop for each in self.truth.messages)
+
+    def has(self, messages: Sequence[Message]) -> int:
+        """How many of the messages a batch read returns; -1 if it does not answer."""
+        answer = batch_read(self.root, self.truth, skips=True)
+        bodies = {digest(message.body) for message in messages}
+        return -1 if answer.rows is None else sum(row[3] in bodies for row in answer.rows)
+
+    def settle(self, killed: Sequence[Message], end: int) -> int:
+        """Adds the messages of a commit that was killed and completed since, if it was; returns how many a
+        batch read has. `end` is that of the log before the commit.
+        """
+        found = self.has(killed)
+        if found == len(killed):
+            queues = {(message.topic, message.queue_id) for message in killed}
+            starts = {queue: (self.truth.next_offset(queue), 0) for queue in queues}
+            self.truth.appended(self.root, killed, CommitResult(True, end, queues=starts))
+        return found
+
     def broker_writes(self, messages: Sequence[Message], *, queued: int, torn: bool) -> None:
         """A broker appends messages and is killed: the first `queued` of them are in queues, and with `torn`
         only half of the last one is in the commitlog.
         """
-        end = max(each.physical_stop for each in self.truth.messages)
+        end = self.log_end()
         self.now_ms += 1000
         for number, message in enumerate(messages):
             queue = (message.topic, message.queue_id)
@@ -207,6 +231,15 @@ def golden_world(name: str, place: Path) -> World:
     """A store of a real broker."""
     root = goldens.unpack(name, place / "store")
     return World(root, truth_of_golden(name, root), place, settings=settings_from(goldens.config(name)))
+
+
+def commit_killed(root: Path, failure: Failure, messages: Sequence[Message], now_ms: int) -> None:
+    """A commit that is killed, as an action of `kills`."""
+    topics = {message.topic: 4 for message in messages}
+    staged = stage(root, messages, write="killed", sync=False)
+    install(failure)
+    options = CommitOptions(clock=lambda: now_ms, new_topics=topics)
+    commit(str(root), [staged], options=options)
 
 
 def answers_about(world: World) -> list[Answer]:
