@@ -69,7 +69,7 @@ class Machine(RuleBasedStateMachine):
 
     base: ClassVar[Path]
     forks: ClassVar[ForkServer]
-    steps: ClassVar[int] = 0
+    judged: ClassVar[int] = 0  # how often callers were asked
 
     @initialize()
     def begin(self) -> None:
@@ -100,7 +100,7 @@ class Machine(RuleBasedStateMachine):
     # ---- what is asked ------------------------------------------------------------------------------------
 
     def judge(self, answers: list[Answer]) -> None:
-        type(self).steps += 1
+        type(self).judged += 1
         self.expect(disagreements(answers))
 
     def expect(self, found: list[str]) -> None:
@@ -331,6 +331,20 @@ class Machine(RuleBasedStateMachine):
         if looks:
             self.follow()
         self.ask(asked)
+
+    @precondition(lambda self: not is_off("R-5") and self.is_whole())
+    @rule(topic=st.sampled_from(sorted(TOPICS)), asked=some_askers)
+    def create_without_messages(self, topic: str, asked: set[str]) -> None:
+        """A topic that was deleted is there again for a while, and nothing was written to it."""
+        truth = self.world.truth
+        old = [each for each in truth.of(Fate.DELETED) if each.topic == topic]
+        if topic in self.topics() or not old:
+            return
+        self.world.delete_topic(topic, creates_again=True)
+        truth.fates.update(dict.fromkeys(old, Fate.UNKNOWN))
+        self.ask(asked)
+        self.world.delete_topic(topic)
+        truth.fates.update(dict.fromkeys(old, Fate.DELETED))
 
     @precondition(lambda self: self.is_whole() and len(self.world.log_files()) > 2)
     @rule(count=st.integers(1, 2), asked=some_askers)
