@@ -14,7 +14,7 @@ from tests.support import goldens
 from tests.support.damages import Damaged, flip_body_in_the_middle
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
-from tests.support.referee.askers import flush, recover_report, verify, written
+from tests.support.referee.askers import batch_read, flush, recover_report, verify, written
 from tests.support.referee.truth import Fate, Truth, truth_of_golden
 from tests.support.referee.world import (
     ENTRY_SIZE,
@@ -314,6 +314,21 @@ def killed_while_it_repairs_the_index(place: Path) -> World:
     return world
 
 
+def killed_while_it_creates_a_topic_again(place: Path) -> World:
+    """Until the commit is completed, readers return the messages of the deleted topic."""
+    world = new_world(place)
+    world.delete_topic("T")
+    killed, now_ms = numbered("T", 900, 11, queues=1), world.now_ms + 1000
+    with ForkServer() as forks:
+        before = shutil.copytree(world.root, place / "before")
+        for _, root in killed_stores(forks, before, place, "kill", commit_killed, killed, now_ms, every=3):
+            left = World(root, world.truth.copy(), place, now_ms=now_ms)
+            left.settle(killed, left.log_end())
+            left.truth.differences.append("a commit is not complete")
+            world.answers.append(batch_read(root, left.truth))
+    return world
+
+
 # ---- reports ----------------------------------------------------------------------------------------------
 
 
@@ -362,6 +377,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "deleted topic after a crash": deleted_topic_after_a_crash,
     "created again in part": created_again_in_part,
     "killed while it repairs the index": killed_while_it_repairs_the_index,
+    "killed while it creates a topic again": killed_while_it_creates_a_topic_again,
     "U-O9": crashed,
     "U-O10": recover_without_verdict,
     "lag without groups": no_groups,

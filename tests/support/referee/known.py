@@ -430,6 +430,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "byte' of a sound store"
         ),
     ),
+    "killed while it creates a topic again": ("a batch read: returns 100 messages of a deleted topic",),
     "U-O9": (
         (
             "info says 'a broker start will cut the commitlog at 332630', and verify says 'a broker "
