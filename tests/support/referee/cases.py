@@ -282,8 +282,8 @@ def created_again_in_part(place: Path) -> World:
 def deleted_topic_after_a_crash(place: Path) -> World:
     """A broker's recovery brings its messages back; readers and the writer do so, and `verify` does not."""
     world = new_world(place)
-    world.delete_topic("T")
-    world.broker_writes(numbered("V", 800, 10, queues=1), queued=2, torn=False)
+    world.delete_topic("V")
+    world.broker_writes(numbered("T", 800, 10, queues=1), queued=2, torn=False)
     return world
 
 
@@ -301,7 +301,9 @@ def killed_while_it_repairs_the_index(place: Path) -> World:
     killed, now_ms = numbered("U", 900, 11, queues=1), world.now_ms + 1000
     with ForkServer() as forks:
         before = shutil.copytree(world.root, place / "before")
-        for _, root in killed_stores(forks, before, place, "kill", commit_killed, killed, now_ms):
+        for _, root in killed_stores(
+            forks, before, place, "kill", commit_killed, killed, now_ms, part=(1, 2)
+        ):  # the repair comes first
             left = World(root, world.truth.copy(), place, now_ms=now_ms)
             end, more = left.log_end(), numbered("V", 800, 3, queues=3)
             _, result = written(root, left.truth.copy(), more, now_ms=now_ms + 1000)

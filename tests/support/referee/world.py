@@ -29,10 +29,10 @@ from tests.support.referee.truth import (
 )
 from tests.support.staged import append, deleted_topic, make_store, numbered, settings_from, stage
 
-# Commitlog files of some 80 messages, consume queue files of 20 entries
+# Commitlog files of some 40 messages, consume queue files of 20 entries
 ENTRY_SIZE = 20
 BODY_AT = 88  # of a message with IPv4 hosts
-LOG_FILE_SIZE, QUEUE_FILE_SIZE = 1 << 14, 20 * ENTRY_SIZE
+LOG_FILE_SIZE, QUEUE_FILE_SIZE = 1 << 13, 20 * ENTRY_SIZE
 SETTINGS = StoreSettings("broker-a", LOG_FILE_SIZE, QUEUE_FILE_SIZE, 50, 200)
 
 
