@@ -287,6 +287,18 @@ def deleted_topic_after_a_crash(place: Path) -> World:
     return world
 
 
+def created_again_after_retention(place: Path) -> World:
+    """Running queries say "0 messages lost" and read none of the new topic's first messages."""
+    world = new_world(place)
+    world.follow()
+    world.append(numbered("W", 300, 60, queues=1))
+    world.delete_topic("T")
+    world.retain(3)
+    world.append(numbered("T", 800, 9, queues=1))
+    world.step()
+    return world
+
+
 # ---- commits that are killed ------------------------------------------------------------------------------
 
 
@@ -377,6 +389,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "R-5": created_again_without_messages,
     "R-5b": last_topic_with_queues_is_deleted,
     "deleted topic after a crash": deleted_topic_after_a_crash,
+    "R-6, created again after retention": created_again_after_retention,
     "created again in part": created_again_in_part,
     "killed while it repairs the index": killed_while_it_repairs_the_index,
     "killed while it creates a topic again": killed_while_it_creates_a_topic_again,

@@ -329,7 +329,8 @@ class Machine(RuleBasedStateMachine):
         if topic not in self.topics() or len(self.topics()) < 2 or topic in damaged:
             return
         self.world.delete_topic(topic)
-        if looks:
+        retained = self.world.truth.of(Fate.EXPIRED) and is_off("R-6, created again after retention")
+        if looks or retained:
             self.follow()
         self.ask(asked)
 
@@ -350,6 +351,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_whole() and len(self.world.log_files()) > 2)
     @rule(count=st.integers(1, 2), asked=some_askers)
     def retain(self, count: int, asked: set[str]) -> None:
+        if is_off("R-6, created again after retention"):
+            self.follow()
         self.world.retain(min(count, len(self.world.log_files()) - 2))
         self.ask(asked)
 
