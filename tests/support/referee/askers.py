@@ -1,0 +1,414 @@
+"""The callers of the product: each asks one store what it holds. Those that write do so in a copy."""
+
+from __future__ import annotations
+
+import base64
+import json
+import shlex
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import islice, zip_longest
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.output_fields import fields_from_options
+from rmq_spark.plan.scan import Scan
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.append import CommitResult, commit
+from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.session import stage_messages
+from store_format.names import is_system_topic
+from tests.support import oracle
+from tests.support.oracle import Message
+from tests.support.referee.answers import Answer, asked, rmqlog
+from tests.support.referee.truth import Fate, QueueKey, Row, Stored, Truth, digest
+from tests.support.staged import columns_of
+
+_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_PLACE = ("topic", "queueId", "queueOffset", "body")
+
+
+def rows_of(batches: Iterable[pa.RecordBatch]) -> Counter[Row]:
+    """The rows of batches, and how often each is there."""
+    found: Counter[Row] = Counter()
+    for batch in batches:
+        columns = [batch[name].to_pylist() for name in _PLACE]
+        found.update(
+            (topic, queue_id, offset, digest(body))
+            for topic, queue_id, offset, body in zip(*columns, strict=True)
+        )
+    return found
+
+
+# ---- who reads --------------------------------------------------------------------------------------------
+
+
+def batch_read(root: Path, truth: Truth, *, skips: bool = False) -> Answer:
+    """What Spark's batch read does: the plan, and the work of all its tasks."""
+
+    def ask(answer: Answer) -> Answer:
+        given = {"path": str(root), "includeSystemTopics": "true"}
+        if skips:
+            given |= {"failOnDataLoss": "false", "mode": "DROPMALFORMED"}
+        options = parse_read_options(given)
+        scan = Scan(fields_from_options(options), options)
+        batches = (batch for split in plan(options, cores=2).splits for batch in scan.read(split))
+        return replace(answer, rows=rows_of(batches))
+
+    name = "a batch read with failOnDataLoss=false" if skips else "a batch read"
+    return asked(Answer(name, truth, skips=skips), root, ask)
+
+
+def log_scan(root: Path, truth: Truth) -> Answer:
+    """`MessageStore.scan`, which returns the messages of the commitlog, also those that are in no queue."""
+
+    def ask(answer: Answer) -> Answer:
+        return replace(answer, rows=rows_of(MessageStore.open(str(root)).scan(_PLACE)))
+
+    return asked(Answer("scan", truth), root, ask)
+
+
+def export(root: Path, truth: Truth, *, skips: bool = False) -> Answer:
+    """`rmqlog export`."""
+    run = rmqlog(
+        root, "export", root, "-", "--format", "jsonl", "--all", "--columns", ",".join(_PLACE),
+        *(["--skip-damage"] if skips else []),
+    )  # fmt: skip
+    answer = Answer("export --skip-damage" if skips else "export", truth, skips=skips)
+    return replace(run.onto(answer), rows=_json_rows(run.out))
+
+
+def _json_rows(lines: str) -> Counter[Row]:
+    rows = map(json.loads, lines.splitlines())
+    return Counter(
+        (row["topic"], row["queueId"], row["queueOffset"], digest(base64.b64decode(row["body"])))
+        for row in rows
+    )
+
+
+def find(root: Path, truth: Truth, key: str) -> Answer:
+    """`rmqlog find` of a key."""
+    run = rmqlog(root, "find", root, key, "--output", "jsonl", "--columns", ",".join(_PLACE))
+    return replace(run.onto(Answer(f"find {key}", truth, key=key)), rows=_json_rows(run.out))
+
+
+# ---- who counts -------------------------------------------------------------------------------------------
+
+
+def verify(root: Path, truth: Truth) -> Answer:
+    """`rmqlog verify`."""
+    run = rmqlog(root, "verify", root, "--output", "json")
+    answer = run.onto(Answer("verify", truth), 3)
+    if not run.out:
+        return answer
+    (found,) = json.loads(run.out)
+    return replace(
+        answer,
+        counts={name: found[name] for name in ("readable", "lostEntries", "logEnd")},
+        text="\n".join(
+            [
+                found["verdict"],
+                *(f"{problem['severity']}: {problem['advice']}" for problem in found["problems"]),
+            ]
+        ),
+        advice=found["next"],
+    )
+
+
+def info(root: Path, truth: Truth) -> Answer:
+    """`rmqlog info`."""
+    run = rmqlog(root, "info", root)
+    answer = run.onto(Answer("info", truth))
+    lines = dict(line.split(None, 1) for line in run.out.splitlines() if len(line.split(None, 1)) == 2)
+    if answer.refusal or answer.bug:
+        return answer
+    messages = int(lines["messages"].split()[0].replace(",", ""))
+    return replace(answer, counts={"messages": messages}, text=lines["verdict:"], advice=lines["next:"])
+
+
+def ls(root: Path, truth: Truth) -> Answer:
+    """`rmqlog ls`: the sum of its topics."""
+    run = rmqlog(root, "ls", root, "--all", "--output", "jsonl")
+    rows = [json.loads(line) for line in run.out.splitlines()]
+    return replace(run.onto(Answer("ls", truth)), counts={"messages": sum(row["messages"] for row in rows)})
+
+
+def lag(root: Path, truth: Truth) -> Answer:
+    """`rmqlog lag`: the unread messages of each group and queue."""
+    run = rmqlog(root, "lag", root, "--queues", "--output", "jsonl")
+    rows = [json.loads(line) for line in run.out.splitlines()]
+    counts = {f"{row['group']} {row['topic']}-{row['queueId']}": row["lagMessages"] for row in rows}
+    return replace(run.onto(Answer("lag", truth)), counts=counts)
+
+
+# ---- who changes a copy -----------------------------------------------------------------------------------
+
+
+def write(
+    root: Path,
+    truth: Truth,
+    place: Path,
+    queues: Sequence[QueueKey] = (),
+    settings: StoreSettings | None = None,
+) -> list[Answer]:
+    """A write of six messages to each of some queues of a copy, and what is read from it afterwards."""
+    with _copied(root, place) as copy:
+        after = truth.copy()
+        messages = _new_messages(queues or _busy_queues(truth))
+        answer, result = written(copy, truth, messages, settings=settings)
+        if result is None:
+            return [answer]
+        after.appended(copy, messages, result)
+        if any("the entries are removed" in text for text in answer.warnings):
+            after.give_up()
+        after.differences = differences_left(copy, after)
+        later = [batch_read(copy, after), verify(copy, after)]
+        return [answer, *(replace(each, asker=f"{each.asker} after a write") for each in later)]
+
+
+def written(
+    root: Path,
+    truth: Truth,
+    messages: Sequence[Message],
+    *,
+    settings: StoreSettings | None = None,
+    sync: bool = False,
+    now_ms: int = 1_700_000_300_000,
+) -> tuple[Answer, CommitResult | None]:
+    """A write to the store itself: what is to be said of it, and its result unless it refused."""
+    before = _valid_entries(root, truth)
+    has_queues = any((root / "consumequeue").glob("*/*/*"))
+    done: list[CommitResult] = []
+
+    def ask(answer: Answer) -> Answer:
+        topics = {message.topic: 4 for message in messages}
+        options = CommitOptions(clock=lambda: now_ms, new_topics=topics, sync=sync, settings=settings)
+        staged = stage_messages(str(root), columns_of(messages), options)
+        done.append(commit(str(root), [staged], options=options))
+        starts = {queue: start for queue, (start, _) in done[0].queues.items()}
+        now = _entries(root)
+        overwritten = sum(now.get(place) != entry for place, entry in before.items())
+        # without any queue file it is not only the queues that it appends to that it has to look at
+        left = sum(each.queue in starts or not has_queues for each in wrong_entries(root, truth))
+        counts = {"overwritten": overwritten, "unserved": _unserved(root, truth), "left": left}
+        return replace(answer, starts=starts, counts=counts)
+
+    answer = asked(Answer("a write", truth), root, ask)
+    return answer, done[0] if done else None
+
+
+def _busy_queues(truth: Truth) -> list[QueueKey]:
+    """The queues with the most messages, and those of which the fate of a message is not known."""
+    others = {each.topic for each in truth.messages if not each.is_plain}
+    kept = [each for each in truth.of(Fate.KEPT) if each.topic not in others and "%" not in each.topic]
+    counts = Counter(each.queue for each in kept if not is_system_topic(each.topic))
+    unknown = [each.queue for each in truth.of(Fate.UNKNOWN)]
+    return list(dict.fromkeys([*[queue for queue, _ in counts.most_common(3)], *unknown[:1]])) or [("New", 0)]
+
+
+def _new_messages(queues: Iterable[QueueKey]) -> list[Message]:
+    return [
+        Message(
+            topic.encode(),
+            f"new {number} of {topic}-{queue_id}".encode(),
+            oracle.encode_properties({"KEYS": f"new-{number}"}),
+            queue_id,
+            born_timestamp=1_700_000_300_000,
+        )
+        for topic, queue_id in queues
+        for number in range(6)
+    ]
+
+
+_Place = tuple[str, int, int]
+
+
+def _entries(root: Path) -> dict[_Place, tuple[int, int]]:
+    """(topic, queue id, queue offset) -> (physical offset, size) of each entry that is not zeros."""
+    found = {}
+    for path in sorted((root / "consumequeue").glob("*/*/*")):
+        data = path.read_bytes()
+        units = np.frombuffer(data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
+        topic, queue_id = path.parent.parent.name, int(path.parent.name)
+        for at in np.flatnonzero(units["size"]).tolist():
+            place = (topic, queue_id, int(path.name) // _ENTRY.itemsize + at)
+            found[place] = (int(units["physical_offset"][at]), int(units["size"][at]))
+    return found
+
+
+def _valid_entries(root: Path, truth: Truth) -> dict[_Place, tuple[int, int]]:
+    """The entries that lead to the message that was given their place."""
+    right = {
+        (each.topic, each.queue_id, each.queue_offset): (each.physical_offset, each.size)
+        for each in truth.of(Fate.KEPT)
+    }
+    return {place: entry for place, entry in _entries(root).items() if right.get(place) == entry}
+
+
+def differences_left(root: Path, truth: Truth) -> list[str]:
+    """What a full check finds in a store that was written to: wrong entries, and messages that are lost."""
+    wrong = wrong_entries(root, truth)
+    lost, unknown = len(truth.lost), len(truth.of(Fate.UNKNOWN))
+    return [
+        *([f"{len(wrong)} entries of whole messages are missing or wrong"] if wrong else []),
+        *([f"{lost} messages are lost"] if lost else []),
+        *([f"{unknown} messages may belong to a deleted topic"] if unknown else []),
+    ]
+
+
+def wrong_entries(root: Path, truth: Truth) -> list[Stored]:
+    """The whole messages of which the entry of the consume queue is missing or leads elsewhere."""
+    entries = _entries(root)
+    others = {each.topic for each in truth.messages if not each.is_plain}
+    return [
+        each
+        for each in truth.of(Fate.KEPT)
+        if each.topic not in others
+        and entries.get((each.topic, each.queue_id, each.queue_offset)) != (each.physical_offset, each.size)
+    ]
+
+
+def _unserved(root: Path, truth: Truth) -> int:
+    """How many messages are in queues that topics.json does not have, so that no consumer reads them."""
+    topics = json.loads((root / "config/topics.json").read_text())["topicConfigTable"]
+    return sum(
+        each.topic in topics and each.queue_id >= topics[each.topic]["readQueueNums"]
+        for each in truth.of(Fate.KEPT)
+        if each.is_plain
+    )
+
+
+def flush(root: Path, truth: Truth, place: Path) -> list[Answer]:
+    """`MessageStore.flush` of a copy, and what is read from it afterwards."""
+
+    def ask(answer: Answer) -> Answer:
+        MessageStore.open(str(copy)).flush()
+        return answer
+
+    with _copied(root, place) as copy:
+        answer = asked(Answer("flush", truth), copy, ask)
+        return [answer] if answer.refusal or answer.bug else [answer, *_after("flush", copy, truth)]
+
+
+def recover_report(root: Path, truth: Truth, place: Path) -> list[Answer]:
+    """What `rmqlog recover` shows to people."""
+    run = rmqlog(root, "recover", root)
+    return [replace(run.onto(Answer("the report of recover", truth), 3), text=run.out + run.err)]
+
+
+def recover(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
+    """`rmqlog recover`: what it shows, what it says of a copy that it changes, and what is read from that."""
+    conf = place / "broker.conf"
+    size = settings.mapped_file_size_consume_queue if settings is not None else 6_000_000
+    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
+    given = ("--broker-conf", conf)
+    shown = rmqlog(root, "recover", root, *given)
+    answers = [replace(shown.onto(Answer("recover", truth), 3), text=shown.out)]
+    with _copied(root, place) as copy:
+        new = copy.with_name("salvaged")
+        done = rmqlog(copy, "recover", copy, "--into", new, "--salvage", "--apply", *given)
+        name = "recover --into NEW --salvage --apply"
+        answer = replace(done.onto(Answer(name, truth, skips=True), 3), text=done.out + done.err)
+        answers.append(answer)
+        if not answer.refusal and not answer.bug:
+            answers += _after(name, new, truth, done.out)
+        done = rmqlog(copy, "recover", copy, "--apply", *given)
+        answer = replace(done.onto(Answer("recover --apply", truth), 3), text=done.out + done.err)
+        if not answer.refusal and not answer.bug:
+            answer = replace(answer, counts={"left": len(wrong_entries(copy, truth))})
+        answers.append(answer)
+        if not answer.refusal and not answer.bug:
+            answers += _after("recover --apply", copy, truth, done.out)
+    return answers
+
+
+def advice(root: Path, truth: Truth, place: Path) -> list[Answer]:
+    """The command that `verify` names as the next one, carried out on a copy; and what is read afterwards."""
+    with _copied(root, place) as copy:
+        command = verify(copy, truth).advice
+        words = shlex.split(command)
+        if words[1:2] != ["recover"]:  # it changes nothing
+            return []
+        name = command.replace(str(copy), "STORE")
+        done = rmqlog(copy, *words[1:], "--apply")
+        answer = replace(done.onto(Answer(f"the advice {name!r}", truth), 3), text=done.out + done.err)
+        if answer.refusal or answer.bug:
+            return [answer]
+        result = Path(words[words.index("--into") + 1]) if "--into" in words else copy
+        return [answer, *_after("the advice", result, truth, done.out)]
+
+
+def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer]:
+    """The answers about a store that was recovered: all messages that were whole are there, and no queue
+    lacks an entry. `report` is the table of the recovery, which says where messages were given up.
+    """
+    after = truth.copy()
+    if " salvage " in report or " cut " in report:
+        after.give_up()
+    after.differences = differences_left(root, after)
+    after.is_crashed = False
+    return [
+        replace(answer, asker=f"{answer.asker} after {what}")
+        for answer in (batch_read(root, after), verify(root, after))
+    ]
+
+
+@contextmanager
+def _copied(root: Path, place: Path) -> Iterator[Path]:
+    """A copy of the store below `place`, where everything is removed afterwards."""
+    directory = Path(tempfile.mkdtemp(dir=place))
+    try:
+        yield shutil.copytree(root, directory / "store", symlinks=True)
+    finally:
+        shutil.rmtree(directory)
+
+
+# ---- all of them ------------------------------------------------------------------------------------------
+
+
+def ask_all(
+    root: Path,
+    truth: Truth,
+    place: Path,
+    *,
+    keys: int = 6,
+    write_to: Sequence[QueueKey] = (),
+    settings: StoreSettings | None = None,
+) -> list[Answer]:
+    """Asks everybody once; `find` for so many keys. A write chooses the queues `write_to`, or others."""
+    answers = [
+        batch_read(root, truth),
+        batch_read(root, truth, skips=True),
+        log_scan(root, truth),
+        export(root, truth),
+        export(root, truth, skips=True),
+        *(find(root, truth, key) for key in some_keys(truth, keys)),
+        verify(root, truth),
+        info(root, truth),
+        ls(root, truth),
+        lag(root, truth),
+    ]
+    answers += write(root, truth, place, write_to, settings)
+    answers += recover(root, truth, place, settings)
+    answers += advice(root, truth, place)
+    return answers
+
+
+def some_keys(truth: Truth, count: int) -> list[str]:
+    """Keys of messages of every fate, the newest message of each fate first."""
+    by_fate: dict[Fate, list[str]] = {}
+    for each in reversed(truth.messages):
+        if each.keys and each.is_plain and each.queue_offset >= 0:
+            by_fate.setdefault(truth.fates[each], []).append(each.keys[0])
+    rounds = zip_longest(*by_fate.values())
+    found = dict.fromkeys(key for keys in islice(rounds, count) for key in keys if key is not None)
+    return list(found)[:count]

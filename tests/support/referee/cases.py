@@ -1,0 +1,399 @@
+"""Damaged stores: each case makes a store and damages it, and says what is right.
+
+The names are those of the findings that the cases repeat.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+from tests.support import goldens
+from tests.support.damages import Damaged, flip_body_in_the_middle
+from tests.support.fork_server import ForkServer
+from tests.support.kills import killed_stores
+from tests.support.referee.askers import batch_read, flush, recover_report, verify, written
+from tests.support.referee.truth import Fate, Truth, truth_of_golden
+from tests.support.referee.world import (
+    ENTRY_SIZE,
+    World,
+    commit_killed,
+    empty_world,
+    golden_world,
+    new_world,
+    overwrite,
+)
+from tests.support.staged import numbered
+
+# ---- consume queues ---------------------------------------------------------------------------------------
+
+
+def zeros_in_the_middle(place: Path) -> World:
+    """A write overwrites valid entries and repeats offsets, then everything says "sound"."""
+    world = new_world(place)
+    world.zero_entries("T", 0, 45, 47)
+    return world
+
+
+def zeros_after_retention(place: Path) -> World:
+    """A reader calls zeros retention, and advises to skip the messages; nothing can export the store."""
+    world = golden_world("cleaned-5.5.0", place)
+    overwrite(world.queue_files("Orders", 0)[1], 60, bytes(5 * ENTRY_SIZE))
+    world.truth.differences.append("zeros in 5 entries of Orders-0")
+    return world
+
+
+def _lost_tail(place: Path, *, sync: bool) -> World:
+    world = empty_world(place)
+    world.append(numbered("T", 0, 50, queues=1))
+    world.append(numbered("T", 50, 50, queues=1), sync=sync)
+    world.zero_entries("T", 0, 95, 100)
+    world.commit_offset("G", "T", 0, 5)
+    world.truth.is_crashed = not sync
+    return world
+
+
+def lost_tail(place: Path) -> World:
+    """The entries of the last messages of the log are lost, after a commit that waited for the disk."""
+    return _lost_tail(place, sync=True)
+
+
+def lost_tail_after_power_loss(place: Path) -> World:
+    """The same after a commit with ASYNC_FLUSH: a flush and a write hide for good what a broker recovers."""
+    world = _lost_tail(place, sync=False)
+    world.more.append(flush)
+    return world
+
+
+def expired_queue_without_directory(place: Path) -> World:
+    """New offsets begin below what a group has committed."""
+    world = empty_world(place)
+    world.append(numbered("Old", 0, 60, queues=1))
+    for first in range(1000, 1800, 200):
+        world.append(numbered("Big", first, 200, queues=1))
+    world.retain(3)
+    world.commit_offset("G", "Old", 0, 60)
+    world.commit_offset("G", "Big", 0, 10)
+    world.lose(world.root / "consumequeue/Old")
+    world.write_to = (("Old", 0), ("Big", 0))
+    return world
+
+
+def lost_topics_json(place: Path) -> World:
+    """A write creates the topic again with fewer queues."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 80, queues=8), queues=8)
+    world.commit_offset("G", "T", 0, 5)
+    world.lose(*sorted((world.root / "config").glob("topics.json*")))
+    return world
+
+
+def lost_simple_queues_beside_batch_queues(place: Path) -> World:
+    """No rebuild: the writer takes the queues for those of deleted topics."""
+    world = golden_world("batchcq-5.5.0", place)
+    world.lose(world.root / "consumequeue")
+    world.write_to = (("New", 0),)
+    return world
+
+
+def lost_first_queue_file(place: Path) -> World:
+    """It is left as it is."""
+    world = new_world(place)
+    world.lose(world.queue_files("T", 0)[0])
+    return world
+
+
+def batch_queue_lacks_entries(place: Path) -> World:
+    """The writer refuses what `recover` completes."""
+    world = golden_world("batchcq-5.5.0", place)
+    directory = world.root / "batchconsumequeue/Inner/0"
+    path = max(path for path in directory.iterdir() if any(path.read_bytes()))
+    data = path.read_bytes()
+    last = max(at for at in range(0, len(data), 46) if any(data[at : at + 46]))
+    overwrite(path, last, bytes(46))
+    (world.root / "abort").write_text("4711")
+    world.truth.is_crashed = True
+    world.truth.differences.append("the last entry of a batch consume queue is missing")
+    return world
+
+
+def lost_queue_beside_a_running_query(place: Path) -> World:
+    """Running queries say nothing of the messages of the queue that they have not read."""
+    world = new_world(place)
+    world.follow()
+    world.append(numbered("T", 800, 10, queues=1))
+    world.lose(world.root / "consumequeue/T/0")
+    world.step()
+    return world
+
+
+# ---- the commitlog ----------------------------------------------------------------------------------------
+
+
+def commitlog_is_empty(place: Path) -> World:
+    """Its disk is not mounted: planning divides by zero, `info` and `ls` count what nobody can read."""
+    world = World(*_one_of_a_cluster(place), place)
+    shutil.rmtree(world.root / "commitlog")
+    (world.root / "commitlog").mkdir()
+    _miss_the_log(world)
+    return world
+
+
+def _one_of_a_cluster(place: Path) -> tuple[Path, Truth]:
+    root = goldens.unpack("cluster-5.5.0", place / "cluster") / "broker-b"
+    return root, truth_of_golden("cluster-5.5.0", root, "broker-b")
+
+
+def commitlog_is_missing(place: Path) -> World:
+    """The same with a crashed broker, and without the directory."""
+    world = golden_world("crash-5.5.0", place)
+    shutil.rmtree(world.root / "commitlog")
+    _miss_the_log(world)
+    return world
+
+
+def _miss_the_log(world: World) -> None:
+    world.truth.set(Fate.LOST, lambda each: True)
+    world.truth.is_log_missing = True
+    world.truth.differences.append("the commitlog is missing")
+
+
+def directory_for_a_log_file(place: Path) -> World:
+    """`verify` says "sound", and all others refuse."""
+    world = golden_world("cleaned-5.5.0", place)
+    path = world.log_files()[0]
+    world.lose_log_file(path)
+    path.mkdir()
+    return world
+
+
+def first_log_file_is_empty(place: Path) -> World:
+    """`verify` says how many messages are readable, and all others refuse."""
+    world = golden_world("cleaned-5.5.0", place)
+    path = world.log_files()[0]
+    size = path.stat().st_size
+    os.truncate(path, 0)
+    start = int(path.name)
+    world.truth.lose_bytes(start, start + size, "the first commitlog file is empty")
+    return world
+
+
+def lost_last_log_file(place: Path) -> World:
+    """`scan` and `find` answer with a part and exit code 0; no verdict counts what is gone."""
+    world = golden_world("cleaned-5.5.0", place)
+    world.lose_log_file(world.log_files()[-1])
+    return world
+
+
+def lost_first_log_file(place: Path) -> World:
+    """`verify` says "none lost; nothing has to be done"."""
+    world = golden_world("cleaned-5.5.0", place)
+    world.retain(1)
+    world.truth.begins_by_hand = int(world.log_files()[0].name)
+    return world
+
+
+def flipped_topic(place: Path) -> World:
+    """A bit of a message's topic: the message is "of a deleted topic", and `recover` removes the trace."""
+    world = golden_world("cleaned-5.5.0", place)
+    orders = [each for each in world.truth.messages if each.queue == ("Orders", 1)]
+    message = orders[len(orders) // 2]
+    path = max(path for path in world.log_files() if int(path.name) <= message.physical_offset)
+    at = message.physical_offset - int(path.name)
+    unit = path.read_bytes()[at : at + message.size]
+    where = unit.index(b"\x06Orders") + 3
+    overwrite(path, at + where, bytes([unit[where] ^ 0x40]))
+    world.truth.set(Fate.DAMAGED, message.__eq__)
+    world.truth.differences.append("the topic of a message is another one")
+    return world
+
+
+def flipped_body(place: Path) -> World:
+    """`verify` counts the units that a salvage puts into the places of lost messages."""
+    world = golden_world("cleaned-5.5.0", place)
+    damaged = Damaged(world.root)
+    unit = damaged.a_unit(damaged.middle)
+    start = int(unit.path.name) + unit.position
+    flip_body_in_the_middle(damaged)
+    world.truth.lose_bytes(start, start + unit.size, "the body of a message is damaged", Fate.DAMAGED)
+    return world
+
+
+def flipped_last_body(place: Path) -> World:
+    """The next write cuts the message off, gives its offset again, and `verify` says "none lost"."""
+    world = new_world(place)
+    world.flip_body(world.truth.messages[-1])
+    world.write_to = (("V", 0),)
+    return world
+
+
+def damage_without_queues(place: Path) -> World:
+    """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
+    world = new_world(place)
+    world.flip_body(world.truth.messages[50])
+    world.lose(world.root / "consumequeue")
+    return world
+
+
+# ---- deleted topics ---------------------------------------------------------------------------------------
+
+
+def created_again_without_messages(place: Path) -> World:
+    """The messages of the deleted topic come to a running stream a second time."""
+    world = new_world(place)
+    world.follow()
+    world.delete_topic("T")
+    world.step()
+    world.delete_topic("T", creates_again=True)
+    world.truth.fates.update(dict.fromkeys(world.truth.of(Fate.DELETED), Fate.UNKNOWN))
+    world.truth.differences.append("T-0 has messages and no queue file")
+    world.append(numbered("V", 800, 10, queues=1))
+    world.restart()
+    world.step()
+    return world
+
+
+def last_topic_with_queues_is_deleted(place: Path) -> World:
+    """Without any queue file, a running stream reads the log, also what topics.json does not have."""
+    world = new_world(place)
+    world.follow()
+    world.delete_topic("T")
+    world.step()
+    world.delete_topic("New", creates_again=True)
+    world.delete_topic("V")
+    world.commit_offset("G", "New", 0, 0)
+    world.step()
+    return world
+
+
+def created_again_in_part(place: Path) -> World:
+    """A topic was deleted, and written to again in two of its queues: `verify` reports the third."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 30, queues=3))
+    world.append(numbered("V", 700, 30, queues=1))
+    world.commit_offset("G", "V", 0, 3)
+    world.delete_topic("T")
+    world.append(numbered("T", 800, 2, queues=3))
+    return world
+
+
+def deleted_topic_after_a_crash(place: Path) -> World:
+    """A broker's recovery brings its messages back; readers and the writer do so, and `verify` does not."""
+    world = new_world(place)
+    world.delete_topic("V")
+    world.broker_writes(numbered("T", 800, 10, queues=1), queued=2, torn=False)
+    return world
+
+
+def created_again_after_retention(place: Path) -> World:
+    """Running queries say "0 messages lost" and read none of the new topic's first messages."""
+    world = new_world(place)
+    world.follow()
+    world.append(numbered("W", 300, 60, queues=1))
+    world.delete_topic("T")
+    world.retain(3)
+    world.append(numbered("T", 800, 9, queues=1))
+    world.step()
+    return world
+
+
+# ---- commits that are killed ------------------------------------------------------------------------------
+
+
+def killed_while_it_repairs_the_index(place: Path) -> World:
+    """The next write repairs it once more, and index entries lead to themselves: a broker does not find
+    messages by their keys.
+    """
+    world = empty_world(place)
+    world.append(numbered("T", 0, 110, queues=3))
+    world.commit_offset("G", "T", 0, 2)
+    world.broker_writes(numbered("T", 110, 28, queues=3), queued=12, torn=False)
+    killed, now_ms = numbered("U", 900, 11, queues=1), world.now_ms + 1000
+    with ForkServer() as forks:
+        before = shutil.copytree(world.root, place / "before")
+        for _, root in killed_stores(
+            forks, before, place, "kill", commit_killed, killed, now_ms, part=(1, 2)
+        ):  # the repair comes first
+            left = World(root, world.truth.copy(), place, now_ms=now_ms)
+            end, more = left.log_end(), numbered("V", 800, 3, queues=3)
+            _, result = written(root, left.truth.copy(), more, now_ms=now_ms + 1000)
+            assert result is not None
+            left.settle(killed, end)
+            left.truth.appended(root, more, result)
+            left.refresh()
+            world.answers.append(verify(root, left.truth))
+    world.write(numbered("V", 800, 3, queues=3))
+    return world
+
+
+def killed_while_it_creates_a_topic_again(place: Path) -> World:
+    """Until the commit is completed, readers return the messages of the deleted topic."""
+    world = new_world(place)
+    world.delete_topic("T")
+    killed, now_ms = numbered("T", 900, 11, queues=1), world.now_ms + 1000
+    with ForkServer() as forks:
+        before = shutil.copytree(world.root, place / "before")
+        for _, root in killed_stores(forks, before, place, "kill", commit_killed, killed, now_ms, every=3):
+            left = World(root, world.truth.copy(), place, now_ms=now_ms)
+            left.settle(killed, left.log_end())
+            left.truth.differences.append("a commit is not complete")
+            world.answers.append(batch_read(root, left.truth))
+    return world
+
+
+# ---- reports ----------------------------------------------------------------------------------------------
+
+
+def crashed(place: Path) -> World:
+    """`info`, `verify` and `recover` give three advices."""
+    return golden_world("crash-5.5.0", place)
+
+
+def recover_without_verdict(place: Path) -> World:
+    """The table of `recover` has no verdict."""
+    world = golden_world("crash-torn-5.5.0", place)
+    world.more.append(recover_report)
+    return world
+
+
+def no_groups(place: Path) -> World:
+    """`lag --queues` of a store without groups."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 20, queues=1))
+    return world
+
+
+CASES: dict[str, Callable[[Path], World]] = {
+    "W-F3": zeros_in_the_middle,
+    "R-7": zeros_after_retention,
+    "W-F5 SYNC_FLUSH": lost_tail,
+    "W-F5 ASYNC_FLUSH": lost_tail_after_power_loss,
+    "W-F6": expired_queue_without_directory,
+    "W-F8": lost_topics_json,
+    "W-F10": lost_simple_queues_beside_batch_queues,
+    "lost first queue file": lost_first_queue_file,
+    "lost queue beside a running query": lost_queue_beside_a_running_query,
+    "batch queue lacks entries": batch_queue_lacks_entries,
+    "R-1, R-2": commitlog_is_empty,
+    "U-O4": commitlog_is_missing,
+    "U-O2": directory_for_a_log_file,
+    "U-O3": first_log_file_is_empty,
+    "R-8, U-O1": lost_last_log_file,
+    "U-O5": lost_first_log_file,
+    "U-O7": flipped_topic,
+    "flipped body": flipped_body,
+    "flipped last body": flipped_last_body,
+    "damage without queues": damage_without_queues,
+    "R-5": created_again_without_messages,
+    "R-5b": last_topic_with_queues_is_deleted,
+    "deleted topic after a crash": deleted_topic_after_a_crash,
+    "R-6, created again after retention": created_again_after_retention,
+    "created again in part": created_again_in_part,
+    "killed while it repairs the index": killed_while_it_repairs_the_index,
+    "killed while it creates a topic again": killed_while_it_creates_a_topic_again,
+    "U-O9": crashed,
+    "U-O10": recover_without_verdict,
+    "lag without groups": no_groups,
+}

@@ -1,0 +1,451 @@
+"""What contradicts today: the sentences of `rules` about each case, and nothing else.
+
+A contradiction that was ended is deleted here. The state machine leaves out what cases with sentences do.
+"""
+
+from __future__ import annotations
+
+KNOWN: dict[str, tuple[str, ...]] = {
+    "W-F3": (
+        "a write: gives T-0 the offset 45, and the next one was 100",
+        "a write: overwrites 4 valid entries of consume queues",
+        "a write: leaves 6 entries of whole messages missing or wrong",
+        "a batch read after a write: silently leaves out 6 of 142 whole messages",
+        (
+            "verify after a write: says 'sound: 142 messages readable, none lost; nothing has to be "
+            "done', and it is not: 6 entries of whole messages are missing or wrong"
+        ),
+    ),
+    "R-7": (
+        "a batch read: says that retention has deleted Orders-0 offset 83, which is kept",
+        "a batch read with failOnDataLoss=false: with a warning leaves out 5 of 1003 whole messages",
+        (
+            "a batch read with failOnDataLoss=false: says that retention has deleted Orders-0 offset "
+            "83, which is kept"
+        ),
+        "export: says that retention has deleted Orders-0 offset 83, which is kept",
+        (
+            "export --skip-damage: refuses: exit code 1: Orders-0 offset 83: the message at commitlog "
+            "0 was deleted (retention); the log now begins at 196608. Start later, or set "
+            "failOnDataLoss=false to continue without these messages"
+        ),
+        "export --skip-damage: says that retention has deleted Orders-0 offset 83, which is kept",
+        "a write: leaves 5 entries of whole messages missing or wrong",
+        ("a batch read after a write: says that retention has deleted Orders-0 offset 83, which is kept"),
+        "verify says 1003 messages readable, and export --skip-damage refuses",
+    ),
+    "W-F5 SYNC_FLUSH": (
+        "a batch read: silently leaves out 5 of 100 whole messages",
+        "a batch read with failOnDataLoss=false: silently leaves out 5 of 100 whole messages",
+        "export: silently leaves out 5 of 100 whole messages",
+        "export --skip-damage: silently leaves out 5 of 100 whole messages",
+        "info: counts 95 messages, and 100 can be read",
+        "ls: counts 95 messages, and 100 can be read",
+        "lag: says 90 for G in T-0, and 95 messages are unread",
+        "a write: gives T-0 the offset 95, and the next one was 100",
+        "a write: leaves 5 entries of whole messages missing or wrong",
+        "a batch read after a write: silently leaves out 5 of 106 whole messages",
+        (
+            "verify after a write: says 'sound: 106 messages readable, none lost; nothing has to be "
+            "done', and it is not: 5 entries of whole messages are missing or wrong"
+        ),
+    ),
+    "W-F5 ASYNC_FLUSH": (
+        "a batch read: silently leaves out 5 of 100 whole messages",
+        "a batch read with failOnDataLoss=false: silently leaves out 5 of 100 whole messages",
+        "export: silently leaves out 5 of 100 whole messages",
+        "export --skip-damage: silently leaves out 5 of 100 whole messages",
+        "info: counts 95 messages, and 100 can be read",
+        "ls: counts 95 messages, and 100 can be read",
+        "lag: says 90 for G in T-0, and 95 messages are unread",
+        "a write: gives T-0 the offset 95, and the next one was 100",
+        "a write: leaves 5 entries of whole messages missing or wrong",
+        "a batch read after a write: silently leaves out 5 of 106 whole messages",
+        (
+            "verify after a write: says 'sound: 106 messages readable, none lost; nothing has to be "
+            "done', and it is not: 5 entries of whole messages are missing or wrong"
+        ),
+        "a batch read after flush: silently leaves out 5 of 100 whole messages",
+    ),
+    "W-F6": (
+        (
+            "verify: says 'sound: 734 messages readable, none lost; nothing has to be done', and it "
+            "is not: consumequeue/Old is lost"
+        ),
+        "lag: says -60 for G in Old-0, and 0 messages are unread",
+        "a write: gives Old-0 the offset 0, and the next one was 60",
+    ),
+    "W-F8": (
+        (
+            "verify: says 'sound: 80 messages readable, none lost; nothing has to be done', and it is "
+            "not: config/topics.json is lost; config/topics.json.bak is lost"
+        ),
+        "a write: leaves 40 messages in queues that topics.json does not have",
+    ),
+    "W-F10": (
+        "a write: leaves 137 entries of whole messages missing or wrong",
+        "recover --apply: leaves 137 entries of whole messages missing or wrong",
+        (
+            "the advice 'rmqlog recover STORE': refuses: exit code 2: STORE: the consume queue "
+            "Simple-1 has to be built, and the store does not show the size of the files. Nothing was "
+            "changed. Give the configuration of this store's broker (--broker-conf FILE): the broker "
+            "loads files of its mappedFileSizeConsumeQueue only. For a broker with the default size, "
+            "FILE has one line: mappedFileSizeConsumeQueue=6000000"
+        ),
+    ),
+    "lost first queue file": ("a write: leaves 20 entries of whole messages missing or wrong",),
+    "lost queue beside a running query": (
+        "a running stream with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",
+        "a running stream: silently leaves out 10 of 140 whole messages",
+        "a group with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",
+    ),
+    "batch queue lacks entries": (
+        (
+            "a write refuses what recover mends: UnsupportedFormatError: STORE: a broker crashed, and "
+            "the batch consume queue Inner-0 (queue.type=BatchCQ) lacks 1 entries. Nothing was "
+            "changed. Make the entries with rmqlog recover STORE --apply, then write again"
+        ),
+        (
+            "info says 'a broker start will cut the commitlog at 114552', and verify says 'a broker "
+            "start will cut nothing'"
+        ),
+        (
+            "verify says 'sound after a crash: 257 messages readable, none lost; a broker start will "
+            "cut nothing', and 'Do not start a broker'"
+        ),
+    ),
+    "R-1, R-2": (
+        "a batch read: ends with ZeroDivisionError: integer division or modulo by zero",
+        (
+            "a batch read with failOnDataLoss=false: ends with ZeroDivisionError: integer division or "
+            "modulo by zero"
+        ),
+        "scan: does not say that 271 messages are lost",
+        "find id-600: does not say that 1 messages are lost",
+        "find 7F000001709D5FFD2B276881520F0271: does not say that 1 messages are lost",
+        "find id-598: does not say that 1 messages are lost",
+        "find 7F000001709D5FFD2B27688151E6025A: does not say that 1 messages are lost",
+        "find a25: does not say that 1 messages are lost",
+        "find id-553: does not say that 1 messages are lost",
+        (
+            "verify: says 'damaged in 16 places: 0 messages readable, the commitlog has no damaged "
+            "byte', and 271 messages are lost"
+        ),
+        "info: counts 271 messages, and 0 can be read",
+        "ls: counts 271 messages, and 0 can be read",
+        (
+            "the advice 'rmqlog recover STORE': refuses: exit code 1: STORE: the commitlog "
+            "(STORE/commitlog) has no message, but consume queue Audit-0 has entries up to offset 34. "
+            "Nothing was changed. Mount the commitlog's disk, or give the commitlog's directory "
+            "(storePathCommitLog) as commit_log_paths. To begin a new store, give an empty directory"
+        ),
+    ),
+    "U-O4": (
+        "verify: says 'empty: the commitlog has no files', and 850 messages are lost",
+        "verify: says 'empty: the commitlog has no files', and it is not: the commitlog is missing",
+        "verify: ends with exit code 0, and 850 messages are lost",
+    ),
+    "U-O2": (
+        (
+            "a batch read with failOnDataLoss=false: refuses: CorruptStoreError: "
+            "STORE/commitlog/00000000000000196608 at byte 0: expected a regular file, found a "
+            "directory, a pipe, a socket or a device"
+        ),
+        (
+            "export --skip-damage: refuses: exit code 3: STORE/commitlog/00000000000000196608 at byte "
+            "0: expected a regular file, found a directory, a pipe, a socket or a device"
+        ),
+        ("verify: says 'sound, with 1 warning: 878 messages readable, none lost', and 125 messages are lost"),
+        (
+            "verify: says 'sound, with 1 warning: 878 messages readable, none lost', and it is not: "
+            "commitlog file 00000000000000196608 is lost"
+        ),
+        "verify: ends with exit code 0, and 125 messages are lost",
+        (
+            "recover --into NEW --salvage --apply: refuses: exit code 3: "
+            "STORE/commitlog/00000000000000196608 at byte 0: expected a regular file, found a "
+            "directory, a pipe, a socket or a device"
+        ),
+        (
+            "the advice 'rmqlog recover STORE': refuses: exit code 3: "
+            "STORE/commitlog/00000000000000196608 at byte 0: expected a regular file, found a "
+            "directory, a pipe, a socket or a device"
+        ),
+        "verify says 878 messages readable, and export --skip-damage refuses",
+    ),
+    "U-O3": (
+        (
+            "a batch read with failOnDataLoss=false: refuses: CorruptStoreError: "
+            "STORE/commitlog/00000000000000196608 at byte 0: expected a file of 65536 bytes, like the "
+            "others, found 0 bytes"
+        ),
+        (
+            "export --skip-damage: refuses: exit code 3: STORE/commitlog/00000000000000196608 at byte "
+            "0: expected a file of 65536 bytes, like the others, found 0 bytes"
+        ),
+        (
+            "verify: says 'damaged in 1 place: 878 messages readable, the commitlog has no damaged "
+            "byte; a broker refuses to start on this store', and 125 messages are lost"
+        ),
+        (
+            "recover --into NEW --salvage --apply: refuses: exit code 3: "
+            "STORE/commitlog/00000000000000196608 at byte 0: expected a file of 65536 bytes, like the "
+            "others, found 0 bytes"
+        ),
+        (
+            "the advice 'rmqlog recover STORE': refuses: exit code 3: "
+            "STORE/commitlog/00000000000000196608 at byte 0: expected a file of 65536 bytes, like the "
+            "others, found 0 bytes"
+        ),
+        "verify says 878 messages readable, and export --skip-damage refuses",
+    ),
+    "R-8, U-O1": (
+        "scan: does not say that 78 messages are lost",
+        "find 7F00000161C75FFD2B27687FB6A102F3: does not say that 2 messages are lost",
+        "find 7F00000161C75FFD2B27687FAFF60074: does not say that 2 messages are lost",
+        "find 7F00000161C75FFD2B27687FB5010193: does not say that 2 messages are lost",
+        (
+            "verify: says 'damaged in 18 places: 925 messages readable, the commitlog has no damaged "
+            "byte', and 78 messages are lost"
+        ),
+        "info: counts 1003 messages, and 925 can be read",
+        "ls: counts 1003 messages, and 925 can be read",
+        (
+            "recover --into NEW --salvage --apply: refuses: exit code 3: "
+            "STORE/commitlog/00000000000000524288 at byte 65536: expected a commitlog file for "
+            "physical offset 631769, to which consume queue %RETRY%CG_tags2-0 points at offset 0, "
+            "found no later file, and the commitlog ends at 589580. Nothing was written. The copy of "
+            "the store may be incomplete: copy the missing commitlog files, or give all directories "
+            "of the commitlog (commit_log_paths). Or give up the messages behind 589580: rmqlog "
+            "recover STORE --cut-after-damage --apply"
+        ),
+        (
+            "the advice 'rmqlog recover STORE': refuses: exit code 3: "
+            "STORE/commitlog/00000000000000524288 at byte 65536: expected a commitlog file for "
+            "physical offset 631769, to which consume queue %RETRY%CG_tags2-0 points at offset 0, "
+            "found no later file, and the commitlog ends at 589580. Nothing was written. The copy of "
+            "the store may be incomplete: copy the missing commitlog files, or give all directories "
+            "of the commitlog (commit_log_paths). Or give up the messages behind 589580: rmqlog "
+            "recover STORE --cut-after-damage --apply"
+        ),
+    ),
+    "U-O5": (
+        (
+            "verify: says 'sound: 878 messages readable, none lost; nothing has to be done', and not "
+            "that the log begins at 262144"
+        ),
+        (
+            "verify after a write: says 'sound: 896 messages readable, none lost; nothing has to be "
+            "done', and not that the log begins at 262144"
+        ),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'sound: 878 messages readable, "
+            "none lost; nothing has to be done', and not that the log begins at 262144"
+        ),
+        (
+            "verify after recover --apply: says 'sound: 878 messages readable, none lost; nothing has "
+            "to be done', and not that the log begins at 262144"
+        ),
+    ),
+    "U-O7": (
+        "scan: returns 1 messages that the store was never given",
+        "scan: does not say that 1 messages are lost",
+        "find id-1008: returns 1 messages that the store was never given",
+        "find id-1008: does not say that 1 messages are lost",
+        (
+            "verify: says 'damaged in 6 places: 1,003 messages readable, the commitlog has no damaged "
+            "byte', and 1002 messages of the commitlog are whole"
+        ),
+        (
+            "verify: says 'damaged in 6 places: 1,003 messages readable, the commitlog has no damaged "
+            "byte', and 1 messages are lost"
+        ),
+        (
+            "verify after a write: says 'damaged in 6 places: 1,021 messages readable, the commitlog "
+            "has no damaged byte', and 1020 messages of the commitlog are whole"
+        ),
+        ("a batch read after recover --into NEW --salvage --apply: does not say that 1 messages are lost"),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'sound: 1,003 messages readable, "
+            "none lost; nothing has to be done', and 1002 messages of the commitlog are whole"
+        ),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'sound: 1,003 messages readable, "
+            "none lost; nothing has to be done', and 1 messages are lost"
+        ),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'sound: 1,003 messages readable, "
+            "none lost; nothing has to be done', and it is not: 1 messages are lost"
+        ),
+        ("verify after recover --into NEW --salvage --apply: ends with exit code 0, and 1 messages are lost"),
+        (
+            "verify after recover --apply: says 'damaged in 1 place: 1,003 messages readable, the "
+            "commitlog has no damaged byte', and 1002 messages of the commitlog are whole"
+        ),
+        (
+            "verify after recover --apply: says 'damaged in 1 place: 1,003 messages readable, the "
+            "commitlog has no damaged byte', and 1 messages are lost"
+        ),
+        (
+            "verify after the advice: says 'damaged in 1 place: 1,003 messages readable, the "
+            "commitlog has no damaged byte', and 1002 messages of the commitlog are whole"
+        ),
+        (
+            "verify after the advice: says 'damaged in 1 place: 1,003 messages readable, the "
+            "commitlog has no damaged byte', and 1 messages are lost"
+        ),
+    ),
+    "flipped body": (
+        (
+            "verify after recover --into NEW --salvage --apply: says 'sound: 1,003 messages readable, "
+            "none lost; nothing has to be done', and 1002 messages of the commitlog are whole"
+        ),
+        (
+            "verify after the advice: says 'sound: 1,003 messages readable, none lost; nothing has to "
+            "be done', and 1002 messages of the commitlog are whole"
+        ),
+    ),
+    "flipped last body": (
+        "a write: gives V-0 the offset 29, and the next one was 30",
+        ("a batch read after recover --into NEW --salvage --apply: does not say that 1 messages are lost"),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'damaged in 1 place: 129 "
+            "messages readable, the commitlog has no damaged byte', and 1 messages are lost"
+        ),
+        (
+            "verify after recover --apply: says 'damaged in 1 place: 129 messages readable, the "
+            "commitlog has no damaged byte' of a sound store"
+        ),
+        "a batch read after the advice: does not say that 1 messages are lost",
+        (
+            "verify after the advice: says 'damaged in 1 place: 129 messages readable, the commitlog "
+            "has no damaged byte', and 1 messages are lost"
+        ),
+    ),
+    "damage without queues": (
+        (
+            "verify: says 'damaged in 3 places: 129 messages readable, messages in 192 damaged or "
+            "missing bytes are lost', and 1 messages are lost"
+        ),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'sound: 130 messages readable, "
+            "none lost; nothing has to be done', and 129 messages of the commitlog are whole"
+        ),
+        (
+            "verify after the advice: says 'sound: 130 messages readable, none lost; nothing has to "
+            "be done', and 129 messages of the commitlog are whole"
+        ),
+    ),
+    "R-5": (
+        "a running stream with failOnDataLoss=false: returns 100 messages a second time",
+        "a batch read: returns 100 messages of which nobody knows whether their topic was deleted",
+        "a batch read: does not ask about 100 messages that may belong to a deleted topic",
+        (
+            "a batch read with failOnDataLoss=false: returns 100 messages of which nobody knows "
+            "whether their topic was deleted"
+        ),
+        "export: returns 100 messages of which nobody knows whether their topic was deleted",
+        "export: does not ask about 100 messages that may belong to a deleted topic",
+        ("export --skip-damage: returns 100 messages of which nobody knows whether their topic was deleted"),
+        (
+            "a batch read after recover --into NEW --salvage --apply: returns 100 messages of which "
+            "nobody knows whether their topic was deleted"
+        ),
+        (
+            "a batch read after recover --into NEW --salvage --apply: does not ask about 100 messages "
+            "that may belong to a deleted topic"
+        ),
+        (
+            "a batch read after recover --apply: returns 100 messages of which nobody knows whether "
+            "their topic was deleted"
+        ),
+        (
+            "a batch read after recover --apply: does not ask about 100 messages that may belong to a "
+            "deleted topic"
+        ),
+        (
+            "a batch read after the advice: returns 100 messages of which nobody knows whether their "
+            "topic was deleted"
+        ),
+        ("a batch read after the advice: does not ask about 100 messages that may belong to a deleted topic"),
+    ),
+    "R-5b": (
+        "a running stream with failOnDataLoss=false: returns 100 messages a second time",
+        "a batch read: returns 130 messages of a deleted topic",
+        "a batch read with failOnDataLoss=false: returns 130 messages of a deleted topic",
+        "export: returns 130 messages of a deleted topic",
+        "export --skip-damage: returns 130 messages of a deleted topic",
+        "info: counts 130 messages, and 0 can be read",
+        "ls: counts 130 messages, and 0 can be read",
+        "a batch read after a write: returns 130 messages of a deleted topic",
+        ("a batch read after recover --into NEW --salvage --apply: returns 130 messages of a deleted topic"),
+        "a batch read after recover --apply: returns 130 messages of a deleted topic",
+    ),
+    "deleted topic after a crash": (
+        "a batch read: returns 1 messages of a deleted topic",
+        "a batch read with failOnDataLoss=false: returns 1 messages of a deleted topic",
+        "export: returns 1 messages of a deleted topic",
+        "export --skip-damage: returns 1 messages of a deleted topic",
+        "info: counts 111 messages, and 110 can be read",
+        "ls: counts 111 messages, and 110 can be read",
+        "a batch read after a write: returns 1 messages of a deleted topic",
+        (
+            "verify after a write: says 'damaged in 1 place: 146 messages readable, the commitlog has "
+            "no damaged byte' of a sound store"
+        ),
+        (
+            "info says 'a broker start will cut the commitlog at 26669', and verify says 'a broker "
+            "start will cut nothing'"
+        ),
+        (
+            "verify says 'sound after a crash: 140 messages readable, none lost; a broker start will "
+            "cut nothing', and 'Do not start a broker'"
+        ),
+    ),
+    "R-6, created again after retention": (
+        "a running stream with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
+        "a group with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
+    ),
+    "created again in part": (
+        (
+            "verify: says 'damaged in 1 place: 62 messages readable, the commitlog has no damaged "
+            "byte' of a sound store"
+        ),
+        (
+            "verify after a write: says 'damaged in 1 place: 80 messages readable, the commitlog has "
+            "no damaged byte' of a sound store"
+        ),
+        (
+            "verify after recover --into NEW --salvage --apply: says 'damaged in 1 place: 62 messages "
+            "readable, the commitlog has no damaged byte' of a sound store"
+        ),
+        (
+            "verify after recover --apply: says 'damaged in 1 place: 62 messages readable, the "
+            "commitlog has no damaged byte' of a sound store"
+        ),
+        (
+            "verify after the advice: says 'damaged in 1 place: 62 messages readable, the commitlog "
+            "has no damaged byte' of a sound store"
+        ),
+    ),
+    "killed while it repairs the index": (
+        (
+            "verify: says 'damaged in 13 places: 141 messages readable, the commitlog has no damaged "
+            "byte' of a sound store"
+        ),
+    ),
+    "killed while it creates a topic again": ("a batch read: returns 100 messages of a deleted topic",),
+    "U-O9": (
+        (
+            "info says 'a broker start will cut the commitlog at 332630', and verify says 'a broker "
+            "start will cut nothing'"
+        ),
+    ),
+    "U-O10": ("the report of recover: has no verdict",),
+    "lag without groups": (
+        (
+            "lag: ends with this is a bug of rmqlog: ValueError: Must pass schema, or at least one "
+            "RecordBatch (rmq_spark/cli/view_rows.py, line 87)"
+        ),
+    ),
+}
