@@ -82,7 +82,8 @@ def usable_log(
 ) -> tuple[CommitLog, int, int]:
     """(the commitlog of the files that fit, the length that files should have, bytes of the others)
 
-    Files before the first one that fits are added to `lost`. Gaps between files are found by the walk.
+    What has the name of a file before the first file that fits is added to `lost`. Gaps between files are
+    found by the walk.
     """
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
     files = sorted(
@@ -111,8 +112,14 @@ def usable_log(
             kept.append(file)
         else:
             unplaced += file.size
-    if kept and files[0].start < kept[0].start:
-        lost.add(files[0].start, kept[0].start)
+    named = [
+        int(entry.name)
+        for directory in directories
+        for entry in entries_of(findings, directory)
+        if _OFFSET_NAME.match(entry.name)
+    ]
+    if kept and min(named) < kept[0].start:
+        lost.add(min(named), kept[0].start)
     return _log_of(kept, directories), size, unplaced
 
 

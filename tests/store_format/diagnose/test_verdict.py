@@ -145,16 +145,16 @@ def test_a_lost_tail_of_the_last_file_is_counted(copy: Callable[[str], Path]) ->
     assert step is NextStep.SALVAGE
 
 
-@pytest.mark.parametrize("what", ["directory", "empty first file"])
+@pytest.mark.parametrize("what", ["directory", "first directory", "empty first file"])
 def test_files_that_all_other_commands_refuse(copy: Callable[[str], Path], what: str) -> None:
     root, rows = copy(CLEAN), _rows(CLEAN)
     file = sorted((root / "commitlog").iterdir())[1 if what == "directory" else 0]
     size, start = file.stat().st_size, int(file.name)
     file.unlink()
-    if what == "directory":
-        file.mkdir()
-    else:
+    if what == "empty first file":
         file.touch()
+    else:
+        file.mkdir()
     lost = sum(start <= row["physicalOffset"] < start + size for row in rows)
     with pytest.raises(CorruptStoreError):
         MessageStore.open(str(root))

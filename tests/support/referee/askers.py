@@ -119,7 +119,7 @@ def verify(root: Path, truth: Truth) -> Answer:
                 found["verdict"],
                 *(f"{problem['severity']}: {problem['advice']}" for problem in found["problems"]),
             ]
-        ),
+        ).replace(str(root), "STORE"),
         advice=found["next"],
     )
 
