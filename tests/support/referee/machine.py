@@ -233,7 +233,9 @@ class Machine(RuleBasedStateMachine):
 
     def show_that_it_was_read(self, queue: QueueKey) -> None:
         """Commits an offset, which shows that the topic of a lost queue was not deleted."""
-        self.world.commit_offset("G", *queue, max(1, self.kept_in(queue)[0].queue_offset))
+        kept = self.kept_in(queue)
+        read = max(1, kept[0].queue_offset) if kept else self.world.truth.next_offset(queue)
+        self.world.commit_offset("G", *queue, read)
 
     def kept_in(self, queue: QueueKey) -> list[Stored]:
         return [each for each in self.world.truth.of(Fate.KEPT) if each.queue == queue]
@@ -304,7 +306,11 @@ class Machine(RuleBasedStateMachine):
         if what == "all queues":
             world.lose(world.root / "consumequeue")
         else:
-            queue = self.queues()[where % len(self.queues())]
+            expired = {each.queue for each in world.truth.of(Fate.EXPIRED)} & world.truth.next_offsets.keys()
+            queues = [queue for queue in sorted({*self.queues(), *expired}) if queue not in self.unfiled()]
+            if not queues:
+                return
+            queue = queues[where % len(queues)]
             self.show_that_it_was_read(queue)
             world.lose(world.root / "consumequeue" / queue[0] / str(queue[1]))
         self.ask(asked)
