@@ -84,8 +84,8 @@ def in_order(batches: Iterable[pa.RecordBatch], keys: Sequence[tuple[str, str]])
     """All rows, sorted by the keys: (column, `ascending` or `descending`). Unknown values come last."""
     import pyarrow as pa
 
-    rows: list[pa.RecordBatch] = pa.Table.from_batches(batches).sort_by(list(keys)).to_batches()
-    return rows
+    found = list(batches)
+    return pa.Table.from_batches(found).sort_by(list(keys)).to_batches() if found else found
 
 
 def has_values(batches: Iterable[pa.RecordBatch], column: str) -> bool:

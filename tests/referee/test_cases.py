@@ -37,11 +37,7 @@ def judge(tmp_path_factory: pytest.TempPathFactory) -> Judge:
 
 @pytest.mark.parametrize("name", _GOLDENS)
 def test_all_agree_about_a_brokers_store(tmp_path: Path, name: str) -> None:
-    found = disagreements(answers_about(golden_world(name, tmp_path)))
-    if name == "edge-5.5.0":  # has no groups
-        assert found == list(KNOWN["lag without groups"])
-    else:
-        assert found == []
+    assert disagreements(answers_about(golden_world(name, tmp_path))) == []
 
 
 def test_all_agree_about_a_new_store(tmp_path: Path) -> None:

@@ -388,10 +388,4 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
     ),
     "U-O10": ("the report of recover: has no verdict",),
-    "lag without groups": (
-        (
-            "lag: ends with this is a bug of rmqlog: ValueError: Must pass schema, or at least one "
-            "RecordBatch (rmq_spark/cli/view_rows.py, line 87)"
-        ),
-    ),
 }

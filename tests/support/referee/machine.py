@@ -115,8 +115,6 @@ class Machine(RuleBasedStateMachine):
             names = names - {"recover", "advice"}
         if world.truth.is_crashed and is_off("U-O9"):
             names = names - {"info"}
-        if not world.truth.committed and is_off("lag without groups"):
-            names = names - {"lag"}
         self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
     def follow(self) -> None:
