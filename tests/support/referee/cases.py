@@ -1,7 +1,4 @@
-"""Damaged stores: each case makes a store and damages it, and says what is right.
-
-The names are those of the findings that the cases repeat.
-"""
+"""Damaged stores: each case makes a store and damages it, and says what is right."""
 
 from __future__ import annotations
 
@@ -366,34 +363,34 @@ def no_groups(place: Path) -> World:
 
 
 CASES: dict[str, Callable[[Path], World]] = {
-    "W-F3": zeros_in_the_middle,
-    "R-7": zeros_after_retention,
-    "W-F5 SYNC_FLUSH": lost_tail,
-    "W-F5 ASYNC_FLUSH": lost_tail_after_power_loss,
-    "W-F6": expired_queue_without_directory,
-    "W-F8": lost_topics_json,
-    "W-F10": lost_simple_queues_beside_batch_queues,
+    "zeros in the middle of a queue": zeros_in_the_middle,
+    "zeros in a queue after retention": zeros_after_retention,
+    "lost tail of a queue": lost_tail,
+    "lost tail of a queue after a power loss": lost_tail_after_power_loss,
+    "lost directory of an expired queue": expired_queue_without_directory,
+    "lost topics.json": lost_topics_json,
+    "lost simple queues beside a batch queue": lost_simple_queues_beside_batch_queues,
     "lost first queue file": lost_first_queue_file,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
     "batch queue lacks entries": batch_queue_lacks_entries,
-    "R-1, R-2": commitlog_is_empty,
-    "U-O4": commitlog_is_missing,
-    "U-O2": directory_for_a_log_file,
-    "U-O3": first_log_file_is_empty,
-    "R-8, U-O1": lost_last_log_file,
-    "U-O5": lost_first_log_file,
-    "U-O7": flipped_topic,
+    "commitlog is empty": commitlog_is_empty,
+    "commitlog is missing": commitlog_is_missing,
+    "directory for a commitlog file": directory_for_a_log_file,
+    "first commitlog file is empty": first_log_file_is_empty,
+    "lost last commitlog file": lost_last_log_file,
+    "lost first commitlog file": lost_first_log_file,
+    "flipped topic": flipped_topic,
     "flipped body": flipped_body,
     "flipped last body": flipped_last_body,
     "damage without queues": damage_without_queues,
-    "R-5": created_again_without_messages,
-    "R-5b": last_topic_with_queues_is_deleted,
+    "created again without messages": created_again_without_messages,
+    "last topic with queues is deleted": last_topic_with_queues_is_deleted,
     "deleted topic after a crash": deleted_topic_after_a_crash,
-    "R-6, created again after retention": created_again_after_retention,
+    "created again after retention": created_again_after_retention,
     "created again in part": created_again_in_part,
     "killed while it repairs the index": killed_while_it_repairs_the_index,
     "killed while it creates a topic again": killed_while_it_creates_a_topic_again,
-    "U-O9": crashed,
-    "U-O10": recover_without_verdict,
+    "advice about a crashed store": crashed,
+    "recover without a verdict": recover_without_verdict,
     "lag without groups": no_groups,
 }

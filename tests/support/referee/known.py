@@ -6,7 +6,7 @@ A contradiction that was ended is deleted here. The state machine leaves out wha
 from __future__ import annotations
 
 KNOWN: dict[str, tuple[str, ...]] = {
-    "W-F3": (
+    "zeros in the middle of a queue": (
         "a write: gives T-0 the offset 45, and the next one was 100",
         "a write: overwrites 4 valid entries of consume queues",
         "a write: leaves 6 entries of whole messages missing or wrong",
@@ -16,7 +16,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "done', and it is not: 6 entries of whole messages are missing or wrong"
         ),
     ),
-    "R-7": (
+    "zeros in a queue after retention": (
         "a batch read: says that retention has deleted Orders-0 offset 83, which is kept",
         "a batch read with failOnDataLoss=false: with a warning leaves out 5 of 1003 whole messages",
         (
@@ -34,7 +34,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ("a batch read after a write: says that retention has deleted Orders-0 offset 83, which is kept"),
         "verify says 1003 messages readable, and export --skip-damage refuses",
     ),
-    "W-F5 SYNC_FLUSH": (
+    "lost tail of a queue": (
         "a batch read: silently leaves out 5 of 100 whole messages",
         "a batch read with failOnDataLoss=false: silently leaves out 5 of 100 whole messages",
         "export: silently leaves out 5 of 100 whole messages",
@@ -50,7 +50,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "done', and it is not: 5 entries of whole messages are missing or wrong"
         ),
     ),
-    "W-F5 ASYNC_FLUSH": (
+    "lost tail of a queue after a power loss": (
         "a batch read: silently leaves out 5 of 100 whole messages",
         "a batch read with failOnDataLoss=false: silently leaves out 5 of 100 whole messages",
         "export: silently leaves out 5 of 100 whole messages",
@@ -67,7 +67,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         "a batch read after flush: silently leaves out 5 of 100 whole messages",
     ),
-    "W-F6": (
+    "lost directory of an expired queue": (
         (
             "verify: says 'sound: 734 messages readable, none lost; nothing has to be done', and it "
             "is not: consumequeue/Old is lost"
@@ -75,14 +75,14 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "lag: says -60 for G in Old-0, and 0 messages are unread",
         "a write: gives Old-0 the offset 0, and the next one was 60",
     ),
-    "W-F8": (
+    "lost topics.json": (
         (
             "verify: says 'sound: 80 messages readable, none lost; nothing has to be done', and it is "
             "not: config/topics.json is lost; config/topics.json.bak is lost"
         ),
         "a write: leaves 40 messages in queues that topics.json does not have",
     ),
-    "W-F10": (
+    "lost simple queues beside a batch queue": (
         "a write: leaves 137 entries of whole messages missing or wrong",
         "recover --apply: leaves 137 entries of whole messages missing or wrong",
         (
@@ -114,7 +114,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "cut nothing', and 'Do not start a broker'"
         ),
     ),
-    "U-O2": (
+    "directory for a commitlog file": (
         (
             "a batch read with failOnDataLoss=false: refuses: CorruptStoreError: "
             "STORE/commitlog/00000000000000196608 at byte 0: expected a regular file, found a "
@@ -131,7 +131,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         "verify says 878 messages readable, and export --skip-damage refuses",
     ),
-    "U-O3": (
+    "first commitlog file is empty": (
         (
             "a batch read with failOnDataLoss=false: refuses: CorruptStoreError: "
             "STORE/commitlog/00000000000000196608 at byte 0: expected a file of 65536 bytes, like the "
@@ -148,7 +148,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         "verify says 878 messages readable, and export --skip-damage refuses",
     ),
-    "R-8, U-O1": (
+    "lost last commitlog file": (
         "scan: does not say that 78 messages are lost",
         "find 7F00000161C75FFD2B27687FB6A102F3: does not say that 2 messages are lost",
         "find 7F00000161C75FFD2B27687FAFF60074: does not say that 2 messages are lost",
@@ -175,7 +175,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         "verify after the advice: ends with exit code 0, and 78 messages are lost",
     ),
-    "U-O5": (
+    "lost first commitlog file": (
         (
             "verify: says 'sound: 878 messages readable, none lost; nothing has to be done', and not "
             "that the log begins at 262144"
@@ -193,7 +193,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "to be done', and not that the log begins at 262144"
         ),
     ),
-    "U-O7": (
+    "flipped topic": (
         "scan: returns 1 messages that the store was never given",
         "scan: does not say that 1 messages are lost",
         "find id-1008: returns 1 messages that the store was never given",
@@ -282,7 +282,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "be done', and 129 messages of the commitlog are whole"
         ),
     ),
-    "R-5": (
+    "created again without messages": (
         "a running stream with failOnDataLoss=false: returns 100 messages a second time",
         "a batch read: returns 100 messages of which nobody knows whether their topic was deleted",
         "a batch read: does not ask about 100 messages that may belong to a deleted topic",
@@ -315,7 +315,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         ("a batch read after the advice: does not ask about 100 messages that may belong to a deleted topic"),
     ),
-    "R-5b": (
+    "last topic with queues is deleted": (
         "a running stream with failOnDataLoss=false: returns 100 messages a second time",
         "a batch read: returns 130 messages of a deleted topic",
         "a batch read with failOnDataLoss=false: returns 130 messages of a deleted topic",
@@ -348,7 +348,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "cut nothing', and 'Do not start a broker'"
         ),
     ),
-    "R-6, created again after retention": (
+    "created again after retention": (
         "a running stream with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
         "a group with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
     ),
@@ -381,11 +381,11 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
     ),
     "killed while it creates a topic again": ("a batch read: returns 100 messages of a deleted topic",),
-    "U-O9": (
+    "advice about a crashed store": (
         (
             "info says 'a broker start will cut the commitlog at 332630', and verify says 'a broker "
             "start will cut nothing'"
         ),
     ),
-    "U-O10": ("the report of recover: has no verdict",),
+    "recover without a verdict": ("the report of recover: has no verdict",),
 }

@@ -113,7 +113,7 @@ class Machine(RuleBasedStateMachine):
         world.refresh()
         if world.truth.lost and is_off("flipped body"):
             names = names - {"recover", "advice"}
-        if world.truth.is_crashed and is_off("U-O9"):
+        if world.truth.is_crashed and is_off("advice about a crashed store"):
             names = names - {"info"}
         self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
@@ -241,10 +241,12 @@ class Machine(RuleBasedStateMachine):
     def cannot_lose_entries(self) -> bool:
         """Whether entries that are lost now contradict today, because of what happened before."""
         truth = self.world.truth
-        retained = truth.of(Fate.EXPIRED) and (is_off("R-7") or is_off("W-F6"))
+        retained = truth.of(Fate.EXPIRED) and (
+            is_off("zeros in a queue after retention") or is_off("lost directory of an expired queue")
+        )
         damaged = truth.lost and is_off("damage without queues")
         is_last = len(list((self.world.root / "consumequeue").glob("*/*/*"))) == 1
-        deleted = truth.of(Fate.DELETED) and is_last and is_off("R-5b")
+        deleted = truth.of(Fate.DELETED) and is_last and is_off("last topic with queues is deleted")
         return bool(retained or damaged or deleted)
 
     @precondition(lambda self: self.is_whole() and self.queues())
@@ -262,7 +264,7 @@ class Machine(RuleBasedStateMachine):
         stop = min(start + size, kept[-1].queue_offset + 1)
         if self.cannot_lose_entries():
             return
-        case = "W-F5 SYNC_FLUSH" if stop > kept[-1].queue_offset else "W-F3"
+        case = "lost tail of a queue" if stop > kept[-1].queue_offset else "zeros in the middle of a queue"
         self.world.zero_entries(*queue, start, stop)
         if then == "nothing" and is_off(case):
             then = "recover"
@@ -333,12 +335,12 @@ class Machine(RuleBasedStateMachine):
         if topic not in self.topics() or len(self.topics()) < 2 or topic in damaged:
             return
         self.world.delete_topic(topic)
-        retained = self.world.truth.of(Fate.EXPIRED) and is_off("R-6, created again after retention")
+        retained = self.world.truth.of(Fate.EXPIRED) and is_off("created again after retention")
         if looks or retained:
             self.follow()
         self.ask(asked)
 
-    @precondition(lambda self: not is_off("R-5") and self.is_whole())
+    @precondition(lambda self: not is_off("created again without messages") and self.is_whole())
     @rule(topic=st.sampled_from(sorted(TOPICS)), asked=some_askers)
     def create_without_messages(self, topic: str, asked: set[str]) -> None:
         """A topic that was deleted is there again for a while, and nothing was written to it."""
@@ -355,7 +357,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.is_whole() and len(self.world.log_files()) > 2)
     @rule(count=st.integers(1, 2), asked=some_askers)
     def retain(self, count: int, asked: set[str]) -> None:
-        if is_off("R-6, created again after retention"):
+        if is_off("created again after retention"):
             self.follow()
         self.world.retain(min(count, len(self.world.log_files()) - 2))
         self.ask(asked)
