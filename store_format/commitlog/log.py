@@ -24,7 +24,7 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files.read import StoreFile, list_store_files, offset_file_name
-from store_format.files.view import FileCache, FileView, Window
+from store_format.files.view import Buffers, FileCache, FileView, Window
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.check import UnitKind, check_unit
 from store_format.message.one import read_head
@@ -221,7 +221,9 @@ class CommitLog:
             buffer = self.view(run.file).window(start, run.stop)
         return UnitRefs(run.file, buffer, run.positions - start, run.physical_offsets, run.sizes, None)
 
-    def unit_windows(self, file: StoreFile, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[Window]:
+    def unit_windows(
+        self, file: StoreFile, parts: Iterable[tuple[_Ints, _Ints]], buffers: Buffers | None = None
+    ) -> Iterator[Window]:
         """Yields a window of `FileView.windows` for each (physical offsets, sizes) of units of one file.
 
         All offsets must be in the file. Sizes may be wrong: of a long unit that stores another size only the
@@ -229,7 +231,7 @@ class CommitLog:
         shorter, and StoreNotFoundError when it is gone.
         """
         view = self.view(file)
-        return view.windows(_ranges(view, file, *part) for part in parts)
+        return view.windows((_ranges(view, file, *part) for part in parts), buffers)
 
     def refs_at(
         self, file: StoreFile, physical_offsets: _Ints, identity: Identity | None = None

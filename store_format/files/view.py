@@ -31,6 +31,8 @@ _PAGE_SIZE = 4096
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int64]
 
+Buffers = list[_Bytes]  # memory of windows, to be used again
+
 
 class Window(NamedTuple):
     """The bytes of some ranges of a file: range i begins at `positions[i]` of `data`.
@@ -89,24 +91,31 @@ class FileView:
         FileView.bytes_read += done
         return done
 
-    def window(self, start: int, stop: int) -> _Bytes:
-        """Returns exactly the bytes [start, stop). Raises FileReplacedError if the file has fewer."""
-        data = _room([], max(stop - start, 0), start)
+    def window(self, start: int, stop: int, buffers: Buffers | None = None) -> _Bytes:
+        """Returns exactly the bytes [start, stop). Raises FileReplacedError if the file has fewer.
+
+        `buffers` as for `windows`.
+        """
+        data = _room([] if buffers is None else buffers, max(stop - start, 0), start)
         self._fill(start, data)
         return data
 
-    def windows(self, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[Window]:
+    def windows(
+        self, parts: Iterable[tuple[_Ints, _Ints]], buffers: Buffers | None = None
+    ) -> Iterator[Window]:
         """Yields a window for each (starts, stops) of `parts`: one or more ranges inside the file.
 
         Ranges may have any order; those that are close to each other are read together. A window keeps its
         bytes as long as the caller has a reference to them; later windows use the memory of windows that are
-        gone. Raises FileReplacedError if the file has become shorter.
+        gone. A caller that keeps `buffers`, empty at first, uses the memory in later calls too: the system
+        fills new memory with zeros, which costs about as much as reading. Raises FileReplacedError if the
+        file has become shorter.
         """
-        buffers: list[_Bytes] = []
+        buffers = [] if buffers is None else buffers
         for starts, stops in parts:
             yield self._window_of(starts, stops, buffers)
 
-    def _window_of(self, starts: _Ints, stops: _Ints, buffers: list[_Bytes]) -> Window:
+    def _window_of(self, starts: _Ints, stops: _Ints, buffers: Buffers) -> Window:
         low, high = int(starts.min()), int(stops.max())
         if high - low <= _SPARSE * int((stops - starts).sum()):
             data = _room(buffers, high - low, low)
@@ -188,7 +197,7 @@ def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:
     return sizes
 
 
-def _room(buffers: list[_Bytes], size: int, position: int) -> _Bytes:
+def _room(buffers: Buffers, size: int, position: int) -> _Bytes:
     """Returns an array of `size` bytes for the bytes of a file from `position` on.
 
     The array is a part of one of `buffers` to which nothing else refers, or of a new buffer. Its address and

@@ -33,7 +33,7 @@ from store_format.errors import (
     StoreNotFoundError,
 )
 from store_format.files.read import StoreFile
-from store_format.files.view import Window, read_sizes
+from store_format.files.view import Buffers, Window, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
@@ -304,6 +304,7 @@ class QueueReader:
     tags_codes: frozenset[int] | None = None
     ext_directory: str = ""
     chunk_entries: int = CHUNK_ENTRIES
+    _buffers: Buffers = field(default_factory=list)
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Batches of about 2 MB. Rows of one queue are in queue order; queues read together may interleave.
@@ -385,7 +386,8 @@ class QueueReader:
         """The bytes of the messages of each part; ends with a part that is lost."""
         done = 0
         try:
-            for window in self.log.unit_windows(file, ((each.physical_offset, each.size) for each in parts)):
+            ranges = ((each.physical_offset, each.size) for each in parts)
+            for window in self.log.unit_windows(file, ranges, self._buffers):
                 done += 1
                 yield window
         except (StoreNotFoundError, FileReplacedError) as error:
