@@ -117,6 +117,12 @@ class Machine(RuleBasedStateMachine):
             names = names - {"info"}
         self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
+    def go_on(self, case: str, then: str, asked: set[str]) -> None:
+        """Recovers the store if the rule says so, or if it is known that the next write is wrong."""
+        if then == "recover" or is_off(case):
+            self.recover()
+        self.ask(asked)
+
     def follow(self) -> None:
         """The running queries read on."""
         self.world.refresh()
@@ -266,11 +272,7 @@ class Machine(RuleBasedStateMachine):
             return
         case = "lost tail of a queue" if stop > kept[-1].queue_offset else "zeros in the middle of a queue"
         self.world.zero_entries(*queue, start, stop)
-        if then == "nothing" and is_off(case):
-            then = "recover"
-        if then == "recover":
-            self.recover()
-        self.ask(asked)
+        self.go_on(case, then, asked)
 
     @precondition(lambda self: self.is_whole() and self.queues())
     @rule(
@@ -286,11 +288,7 @@ class Machine(RuleBasedStateMachine):
             return
         self.show_that_it_was_read(queue)
         self.world.lose(path)
-        if then == "nothing" and is_off("lost first queue file"):
-            then = "recover"
-        if then == "recover":
-            self.recover()
-        self.ask(asked)
+        self.go_on("lost first queue file", then, asked)
 
     @precondition(lambda self: self.is_whole() and self.queues())
     @rule(
