@@ -3,10 +3,10 @@
     {"topic":{"broker":{"queue":n}},"$at":{…},"$from":{…},"$reset":n,"$again":true}
 
 Spark compares offsets by their JSON. Keys are strings: topics and brokers are sorted by code points, queues
-by their numbers. After them come `$at`, the physical offset of the message before each position; `$from`,
-the starts that the previous offset does not contain; `$reset`, if a group's offsets were ever reset; and
-`$again`, if everything else equals the previous offset, because a topic was created again and is read up to
-the same offset as before.
+by their numbers. After them come `$at`, the physical offset of the message before each position, and of the
+last message that was read from each queue that is gone; `$from`, the starts that the previous offset does not
+contain; `$reset`, if a group's offsets were ever reset; and `$again`, if everything else equals the previous
+offset, because a topic was created again and is read up to the same offset as before.
 
 No file of a store says that a topic was deleted and created again, and the queue offsets begin at 0 again. A
 message before a position that lies elsewhere in the commitlog now shows it.
@@ -40,7 +40,8 @@ class StreamOffset:
     all queues in the first micro-batch, later new and moved queues. `reset` is the number of the last reset
     of the group that the query has followed. `again` makes the offset differ from an otherwise equal previous
     one, because Spark runs no micro-batch between equal offsets. `at` has the physical offset of the message
-    before each position, for queues that have such a message and a consume queue.
+    before each position, for queues that have such a message, and that of the last message that was read
+    from queues that are gone.
     """
 
     positions: dict[MessageQueue, int] = field(default_factory=dict)

@@ -215,5 +215,9 @@ class GroupPositions(StreamPositions):
         if begin != before or is_reset:  # the same offset is that of another message now
             step.moved[key] = begin
 
+    def _gone(self, positions: Mapping[MessageQueue, int], previous: StreamOffset) -> dict[MessageQueue, int]:
+        """Nothing: the group's files keep the positions of queues that are gone, or are others' now."""
+        return {}
+
     def _end(self, step: Step, previous: StreamOffset, *, is_first: bool) -> StreamOffset:
         return replace(super()._end(step, previous, is_first=is_first), reset=self._now.reset)

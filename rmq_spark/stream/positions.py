@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.message_queue import MessageQueue
@@ -25,7 +25,7 @@ from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.errors import OptionError
-from store_format.follow.replaced import physical_offset_before, replaced_since
+from store_format.follow.replaced import offset_behind, physical_offset_before, replaced_since
 
 _log = logging.getLogger(__name__)
 
@@ -249,7 +249,19 @@ class StreamPositions:
         starts = step.begins if is_first else step.moved
         at = {key: self._at(key, position, step, previous) for key, position in positions.items()}
         known = {key: physical for key, physical in at.items() if physical is not None}
-        return StreamOffset(positions, step.waiting | starts, at=known)
+        return StreamOffset(positions, step.waiting | starts, at=self._gone(positions, previous) | known)
+
+    def _gone(self, positions: Mapping[MessageQueue, int], previous: StreamOffset) -> dict[MessageQueue, int]:
+        """The physical offset of the last message that was read from each queue that is gone.
+
+        As long as the commitlog has that message: if the queue comes back, the message may come back with it.
+        """
+        begins = {store.broker_name: store.log.min_offset for store in self.stores.stores}
+        return {
+            key: physical
+            for key, physical in previous.at.items()
+            if key not in positions and physical >= begins.get(key.broker_name, 0)
+        }
 
     def _at(self, key: MessageQueue, position: int, step: Step, previous: StreamOffset) -> int | None:
         """The physical offset of the message before a position: at most one read, for a moved position."""
@@ -283,6 +295,8 @@ class StreamPositions:
             step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
         for key in queues.keys() - previous.positions.keys():
             begin = queues[key].min_offset  # a queue that appeared while the query runs
+            if key in previous.at:  # or one that was gone: its earlier messages are not read a second time
+                begin = max(begin, offset_behind(queues[key], previous.at[key]))
             stop = self._stop(key, begin, queues[key])
             if begin < stop:  # an empty queue would make an empty micro-batch
                 step.begins[key], step.stops[key] = begin, stop

@@ -165,7 +165,6 @@ def _rebuilt(
             states,
             file_size=file_size,
             is_crashed=False,
-            deleted_from=end,
             delay_levels_ms=rebuilding.conf.message_delay_levels_ms,
             floors=floors,
         )

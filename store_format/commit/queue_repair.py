@@ -26,6 +26,7 @@ from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
+from store_format.survey.deleted_topics import deleted_until
 
 _log = logging.getLogger(__name__)
 
@@ -100,21 +101,19 @@ def find_lacking(
     *,
     file_size: int | None,
     is_crashed: bool,
-    deleted_from: int,
     delay_levels_ms: tuple[int, ...],
     floors: Mapping[QueueKey, int] | None = None,
 ) -> Lacking:
     """Scans the log from `start`, where a unit begins, to `stop`. Nothing is changed.
 
-    A topic that is neither in topics.json nor has a queue directory was deleted: its messages count only from
-    the physical offset `deleted_from` on. Messages of a queue in `floors` count only behind that physical
-    offset. If the store has no queue or no topics.json, deleted topics are unknown, and all messages count.
-    `delay_levels_ms` is messageDelayLevel: an entry of a delayed message has the delivery time.
+    Messages of deleted topics do not count (`deleted_until`). Messages of a queue in `floors` count only
+    behind that physical offset. `delay_levels_ms` is messageDelayLevel: an entry of a delayed message has the
+    delivery time.
 
     Raises UnsupportedFormatError if a batch consume queue lacks entries, and OptionError if a queue has to be
     created and its file size is not known (`file_size` None): a broker loads files of one size only.
     """
-    make = _dispatches(root, states, deleted_from, floors or {}, delay_levels_ms)
+    make = _dispatches(root, states, floors or {}, delay_levels_ms)
     dispatch = make()
     first: dict[QueueKey, MissingEntries] | None = None
     firsts: dict[QueueKey, int] = {}
@@ -144,7 +143,6 @@ def find_lacking(
 def _dispatches(
     root: str,
     states: Mapping[QueueKey, QueueState],
-    deleted_from: int,
     floors: Mapping[QueueKey, int],
     delay_levels_ms: tuple[int, ...],
 ) -> Callable[[], Dispatch]:
@@ -152,13 +150,12 @@ def _dispatches(
     # A batch topic need not have queues yet.
     batch_topics = {name for name, config in (topics or {}).items() if config.queue_type == "BatchCQ"}
     batch_topics |= {topic for (topic, _), state in states.items() if state.is_batch}
-    is_any_left = any(state.max_offset is not None for state in states.values())
-    known = {topic for topic, _ in states} | set(topics) if topics is not None and is_any_left else None
+    deleted = deleted_until(root)
 
     def floor(queue: QueueKey) -> int:
         if not can_be_queue(*queue):
             return NEVER
-        return max(floors.get(queue, -1), -1 if known is None or queue[0] in known else deleted_from - 1)
+        return max(floors.get(queue, -1), deleted(queue[0]) - 1)
 
     def make() -> Dispatch:
         return Dispatch(

@@ -43,6 +43,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.read.recovery import LogEnd, end_after_crash
+from store_format.survey.deleted_topics import deleted_until
 
 
 @dataclass(frozen=True, slots=True)
@@ -313,27 +314,22 @@ def _unusable(survey: Survey, options: RecoverOptions) -> Iterator[LeftQueue]:
 
 def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -> Mapping[QueueKey, str]:
     """The queues without files whose messages belong, or may belong, to a deleted topic."""
+    if options.topics is not None:
+        return {}
     filed: dict[QueueKey, QueueState] = {}
-    topics_with_files = set()
     for topic, queue_id, directory, kind in list_queues(survey.source, lambda _: True, _ignore):
-        topics_with_files.add(topic)
         built = survey.built.get((topic, queue_id))
         if any(file.size for file in list_store_files(directory)):
             offset = built.max_offset if built is not None else 0
             filed[topic, queue_id] = QueueState(directory, kind == "batch", offset, None, 0, 0)
-    if not filed or options.topics is not None:
-        return {}
-    new = [key for key in new if key not in filed]
-    topics = read_topics(survey.source)
-    reasons = {}
-    if topics is not None:
-        known = topics_with_files | set(topics)
-        since = survey.end.scan_start if survey.is_crashed else survey.end.offset
-        reasons = {
-            key: "the topic was deleted: topics.json does not have it (name it with --topic to rebuild it)"
-            for key in new
-            if key[0] not in known and survey.built[key].seen.last < since
-        }
+    new, deleted = [key for key in new if key not in filed], deleted_until(survey.source)
+    reasons = {
+        key: "the topic was deleted: topics.json does not have it (name it with --topic to rebuild it)"
+        for key in new
+        if survey.built[key].seen.last < deleted(key[0])
+    }
+    if not filed:
+        return reasons
     seen = {key: queue.seen for key, queue in survey.built.items()}
     left_over, unknown = doubtful_queues(
         survey.source, [key for key in new if key not in reasons], filed, seen

@@ -104,7 +104,6 @@ def _lacking(
             states,
             file_size=file_size,
             is_crashed=True,
-            deleted_from=end.scan_start,
             delay_levels_ms=delay_levels_ms,
         )
 

@@ -358,7 +358,8 @@ class StoreFollower:
     def _list_log(self, state: StoreState) -> None:
         """Lists the commitlog files again.
 
-        Where retention deleted files, the queues with messages in them begin later.
+        Where retention deleted files, the queues with messages in them begin later, or their topics were
+        created again since.
         """
         before = self._log.min_offset
         self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
@@ -374,9 +375,16 @@ class StoreFollower:
             ):
                 continue
             now = take_queue(self.store.path, self._log, state, *key)
-            if now is not None:
-                high = max(now.min_offset, queue.max_offset)
-                self.queues[key] = self.changed[key] = Queue(self.store, replace(now, max_offset=high), None)
+            if now is None:
+                continue
+            replaced, high = replaced_by(queue, Queue(self.store, now, None), None), queue.max_offset
+            if replaced is not None and replaced.begin is not None:
+                self.replaced[key], high = (
+                    replaced,
+                    now.min_offset,
+                )  # new messages count when the log has them
+            now = replace(now, max_offset=max(now.min_offset, high))
+            self.queues[key] = self.changed[key] = Queue(self.store, now, None)
 
     def _has_vanished(self) -> bool:
         there = frozenset().union(

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.slices import QueueRange, read_slice
+from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.errors import StoreError
 from store_format.follow.log_tail import read_head
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.read.log_reader import survey
 from store_format.read.store import Queue
 
 _SAMPLES_MAX = 8
@@ -94,9 +95,14 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
 
 
 def physical_offset_before(queue: Queue, offset: int) -> int | None:
-    """The physical offset of the message before a queue offset; None without a message or a consume queue."""
-    if queue.scanned is not None or not queue.min_offset < offset <= queue.max_offset:
+    """The physical offset of the message before a queue offset; None without a message.
+
+    None also without a consume queue, unless that message is the last one.
+    """
+    if not queue.min_offset < offset <= queue.max_offset:
         return None
+    if queue.scanned is not None:
+        return queue.scanned.last if offset == queue.max_offset else None
     last = last_physical_offset(queue.range) if offset == queue.max_offset else -1
     found = last if last >= 0 else _physical_offset(queue.range, offset - 1)
     return None if found is None or found < 0 else found
@@ -108,8 +114,11 @@ def replaced_since(queue: Queue, offset: int, physical_offset: int) -> Replaced 
     None if the message is still there, or if nothing can tell: retention deleted it, or its entry cannot be
     read.
     """
+    if queue.scanned is not None:
+        begin, first, _ = queue.scanned.epochs[-1]
+        return Replaced(offset, first) if begin > physical_offset and first < offset else None
     bounds = queue.range.bounds
-    if queue.scanned is not None or bounds is None or offset <= queue.min_offset:
+    if bounds is None or offset <= queue.min_offset:
         return None
     is_there = offset <= queue.max_offset
     if is_there and physical_offset_before(queue, offset) in (physical_offset, None):
@@ -120,6 +129,20 @@ def replaced_since(queue: Queue, offset: int, physical_offset: int) -> Replaced 
     if first > physical_offset:
         return Replaced(offset, queue.min_offset)
     return Replaced(offset, None) if is_there else None
+
+
+def offset_behind(queue: Queue, physical_offset: int) -> int:
+    """The first offset of a queue whose message is behind the message at a physical offset."""
+    if queue.scanned is None:
+        return split_at(queue.piece(), [physical_offset + 1])[1].start
+    if queue.scanned.last <= physical_offset:
+        return queue.max_offset
+    begin, first, _ = queue.scanned.epochs[-1]
+    if begin > physical_offset:
+        return first
+    behind = survey(queue.store.log, queue.topic.__eq__, start=physical_offset).queues[queue.key]
+    begin, first, _ = behind.epochs[-1]
+    return first + (begin == physical_offset)
 
 
 def last_physical_offset(queue: QueueRange) -> int:

@@ -34,6 +34,7 @@ from store_format.read.readable_end import warn_once
 from store_format.read.recovered_queues import recovered_queues
 from store_format.read.stale_entries import settled, without_stale
 from store_format.read.written_end import WrittenEnd, warn_of_hidden
+from store_format.survey.deleted_topics import deleted_until
 from store_format.survey.lost_log import refuse_lost_log
 
 _log = logging.getLogger(__name__)
@@ -287,8 +288,10 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     )
     warn_once(root, log.cache, readable)
     queues, damaged = _queues_on_disk(root, log, select, refused, readable.offset)
-    levels = broker_conf_of(root).message_delay_levels_ms
-    queues, damaged = recovered_queues(log, queues, damaged, end, readable, select, levels)
+    levels, deleted = broker_conf_of(root).message_delay_levels_ms, deleted_until(root)
+    queues, damaged = recovered_queues(
+        log, queues, damaged, end, readable, lambda topic: select(topic) and not deleted(topic), levels
+    )
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 

@@ -32,6 +32,7 @@ from store_format.errors import (
 from store_format.files import paths
 from store_format.files.read import refuse
 from store_format.files.view import FileCache
+from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.one import read_head
 from store_format.message.parts import HEAD_SIZE_MAX
@@ -45,6 +46,7 @@ from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
+from store_format.survey.deleted_topics import deleted_until
 
 _log = logging.getLogger(__name__)
 
@@ -175,17 +177,25 @@ class Store:
     def survey(
         self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
     ) -> Survey:
-        """The queues as the commitlog shows them, by one walk over the whole commitlog."""
+        """The queues as the commitlog shows them, by one walk over the whole commitlog.
+
+        Without the queues of deleted topics (`deleted_until`).
+        """
         warn_of_other_files(self, select)
         before = read_commit_state(self.path)
         log, state = self.log.relisted(), self.state
         is_live = state is StoreState.LIVE
         stop = find_log_end(self.path, log, state)
-        found = survey(log, select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
+        deleted = deleted_until(self.path)
+
+        def is_there(topic: str) -> bool:
+            return select(topic) and deleted(topic) < (OFFSET_MAX if stop is None else stop)
+
+        found = survey(log, is_there, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         # a commit made progress meanwhile: survey what was complete before
         if read_commit_state(self.path) != before:
             stop = committed_end(self.path)
-            found = survey(self.log.relisted(), select, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
+            found = survey(self.log.relisted(), is_there, stop=stop, cut_bytes=cut_bytes, is_live=is_live)
         self._lost.warn_of_hidden(self, found.queues)
         return found
 

@@ -31,6 +31,7 @@ from store_format.read.log_reader import LogQueue
 from store_format.read.log_windows import OpenStore, queues_in_windows
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.written_end import last_unit
+from store_format.survey.deleted_topics import deleted_until
 
 _log = logging.getLogger(__name__)
 
@@ -157,10 +158,13 @@ class UnfiledQueues:
             unknown = [key for key in unknown if not _has_files_now(store.path, key)]
         self._decided.update(undecided)
         filed = {key for key in taken.queues if _has_queue_files(taken, key)}
+        deleted = deleted_until(store.path)
         seen = {
             key: self._seen[key]
             for key in undecided
-            if key in self._seen and not is_left_over(self._seen, key, filed)
+            if key in self._seen
+            and not is_left_over(self._seen, key, filed)
+            and self._seen[key].last >= deleted(key[0])
         }
         self._take_lost(store, taken, seen)
         if unknown:

@@ -190,7 +190,7 @@ def test_without_consume_queues_such_a_batch_is_scanned_for(
         assert len(seen or ()) == 8
         assert stream.replay(0) == seen
         assert stream.step() is None
-        assert stream.start().keys() == {"Audit", "Orders", "$from"}
+        assert stream.start().keys() == {"Audit", "Orders", "$at", "$from"}
 
 
 # ---- a store whose broker has not started yet --------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -270,3 +271,123 @@ def test_an_idle_query_compares_once(root: Path) -> None:
     assert positions.latest(start) is start
     assert positions.latest(start) is start
     assert not positions.stores.replaced
+
+
+# ---- a topic that is gone, and comes back ------------------------------------------------------------------
+
+
+def _away(root: Path, tmp_path: Path) -> list[tuple[Path, Path]]:
+    """Takes topic T away as if it was deleted; returns what to copy back."""
+    places = [(root / "config/topics.json", tmp_path / "T.json"), (root / "consumequeue/T", tmp_path / "T")]
+    shutil.copy(*places[0])
+    shutil.copytree(*places[1])
+    deleted_topic(root, "T")
+    return places
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_queue_that_comes_back_is_read_on(root: Path, tmp_path: Path, restarts: bool) -> None:
+    """A backup that is restored, or a directory that is there again: no message is read a second time."""
+    stream = Stream(root, failOnDataLoss=False)
+    assert len(stream.step() or []) == 24
+    (there, kept), (queues, kept_queues) = _away(root, tmp_path)
+    assert stream.step() == []
+    assert stream.start().keys() == {"Other", "$at"}
+    assert stream.start()["$at"].keys() == {"T", "Other"}
+    shutil.copy(kept, there)
+    shutil.copytree(kept_queues, queues)
+    append(root, numbered("T", 20, 4))
+    if restarts:
+        stream.restart()
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+    assert stream.step() is None
+
+
+def test_a_queue_that_comes_back_without_new_messages_is_remembered(root: Path, tmp_path: Path) -> None:
+    stream = Stream(root, failOnDataLoss=False)
+    stream.step()
+    (there, kept), (queues, kept_queues) = _away(root, tmp_path)
+    stream.step()
+    shutil.copy(kept, there)
+    shutil.copytree(kept_queues, queues)
+    stream.restart()
+    assert stream.step() is None
+    append(root, numbered("Other", 4, 4))
+    assert stream.step() == expected("Other", *[(1, 2)] * 4)
+    append(root, numbered("T", 20, 4))
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+
+
+def test_a_topic_that_is_created_again_is_new(root: Path) -> None:
+    stream = Stream(root, failOnDataLoss=False)
+    stream.step()
+    deleted_topic(root, "T")
+    assert stream.step() == []
+    append(root, numbered("T", 100, 40))
+    stream.restart(failOnDataLoss=True)  # the loss was reported before
+    assert stream.step() == expected("T", *[(0, 10)] * 4)
+
+
+def test_the_place_is_forgotten_with_the_message(tmp_path: Path) -> None:
+    root = grown(tmp_path)
+    stream = Stream(root, failOnDataLoss=False)
+    stream.step()
+    deleted_topic(root, "T")
+    stream.step()
+    assert "T" in stream.start()["$at"]
+    append(root, numbered("Other", 0, 400))
+    stream.step()
+    delete_log_files(root, 5)
+    append(root, numbered("Other", 400, 4))
+    stream.step()
+    assert "T" not in stream.start()["$at"]
+
+
+@pytest.mark.parametrize("count", [4, 20, 40])
+def test_without_consume_queues(root: Path, count: int) -> None:
+    """The commitlog shows a new topic as well, also to a query that was stopped."""
+    shutil.rmtree(root / "consumequeue")
+    stream = Stream(root, subscribe="T", failOnDataLoss=False)
+    assert stream.step() == expected("T", *[(0, 5)] * 4)
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, count))
+    shutil.rmtree(root / "consumequeue")
+    stream.restart()
+    assert stream.step() == expected("T", *[(0, count // 4)] * 4)
+    assert stream.step() is None
+
+
+def test_a_queue_whose_files_are_lost_is_read_on(root: Path, tmp_path: Path) -> None:
+    """Part of its messages in the commitlog were read when it was gone."""
+    stream = Stream(root, failOnDataLoss=False)
+    stream.step()
+    (there, kept), (queues, kept_queues) = _away(root, tmp_path)
+    stream.step()
+    shutil.copy(kept, there)
+    shutil.copytree(kept_queues, queues)
+    append(root, numbered("T", 20, 4))
+    for directory in ("consumequeue", "index"):
+        shutil.rmtree(root / directory)
+    stream.restart()
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+    assert stream.step() is None
+
+
+def test_between_two_looks_retention_and_a_new_topic(tmp_path: Path) -> None:
+    """Retention has deleted the message before the next offset, and the new topic has fewer messages."""
+    root = grown(tmp_path)
+    append(root, numbered("Other", 0, 4))
+    for fails in (False, True):
+        stream = Stream(shutil.copytree(root, tmp_path / str(fails)), subscribe="T", failOnDataLoss=fails)
+        stream.step()
+        here = Path(stream.given["path"])
+        deleted_topic(here, "T")
+        append(here, numbered("Other", 4, 400))
+        delete_log_files(here, 8)
+        append(here, numbered("T", 800, 8))
+        if fails:
+            with pytest.raises(OffsetOutOfRangeError, match="the topic was deleted and created again"):
+                stream.step()
+            continue
+        assert stream.step() == expected("T", *[(0, 2)] * 4)
+        assert stream.step() is None

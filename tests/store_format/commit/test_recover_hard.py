@@ -35,6 +35,7 @@ _ADDRESS = -(2**63) + 100  # of a unit of consumequeue_ext
 def _store(root: Path, offsets: Sequence[tuple[str, int]]) -> Path:
     """A store whose log has messages (topic, queue offset) of queue 0, and nothing else."""
     make_store(root)
+    (root / "config/topics.json").unlink()
     data = b""
     for i, (topic, offset) in enumerate(offsets):
         message = Message(

@@ -283,7 +283,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
     ),
     "created again without messages": (
-        "a running stream with failOnDataLoss=false: returns 100 messages a second time",
         "a batch read: returns 100 messages of which nobody knows whether their topic was deleted",
         "a batch read: does not ask about 100 messages that may belong to a deleted topic",
         (
@@ -315,30 +314,7 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         ("a batch read after the advice: does not ask about 100 messages that may belong to a deleted topic"),
     ),
-    "last topic with queues is deleted": (
-        "a running stream with failOnDataLoss=false: returns 100 messages a second time",
-        "a batch read: returns 130 messages of a deleted topic",
-        "a batch read with failOnDataLoss=false: returns 130 messages of a deleted topic",
-        "export: returns 130 messages of a deleted topic",
-        "export --skip-damage: returns 130 messages of a deleted topic",
-        "info: counts 130 messages, and 0 can be read",
-        "ls: counts 130 messages, and 0 can be read",
-        "a batch read after a write: returns 130 messages of a deleted topic",
-        ("a batch read after recover --into NEW --salvage --apply: returns 130 messages of a deleted topic"),
-        "a batch read after recover --apply: returns 130 messages of a deleted topic",
-    ),
     "deleted topic after a crash": (
-        "a batch read: returns 1 messages of a deleted topic",
-        "a batch read with failOnDataLoss=false: returns 1 messages of a deleted topic",
-        "export: returns 1 messages of a deleted topic",
-        "export --skip-damage: returns 1 messages of a deleted topic",
-        "info: counts 111 messages, and 110 can be read",
-        "ls: counts 111 messages, and 110 can be read",
-        "a batch read after a write: returns 1 messages of a deleted topic",
-        (
-            "verify after a write: says 'damaged in 1 place: 146 messages readable, the commitlog has "
-            "no damaged byte' of a sound store"
-        ),
         (
             "info says 'a broker start will cut the commitlog at 26669', and verify says 'a broker "
             "start will cut nothing'"
@@ -347,10 +323,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "verify says 'sound after a crash: 140 messages readable, none lost; a broker start will "
             "cut nothing', and 'Do not start a broker'"
         ),
-    ),
-    "created again after retention": (
-        "a running stream with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
-        "a group with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
     ),
     "created again in part": (
         (
@@ -380,7 +352,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "byte' of a sound store"
         ),
     ),
-    "killed while it creates a topic again": ("a batch read: returns 100 messages of a deleted topic",),
     "advice about a crashed store": (
         (
             "info says 'a broker start will cut the commitlog at 332630', and verify says 'a broker "
