@@ -55,8 +55,8 @@ from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
-from store_format.read.readable_end import find_readable_end
 from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.readable_end import find_readable_end
 
 
 def open_store_log(root: str, options: RecoverOptions) -> CommitLog:

@@ -42,7 +42,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
-from store_format.read.recovery import LogEnd, end_after_crash
+from store_format.survey.broker_end import LogEnd, end_after_crash
 
 
 @dataclass(frozen=True, slots=True)
