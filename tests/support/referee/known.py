@@ -352,28 +352,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "a running stream with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
         "a group with failOnDataLoss=false: with a warning leaves out 9 of 70 whole messages",
     ),
-    "created again in part": (
-        (
-            "verify: says 'damaged in 1 place: 62 messages readable, the commitlog has no damaged "
-            "byte' of a sound store"
-        ),
-        (
-            "verify after a write: says 'damaged in 1 place: 80 messages readable, the commitlog has "
-            "no damaged byte' of a sound store"
-        ),
-        (
-            "verify after recover --into NEW --salvage --apply: says 'damaged in 1 place: 62 messages "
-            "readable, the commitlog has no damaged byte' of a sound store"
-        ),
-        (
-            "verify after recover --apply: says 'damaged in 1 place: 62 messages readable, the "
-            "commitlog has no damaged byte' of a sound store"
-        ),
-        (
-            "verify after the advice: says 'damaged in 1 place: 62 messages readable, the commitlog "
-            "has no damaged byte' of a sound store"
-        ),
-    ),
     "killed while it repairs the index": (
         (
             "verify: says 'damaged in 13 places: 141 messages readable, the commitlog has no damaged "
