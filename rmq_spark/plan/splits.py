@@ -19,8 +19,8 @@ from rmq_spark.options.read_table import COMMITLOG, QUEUE, WHOLE_QUEUE
 from rmq_spark.plan.stretches import Sized, groups_along_log
 from store_format.consumequeue.slices import QueueSlice, read_slice
 from store_format.errors import OptionError
-from store_format.read.log_reader import LogQueue
 from store_format.read.store import Queue, Store
+from store_format.survey.log_queue import LogQueue
 
 _log = logging.getLogger(__name__)
 

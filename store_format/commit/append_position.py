@@ -25,9 +25,9 @@ from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
-from store_format.read.recovery import LogEnd, end_after_stop, scan_to_end
 from store_format.read.stale_entries import without_stale
-from store_format.read.written_end import is_unwritten
+from store_format.survey.broker_end import LogEnd, end_after_stop, scan_to_end
+from store_format.survey.written_end import is_unwritten
 
 
 class WriterEnd(NamedTuple):

@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commit.log_scan import LogPart
 from store_format.consumequeue.dispatch import pack_entries
 from store_format.consumequeue.files import FileRun, UnitFiles
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, queue_directory
@@ -24,7 +23,8 @@ from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites, WritableFile
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
-from store_format.read.log_reader import LogQueue
+from store_format.survey.entries import LogPart
+from store_format.survey.log_queue import LogQueue
 
 LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue

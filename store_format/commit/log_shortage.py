@@ -25,8 +25,8 @@ from store_format.index.file import IndexGeometry
 from store_format.index.write import cut_index
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
-from store_format.read.readable_end import find_readable_end
-from store_format.read.recovery import LogEnd
+from store_format.survey.broker_end import LogEnd
+from store_format.survey.readable_end import find_readable_end
 
 _log = logging.getLogger(__name__)
 

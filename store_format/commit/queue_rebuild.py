@@ -33,9 +33,10 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_topics
 from store_format.names import REVIVE_GROUP, QueueKey
-from store_format.read.log_reader import LogQueue, survey
+from store_format.read.log_reader import survey
 from store_format.read.snapshot import take_queue
 from store_format.read.unfiled_queues import is_left_over
+from store_format.survey.log_queue import LogQueue
 
 _log = logging.getLogger(__name__)
 _UNKNOWN = (

@@ -21,7 +21,6 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.journal_place import is_given_up_in_copy
-from store_format.commit.log_scan import LogPart
 from store_format.commit.log_shortage import (
     cleared_from,
     cut_queues,
@@ -55,8 +54,9 @@ from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
-from store_format.read.readable_end import find_readable_end
+from store_format.survey.entries import LogPart
 from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.readable_end import find_readable_end
 
 
 def open_store_log(root: str, options: RecoverOptions) -> CommitLog:

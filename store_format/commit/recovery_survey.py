@@ -18,7 +18,6 @@ from store_format.bookkeeping.settings import (
 from store_format.commit.append_position import end_of_clean_log
 from store_format.commit.built_queues import BuiltQueue, QueueBuilder
 from store_format.commit.delay_repair import LoweredLevel, lowered_levels
-from store_format.commit.log_scan import LogPart, LogScan, scan_log
 from store_format.commit.log_shortage import (
     refuse_cut,
     refuse_lost_end,
@@ -42,8 +41,9 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
-from store_format.read.recovery import LogEnd, end_after_crash
+from store_format.survey.broker_end import LogEnd, end_after_crash
 from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.entries import LogPart, LogScan, scan_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
-from store_format.read.recovery import LogEnd, end_after_crash
+from store_format.survey.broker_end import LogEnd, end_after_crash
 
 _log = logging.getLogger(__name__)
 

@@ -37,7 +37,7 @@ from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import MESSAGE_HEADS
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.recovery import LogEnd, end_after_crash, scan_to_end
+from store_format.survey.broker_end import LogEnd, end_after_crash, scan_to_end
 
 _log = logging.getLogger(__name__)
 

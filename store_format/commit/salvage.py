@@ -29,8 +29,8 @@ from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
-from store_format.read.readable_end import ReadableEnd
-from store_format.read.recovery import LogEnd
+from store_format.survey.broker_end import LogEnd
+from store_format.survey.readable_end import ReadableEnd
 
 FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers

@@ -35,11 +35,11 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.log_end import certain_end, ends_after_crash
-from store_format.read.readable_end import ReadableEnd, find_readable_end
-from store_format.read.recovery import end_after_stop
 from store_format.read.store_root import looks_like_store, refuse_root
+from store_format.survey.broker_end import end_after_stop
+from store_format.survey.log_ends import certain_end, ends_after_crash
 from store_format.survey.lost_log import dledger_logs
+from store_format.survey.readable_end import ReadableEnd, find_readable_end
 
 
 def diagnose(

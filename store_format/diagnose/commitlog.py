@@ -21,7 +21,7 @@ from store_format.diagnose.problems import Findings, Severity, Summary
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.message.check import UnitKind, check_unit
-from store_format.read.readable_end import ReadableEnd
+from store_format.survey.readable_end import ReadableEnd
 
 _DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"

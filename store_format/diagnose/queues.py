@@ -1,30 +1,46 @@
 """Consume queues against the commitlog, both ways: every message has its entry, and every entry its message.
 
-The entries of the log's messages are computed, many at once, and compared with those on disk. Only a queue
-that holds more entries than were equal is read a second time, entry by entry, to report the wrong ones.
+Entries on disk are known to be right when as many of them were equal to those that the log's messages give.
+Only another queue is read a second time, entry by entry, to report the wrong ones.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
+from store_format.commit.queue_rebuild import doubtful_queues
+from store_format.commit.queue_repair import QueueState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
-from store_format.consumequeue.dispatch import Dispatch, MissingEntries
-from store_format.consumequeue.files import UnitFiles
+from store_format.consumequeue.dispatch import Dispatch
+from store_format.consumequeue.files import place_in_files
+from store_format.consumequeue.listing import queue_directory
 from store_format.consumequeue.simple import message_mask
 from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
-from store_format.diagnose.queue_entries import CheckedQueue, check_entries
-from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT
-from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.files.read import offset_file_name
+from store_format.java.hashes import tags_code_many
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
+from store_format.message.locate import locate
+from store_format.message.property_table import PropertyTable
+from store_format.message.unit_refs import Identity
+from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
-_CHUNK_UNITS = 1 << 16
-_LACKING_MAX = 1 << 16  # missing entries of one queue that are reported
+_CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
+_USUAL_UNITS = 300_000  # of a file: mappedFileSizeConsumeQueue / 20
+_SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
+_BEHIND_ADVICE = (
+    "A broker that starts on this store cuts these entries off (ConsumeQueue.truncateDirtyLogicFiles)"
+)
 
 # A queue that lags behind the log is normal while a broker writes, and after it crashed.
 _LAG: dict[StoreState, Severity | None] = {
@@ -61,33 +77,55 @@ class QueueCheck:
         self._log_end = log_end
         self._root = root
         self.lead_behind_files = False  # known after `finish`
-        self._queues: dict[QueueKey, CheckedQueue] = {}
-        # messages whose queue has no files: how many, and the physical offset of the first
-        self._absent: dict[QueueKey, tuple[int, int]] = {}
         self._has_queues = has_queues
+        self._left_over: list[QueueKey] = []
+        self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
             run, usable = checked_queue_files(findings, directory, layout.itemsize)
-            self._queues[topic, queue_id] = CheckedQueue(topic, queue_id, directory, layout, run, usable)
-        self._batch_topics = frozenset(topic for (topic, _), queue in self._queues.items() if queue.is_batch)
-        self._dispatch = Dispatch({}, {}, self._batch_topics, ())  # delivery times are not compared
+            size = layout.itemsize * _USUAL_UNITS if run is None else run.file_size
+            starts = () if run is None else range(run.first_file, run.last_file + 1, run.file_size)
+            self._stored[topic, queue_id] = StoredQueue(
+                topic,
+                queue_id,
+                kind == "batch",
+                directory,
+                size,
+                {start: f"{directory}/{offset_file_name(start)}" for start in starts},
+                "" if usable else "reported",
+            )
+        batch_topics = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
+        self._dispatch = Dispatch({}, {}, batch_topics, ())  # delivery times are not compared
+        end = OFFSET_MAX if log_end is None else log_end
+        self.comparison = QueueComparison(self._find, log_stop=end)
+
+    def _find(self, key: QueueKey) -> StoredQueue:
+        return self._stored.get(key) or StoredQueue(
+            *key, False, queue_directory(self._root, *key), CQ_UNIT.itemsize * _USUAL_UNITS
+        )
 
     @property
     def topics(self) -> dict[str, str]:
         """Topic -> the directory of one of its queues."""
-        return {topic: queue.directory for (topic, _), queue in self._queues.items()}
+        return {topic: stored.directory for (topic, _), stored in self._stored.items()}
 
     @property
     def filled(self) -> dict[QueueKey, tuple[str, int]]:
         """Queue -> (directory, number of its entries that are right), for queues with such entries."""
-        return {key: (queue.directory, queue.equal) for key, queue in self._queues.items() if queue.equal}
+        queues = self.comparison.queues
+        return {key: (queue.stored.directory, queue.equal) for key, queue in queues.items() if queue.equal}
 
     @property
     def absent(self) -> dict[QueueKey, tuple[int, int]]:
         """Queue -> (messages, physical offset of the first), for queues that have no files."""
-        return self._absent if self._has_queues else {}
-
-    # ---- from the log to the queues ------------------------------------------------------------------------
+        return {
+            key: (queue.places.entries + queue.places.misplaced, queue.begin)
+            for key, queue in self.comparison.queues.items()
+            if self._has_queues
+            and not queue.stored.files
+            and not queue.stored.misfit
+            and key not in self._left_over
+        }
 
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
@@ -96,42 +134,10 @@ class QueueCheck:
             self._compare_pending()
 
     def _compare_pending(self) -> None:
-        for key, entries in self._dispatch.entries().items():
-            if self._log_end is not None:
-                entries = _entries_before(entries, self._log_end)
-            if len(entries.units):
-                self._compare(key, entries)
-        self._dispatch.clear()
-
-    def _compare(self, key: QueueKey, entries: MissingEntries) -> None:
-        """Compares the entries that messages have with those on disk, and counts the equal ones."""
-        queue = self._queues.get(key)
-        if queue is None or (queue.run is None and queue.usable):
-            count, first = self._absent.get(key, (0, int(entries.units["physical_offset"][0])))
-            self._absent[key] = (count + len(entries.units), first)
-            return
-        if queue.run is None:
-            return
-        with queue.open() as files:
-            for start, stop in _stretches(entries.queue_offsets):
-                made, offsets = entries.units[start:stop], entries.queue_offsets[start:stop]
-                stored = (
-                    _stored_batches(files, queue, offsets)
-                    if queue.is_batch
-                    else _stored_units(files, queue, offsets)
-                )
-                equal = (stored["physical_offset"] == made["physical_offset"]) & (
-                    stored["size"] == made["size"]
-                )
-                equal &= _same_tags(stored["tags_code"], made["tags_code"], queue.topic)
-                if queue.is_batch:
-                    equal &= stored["batch_size"] == made["batch_size"]
-                queue.equal += int(equal.sum())
-                lacks = ~message_mask(stored)
-                if lacks.any() and sum(len(offsets) for offsets, _ in queue.lacking) < _LACKING_MAX:
-                    queue.lacking.append((offsets[lacks], made["physical_offset"][lacks].astype(np.int64)))
-
-    # ---- from the queues to the log ------------------------------------------------------------------------
+        names, rows = self._dispatch.take_rows()
+        if self._log_end is not None:
+            rows = rows[rows["physical"] < self._log_end]
+        self.comparison.add(names, rows)
 
     def finish(self, lost: Lost, log_end: int) -> int:
         """Reports all differences, and returns how many entries point to lost messages.
@@ -142,106 +148,223 @@ class QueueCheck:
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = behind = 0
         is_clean = self._behind is StoreState.CLEAN
-        for queue in self._queues.values():
-            if queue.run is None:
+        for key, stored in self._stored.items():
+            if not stored.files:
                 continue
-            seen = check_entries(self._findings, queue, self._behind, targets)
-            stranded += seen.lost
-            behind += seen.behind
-            self.lead_behind_files |= is_clean and seen.last_behind >= self._log.stop
-            self._report_lacking(queue, seen.first_physical, seen.stop)
+            check = _EntryCheck(self._findings, stored, targets, self.comparison.queues.get(key))
+            check.run(self._behind)
+            stranded += check.lost
+            behind += check.behind
+            self.lead_behind_files |= is_clean and check.last_behind >= self._log.stop
+            check.report_lacking(self._lag)
         if stranded:
             place, expected = f"{self._root}/consumequeue", "entries that point to messages"
             found = f"{stranded} that point to lost messages"
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
+        self._report_left_over()
+        if self.comparison.misplaced:
+            place, expected = f"{self._root}/consumequeue", "messages of queues that can have files"
+            found = f"{self.comparison.misplaced} messages whose queue id or queue offset no queue can have"
+            advice = "Nothing needs to be done: only a search of the commitlog finds them, also at a broker"
+            self._findings.add("info", place, 0, expected, found, advice)
         return stranded + (behind if is_clean else 0)
 
-    def _report_lacking(self, queue: CheckedQueue, first_physical: int, stop: int) -> None:
-        """Reports runs of messages without an entry. `stop` is the queue offset behind the last entry."""
-        if not queue.lacking:
-            return
-        offsets, physical = (np.concatenate(column) for column in zip(*queue.lacking, strict=True))
+    def _report_left_over(self) -> None:
+        """Reports queues without files whose topic was deleted and created again after their messages."""
+        queues = self.comparison.queues
+        filed = {
+            key: QueueState(
+                stored.directory, stored.is_batch, queues[key].equal if key in queues else 0, None, 0, 0
+            )
+            for key, stored in self._stored.items()
+            if stored.files
+        }
+        seen = {key: queue.seen for key, queue in queues.items()}
+        self._left_over, _ = doubtful_queues(self._root, list(self.absent), filed, seen)
+        for key in self._left_over:
+            place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", queues[key]
+            expected = f"consume queue files of {key[0]}-{key[1]}"
+            found = f"none for {queue.places.entries} messages, the first at commitlog {queue.begin}"
+            advice = "The topic was deleted; retention deletes the messages of the old topic"
+            self._findings.add("info", place, 0, expected, found, advice)
+
+
+@dataclass(slots=True)
+class _EntryCheck:
+    """One queue read from its first unit to its last: which entries point to no message, or to another
+    message than they say. Entries point into the log, into lost ranges, or behind the log's end.
+    """
+
+    findings: Findings
+    queue: StoredQueue
+    targets: Targets
+    compared: ComparedQueue | None
+    stop: int = 0  # the queue offset behind the last entry
+    first_physical: int = -1  # the physical offset in the first entry that points into the log
+    inside: int = 0
+    lost: int = 0
+    behind: int = 0
+    first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
+    last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
+
+    def run(self, state: StoreState) -> None:
+        """Counts the entries, and reports the wrong ones if not all are known to be right.
+
+        `state` is how entries behind the log's end are judged.
+        """
+        self.stop = 0 if self.queue.is_batch else self.queue.first
+        for number, units in self._chunks():
+            self._count_chunk(number, units)
+        if self.behind and state is not StoreState.LIVE:
+            severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
+            number, physical = self.first_behind
+            file, position = self._place(number)
+            expected = f"entries that point to messages before the log's end, {self.targets.end}"
+            found = f"physicalOffset {physical}, the first of {self.behind} entries of {self._name} behind it"
+            self.findings.add(severity, file, position, expected, found, _BEHIND_ADVICE, kind="behind")
+        if self.inside != (self.compared.equal if self.compared is not None else 0) or self._differences(
+            "wrong"
+        ):
+            self._report_wrong()
+
+    @property
+    def _name(self) -> str:
+        return f"{self.queue.topic}-{self.queue.queue_id}"
+
+    def _differences(self, kind: str) -> list[Difference]:
+        if self.compared is None:
+            return []
+        if self.compared.error is not None:
+            raise self.compared.error
+        return [each for each in self.compared.differences if each.kind == kind]
+
+    def _place(self, number: int) -> tuple[str, int]:
+        """(file, byte) of a unit."""
+        return place_in_files(self.queue.directory, self.queue.file_size, number * self.queue.layout.itemsize)
+
+    def _offsets(self, number: int, units: _Units) -> _IntArray:
+        """The queue offsets of units; the first of them is unit `number`."""
+        if self.queue.is_batch:
+            return units["base_offset"].astype(np.int64)
+        return np.arange(number, number + len(units), dtype=np.int64)
+
+    def _chunks(self) -> Iterator[tuple[int, _Units]]:
+        """(number of the first unit, units), up to the files' end or a whole chunk of zeros.
+
+        Chunks begin small, because small queues are many.
+        """
+        start, high, count = self.queue.first, self.queue.stop, _CHUNK_UNITS_MIN
+        while start < high:
+            units = self.queue.read(start, min(start + count, high))
+            used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
+            if not len(used):
+                return
+            yield start, units[: int(used[-1]) + 1]
+            start, count = start + len(units), min(2 * count, _CHUNK_UNITS_MAX)
+
+    def _count_chunk(self, number: int, units: _Units) -> None:
+        """Counts a chunk of units, and reports invalid units that have valid ones behind them."""
+        targets = self.targets
+        physical = units["physical_offset"].astype(np.int64)
+        valid = (units["size"] > 0) & (physical >= 0)
+        filled = np.flatnonzero(valid)
+        if len(filled):
+            covers = int(units["batch_size"][filled[-1]]) if self.queue.is_batch else 1
+            self.stop = int(self._offsets(number, units)[filled[-1]]) + covers
+        self._report_holes(number, units, np.flatnonzero(~valid))
+        entries = message_mask(units)
+        gone = entries & targets.lost.contains(physical)
+        current = entries & (physical >= targets.log.min_offset) & ~gone
+        behind = current & (physical >= targets.end)
+        inside = current & ~behind
+        if behind.any() and not self.behind:
+            self.first_behind = (number + int(behind.argmax()), int(physical[behind.argmax()]))
+        if inside.any() and self.first_physical < 0:
+            self.first_physical = int(physical[inside.argmax()])
+        self.last_behind = max(self.last_behind, int(physical[behind].max(initial=-1)))
+        self.inside += int(inside.sum())
+        self.lost += int(gone.sum())
+        self.behind += int(behind.sum())
+
+    def _report_holes(self, number: int, units: _Units, holes: _IntArray) -> None:
+        """Reports the invalid units at `holes`; equal ones in a row, such as zeros, as one problem."""
+        physical, size = units["physical_offset"][holes], units["size"][holes]
+        same = (np.diff(holes) == 1) & (np.diff(physical) == 0) & (np.diff(size) == 0)
+        starts = np.flatnonzero(np.concatenate(([True], ~same))) if len(holes) else holes
+        for start, stop in pairwise([*starts.tolist(), len(holes)]):
+            file, position = self._place(number + int(holes[start]))
+            found = f"physicalOffset {int(physical[start])} and size {int(size[start])}"
+            more = f" in {stop - start} entries in a row" if stop - start > 1 else ""
+            found = f"{found}{more}, with entries behind {'them' if more else 'it'}"
+            self._report(file, position, f"an entry of {self._name}", found)
+
+    def _report(self, file: str, position: int, expected: str, found: str) -> None:
+        self.findings.add("damage", file, position, expected, found, QUEUE_ADVICE, kind="entry")
+
+    def report_lacking(self, lag: Severity | None) -> None:
+        """Reports runs of messages without an entry; those behind the last entry as `lag`, None: not."""
         # A topic that was deleted and created again leaves messages in the log that are older than all that
         # the queue's entries point to, at offsets that the queue has.
-        low = 0 if queue.is_batch else queue.unit_range[0]
-        left_over = (physical < first_physical) & (offsets >= low)
-        tail = offsets >= stop
-        severities: tuple[tuple[Severity | None, NDArray[np.bool_]], ...] = (
-            (self._lag, tail),
-            ("damage", ~tail),
-        )
-        for severity, mask in severities:
-            mine = mask & ~left_over
-            for first, last in _offset_runs(offsets[mine]) if severity is not None else ():
-                at = int(physical[mine & (offsets == first)][0])
-                found = f"none for {last - first + 1} messages, the first at commitlog {at}"
-                file, position = (queue.directory, 0) if queue.is_batch else queue.place(first)
-                expected = f"entries of {queue.topic}-{queue.queue_id} from offset {first} to {last}"
-                self._findings.add(
-                    severity or "info", file, position, expected, found, QUEUE_ADVICE, kind="entry"
-                )
+        low = 0 if self.queue.is_batch else self.queue.first
+        for each in self._differences("missing"):
+            is_left_over = each.physical < self.first_physical and each.first >= low
+            severity = lag if each.first >= self.stop else "damage"
+            if severity is None or is_left_over:
+                continue
+            file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
+            expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
+            found = f"none for {each.entries} messages, the first at commitlog {each.physical}"
+            self.findings.add(severity, file, position, expected, found, QUEUE_ADVICE, kind="entry")
+        if self.compared is not None and self.compared.places.problem is not None:
+            self._report(self.queue.directory, 0, *self.compared.places.problem)
 
+    # ---- wrong entries -------------------------------------------------------------------------------------
 
-def _entries_before(entries: MissingEntries, log_end: int) -> MissingEntries:
-    """The entries that point before the physical offset `log_end`."""
-    keep = entries.units["physical_offset"] < log_end
-    return entries if keep.all() else MissingEntries(entries.queue_offsets[keep], entries.units[keep])
+    def _report_wrong(self) -> None:
+        """Compares every entry with the message that it points to."""
+        for number, units in self._chunks():
+            physical = units["physical_offset"].astype(np.int64)
+            rows = np.flatnonzero(message_mask(units) & self.targets.readable(physical))
+            in_files = self.targets.log.file_index(physical[rows])
+            for index in np.unique(in_files).tolist():
+                if index >= 0:
+                    self._check_in_file(index, number, units, rows[in_files == index])
 
+    def _check_in_file(self, index: int, number: int, units: _Units, rows: _IntArray) -> None:
+        """Compares the entries at `rows` of `units`, which point into one file, with their messages."""
+        right = np.ones(len(rows), bool)
 
-def _same_tags(stored: NDArray[np.int64], made: NDArray[np.int64], topic: str) -> NDArray[np.bool_]:
-    """Where tags codes agree. Delivery times and addresses of the ext file are not compared."""
-    if topic == SCHEDULE_TOPIC:  # the delivery times depend on the broker's delay levels
-        return np.ones(len(stored), bool)
-    same: NDArray[np.bool_] = (stored == made) | (stored <= CQ_EXT_ADDRESS_MAX)
-    return same
+        def report(row: int, at: int, expected: str, found: str) -> None:
+            right[row] = False
+            file, position = self._place(number + int(rows[row]))
+            who = f"the message {self._name} offset {int(offsets[row])}"
+            self._report(file, position + at, f"{expected}{who}", found)
 
-
-def _stretches(offsets: _IntArray) -> list[tuple[int, int]]:
-    """Cuts ascending offsets, which may lie far apart, into index ranges that can be read at once."""
-    cuts = np.flatnonzero((np.diff(offsets) > 64) | (np.arange(1, len(offsets)) % _CHUNK_UNITS == 0)) + 1
-    return list(zip([0, *cuts.tolist()], [*cuts.tolist(), len(offsets)], strict=True))
-
-
-def _stored_units(files: UnitFiles, queue: CheckedQueue, offsets: _IntArray) -> _Units:
-    """The units on disk at these queue offsets; zeros outside the files."""
-    low, high = queue.unit_range
-    stored = np.zeros(len(offsets), queue.layout)
-    inside = (offsets >= low) & (offsets < high)
-    if inside.any():
-        start, stop = int(offsets[inside][0]), int(offsets[inside][-1]) + 1
-        stored[inside] = files.read(start, stop)[offsets[inside] - start]
-    return stored
-
-
-def _stored_batches(files: UnitFiles, queue: CheckedQueue, offsets: _IntArray) -> _Units:
-    """The batch units on disk with these base offsets; zeros where there is none. Found by bisection."""
-    low, high = queue.unit_range
-    base = (queue.layout.names or ()).index("base_offset")
-    size = (queue.layout.names or ()).index("size")
-    first, end = low, high
-    while first < end:
-        middle = (first + end) // 2
-        unit = files.unit(middle)
-        if unit[size] <= 0 or unit[base] >= offsets[0]:
-            end = middle
-        else:
-            first = middle + 1
-    stored = np.zeros(len(offsets), queue.layout)
-    units = files.read(first, min(first + len(offsets) + 64, high))
-    units = units[units["size"] > 0]
-    if len(units):
-        place = np.minimum(np.searchsorted(units["base_offset"].astype(np.int64), offsets), len(units) - 1)
-        there = units["base_offset"][place] == offsets
-        stored[there] = units[place[there]]
-    return stored
-
-
-def _offset_runs(offsets: _IntArray) -> list[tuple[int, int]]:
-    """(first, last) of each run of consecutive offsets."""
-    if not len(offsets):
-        return []
-    offsets = np.unique(offsets)
-    cuts = np.flatnonzero(np.diff(offsets) > 1)
-    firsts, lasts = offsets[np.append(0, cuts + 1)], offsets[np.append(cuts, len(offsets) - 1)]
-    return list(zip(firsts.tolist(), lasts.tolist(), strict=True))
+        file = self.targets.log.files[index]
+        topic = self.queue.topic
+        physical = units["physical_offset"][rows].astype(np.int64)
+        offsets = self._offsets(number, units)[rows]
+        light = (is_light_queue(topic),)
+        identity = Identity((topic,), None, np.full(len(rows), self.queue.queue_id, np.int32), offsets, light)
+        for mine, refs in self.targets.log.refs_at(file, physical, identity):
+            good, bad = locate(refs, verify_crc=False)
+            for unit in bad:
+                at, error = int(refs.physical_offsets[unit.index]), unit.error
+                found = f"physicalOffset {at}, where {error.expected} is expected and {error.found} found"
+                report(mine.start + unit.index, 0, "", found)
+            kept = np.setdiff1d(np.arange(len(refs)), [unit.index for unit in bad])
+            stored, sizes = units[rows[mine][kept]], refs.sizes[kept]
+            kept += mine.start
+            for i in np.flatnonzero(stored["size"] != sizes).tolist():
+                report(int(kept[i]), _SIZE_AT, f"size {int(sizes[i])} of ", str(int(stored["size"][i])))
+            if topic == SCHEDULE_TOPIC or not len(good):
+                continue
+            codes = tags_code_many(PropertyTable(good.raw_properties()).values(TAGS))
+            tags = stored["tags_code"].astype(np.int64)
+            for i in np.flatnonzero((tags != codes) & (tags > CQ_EXT_ADDRESS_MAX)).tolist():
+                report(int(kept[i]), _TAGS_CODE_AT, f"tagsCode {int(codes[i])} of ", str(int(tags[i])))
+        for each in self._differences("wrong"):
+            stale = right & (offsets >= each.first) & (offsets < each.stop)
+            for row in np.flatnonzero(stale).tolist():
+                report(row, 0, "the last of ", f"physicalOffset {int(physical[row])}, of an earlier message")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +20,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
 from store_format.consumequeue.message_entries import FoundEntries, find_entries, has_queue_offset
-from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8
 from store_format.message.columns import DecodeOptions
@@ -30,6 +30,7 @@ from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
+from store_format.survey.log_queue import LogQueue
 
 _log = logging.getLogger(__name__)
 
@@ -39,81 +40,6 @@ _TAIL_SIZE = 3  # of a message without properties: the last byte of its topic, a
 _FOLLOWING_SIZE = 8  # total size and magic code of what follows a unit
 
 _Ints = NDArray[np.int64]
-
-
-@dataclass(slots=True)
-class LogQueue:
-    """A queue as the commitlog shows it: offsets [min_offset, max_offset) of its messages.
-
-    `epochs` has one element for each time that the queue's offsets started again: the physical offset of that
-    place, the first queue offset and the offset after the last. Usually there is one; more mean that the
-    topic was deleted and created again. `last` is the physical offset of the last message, `last_old` that of
-    the last message before the newest epoch.
-    """
-
-    topic: str
-    queue_id: int
-    is_batch: bool = False
-    bytes: int = 0
-    physical_stop: int = 0  # the end of the log when it was walked
-    epochs: list[tuple[int, int, int]] = field(default_factory=list)
-    last: int = -1
-    last_old: int = -1
-
-    @property
-    def min_offset(self) -> int:
-        return min(first for _, first, _ in self.epochs)
-
-    @property
-    def max_offset(self) -> int:
-        """The offset after the last message since the queue last started at 0.
-
-        Messages of a deleted topic do not count.
-        """
-        starts = [number for number, (_, first, _) in enumerate(self.epochs) if first == 0]
-        return max(stop for _, _, stop in self.epochs[starts[-1] if starts else 0 :])
-
-    @property
-    def range(self) -> QueueRange:
-        """The offsets of the queue. No file has them."""
-        return QueueRange(
-            self.topic, self.queue_id, self.min_offset, self.max_offset, None, is_batch=self.is_batch
-        )
-
-    @property
-    def hides_messages(self) -> bool:
-        """Whether messages from before the queue restarted have offsets that the queue does not have now."""
-        return any(stop > self.max_offset for _, _, stop in self.epochs)
-
-    def add(self, physical: _Ints, offset: _Ints, stop: _Ints) -> None:
-        """Takes in messages in commitlog order; at least one."""
-        starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
-        for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
-            first, last = int(offset[low]), int(stop[high - 1])
-            if low == 0 and self.epochs and first >= self.epochs[-1][2]:
-                begin, oldest, _ = self.epochs[-1]
-                self.epochs[-1] = (begin, oldest, last)
-            else:
-                self.last_old = int(physical[low - 1]) if low else self.last
-                self.epochs.append((int(physical[low]), first, last))
-        self.last = int(physical[-1])
-
-    def join(self, later: LogQueue) -> None:
-        """Takes in what another walk found after this part of the commitlog."""
-        for number, (begin, first, stop) in enumerate(later.epochs):
-            if self.epochs and first >= self.epochs[-1][2]:
-                self.epochs[-1] = (*self.epochs[-1][:2], stop)
-            else:
-                self.last_old = later.last_old if number else self.last
-                self.epochs.append((begin, first, stop))
-        self.last = later.last
-
-    def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
-        """Which messages count: those whose queue offset no later epoch has."""
-        keep = np.ones(len(offset), bool)
-        for begin, first, stop in self.epochs[1:]:
-            keep &= (physical >= begin) | (offset < first) | (offset >= stop)
-        return keep
 
 
 @dataclass(slots=True)

@@ -13,9 +13,10 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.files.view import FileCache
 from store_format.names import QueueKey
-from store_format.read.log_reader import LogQueue, survey
+from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot
-from store_format.read.written_end import written_stop
+from store_format.survey.log_queue import LogQueue
+from store_format.survey.written_end import written_stop
 
 
 class OpenStore(Protocol):

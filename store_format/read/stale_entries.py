@@ -29,7 +29,7 @@ from store_format.message.one import find_parts, read_head
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
-from store_format.read.readable_end import has_own_entry
+from store_format.survey.readable_end import has_own_entry
 
 _UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
 _READ_SIZE = 1024

@@ -38,8 +38,7 @@ from store_format.message.one import read_head
 from store_format.message.parts import HEAD_SIZE_MAX
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
-from store_format.read.log_end import find_log_end
-from store_format.read.log_reader import LogQueue, LogReader, Survey, scan_units, survey
+from store_format.read.log_reader import LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
 from store_format.read.served_elsewhere import warn_of_other_files
 from store_format.read.snapshot import Snapshot, take_snapshot
@@ -47,6 +46,8 @@ from store_format.read.store_root import broker_name_of, has_queue_files, log_di
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.log_ends import find_log_end
+from store_format.survey.log_queue import LogQueue
 
 _log = logging.getLogger(__name__)
 

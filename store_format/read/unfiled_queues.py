@@ -27,11 +27,11 @@ from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
-from store_format.read.log_reader import LogQueue
 from store_format.read.log_windows import OpenStore, queues_in_windows
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.read.written_end import last_unit
 from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.log_queue import LogQueue
+from store_format.survey.written_end import last_unit
 
 _log = logging.getLogger(__name__)
 

@@ -23,12 +23,12 @@ from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema
 from store_format.message.decode import decode
 from store_format.names import is_light_queue
-from store_format.read.log_end import find_log_end
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import Wanted
+from store_format.survey.log_ends import find_log_end
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store

@@ -19,8 +19,9 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError
 from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
-from store_format.read.log_reader import LogQueue, LogReader, survey
+from store_format.read.log_reader import LogReader, survey
 from store_format.read.tolerance import Tolerance
+from store_format.survey.log_queue import LogQueue
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, table_rows

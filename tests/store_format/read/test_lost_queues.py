@@ -22,7 +22,8 @@ from store_format.files.write import FileWrites
 from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint
-from store_format.read import unfiled_queues, written_end
+from store_format.read import unfiled_queues
+from store_format.survey import written_end
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.staged import append, make_store, numbered

@@ -266,7 +266,7 @@ def last_topic_with_queues_is_deleted(place: Path) -> World:
 
 
 def created_again_in_part(place: Path) -> World:
-    """A topic was deleted, and written to again in two of its queues: `verify` reports the third."""
+    """A topic was deleted, and written to again in two of its queues: no caller counts the third."""
     world = empty_world(place)
     world.append(numbered("T", 0, 30, queues=3))
     world.append(numbered("V", 700, 30, queues=1))

@@ -324,28 +324,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "cut nothing', and 'Do not start a broker'"
         ),
     ),
-    "created again in part": (
-        (
-            "verify: says 'damaged in 1 place: 62 messages readable, the commitlog has no damaged "
-            "byte' of a sound store"
-        ),
-        (
-            "verify after a write: says 'damaged in 1 place: 80 messages readable, the commitlog has "
-            "no damaged byte' of a sound store"
-        ),
-        (
-            "verify after recover --into NEW --salvage --apply: says 'damaged in 1 place: 62 messages "
-            "readable, the commitlog has no damaged byte' of a sound store"
-        ),
-        (
-            "verify after recover --apply: says 'damaged in 1 place: 62 messages readable, the "
-            "commitlog has no damaged byte' of a sound store"
-        ),
-        (
-            "verify after the advice: says 'damaged in 1 place: 62 messages readable, the commitlog "
-            "has no damaged byte' of a sound store"
-        ),
-    ),
     "killed while it repairs the index": (
         (
             "verify: says 'damaged in 13 places: 141 messages readable, the commitlog has no damaged "

@@ -35,8 +35,8 @@ from store_format.files.view import FileCache, FileView
 from store_format.index.file import IndexFile, list_index_files
 from store_format.message.locate import locate
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.readable_end import find_readable_end
-from store_format.read.recovery import end_after_stop
+from store_format.survey.broker_end import end_after_stop
+from store_format.survey.readable_end import find_readable_end
 
 _log = logging.getLogger(__name__)
 

@@ -46,8 +46,8 @@ from store_format.files.view import FileCache
 from store_format.layouts import CQ_UNIT
 from store_format.message.locate import locate
 from store_format.names import QueueKey
-from store_format.read.log_reader import LogQueue
-from store_format.read.recovery import LogEnd
+from store_format.survey.broker_end import LogEnd
+from store_format.survey.log_queue import LogQueue
 
 _log = logging.getLogger(__name__)
 

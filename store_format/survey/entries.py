@@ -101,6 +101,19 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
     return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
 
 
+def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[QueueKey, NDArray[np.void]]]:
+    """The ENTRY_ROW records of each queue, in the order of the log."""
+    if not len(rows):
+        return
+    small = len(names) < 1 << 15  # numpy sorts 16-bit numbers in one pass
+    rows = rows[np.argsort(rows["queue"].astype(np.int16 if small else np.int64), kind="stable")]
+    for mine in np.split(rows, np.flatnonzero(np.diff(rows["queue"])) + 1):
+        physical = mine["physical"]
+        if (physical[1:] < physical[:-1]).any():
+            mine = mine[np.argsort(physical, kind="stable")]
+        yield names[int(mine["queue"][0])], mine
+
+
 def _joined_batches(batches: list[IndexBatch]) -> IndexBatch:
     counts = np.cumsum([0, *(len(each.physical_offsets) for each in batches)])
     empty = np.empty(0, np.int64)

@@ -8,17 +8,11 @@ same entries in memory.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-
-import numpy as np
+from dataclasses import dataclass
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, WalkEnd
-from store_format.consumequeue.dispatch import Dispatch, MissingEntries
-from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.metadata.checkpoint import Checkpoint
-from store_format.names import QueueKey
 
 _log = logging.getLogger(__name__)
 
@@ -116,51 +110,3 @@ def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
         if end.kind is not EndKind.MISSING or following is None:
             return LogEnd(end.offset, scan_start, last, units, end, begin)
         start = following.start  # the broker goes to the next file it has, whatever is missing between
-
-
-def missing_entries(
-    commit_log: CommitLog,
-    scan_start: int,
-    end: int,
-    max_offsets: Mapping[QueueKey, int],
-    *,
-    last_physical_offsets: Mapping[QueueKey, int] | None = None,
-    batch_topics: Collection[str] = (),
-    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
-    known_damage_bytes: int = 0,
-    hidden: Sequence[tuple[int, int]] = (),
-) -> dict[QueueKey, MissingEntries]:
-    """The queue entries of messages in `scan_start` to `end` that are missing on disk, by (topic, queue id).
-
-    `max_offsets`: of each queue as it is on disk, without the units at or after `end`; a queue that is not
-    named has no entries. An entry is missing if its queue offset is at or after that. `last_physical_offsets`
-    excludes messages that are not newer than the queue's last one: remains of a topic that was deleted and
-    created again (ConsumeQueue.putMessagePositionInfo). `batch_topics` have queue.type=BatchCQ. Damage in the
-    range is skipped, with a warning unless the caller has warned of `known_damage_bytes`. Messages in the
-    `hidden` ranges do not count.
-    """
-    dispatch = Dispatch(
-        max_offsets, last_physical_offsets or {}, frozenset(batch_topics), tuple(delay_levels_ms)
-    )
-    if scan_start >= end:
-        return dispatch.entries()
-    walk = commit_log.walk(scan_start, end, resync=True)
-    for found in walk:
-        if not isinstance(found, Damage):
-            outside = np.ones(len(found.positions), bool)
-            for first, behind in hidden:
-                outside &= (found.physical_offsets < first) | (found.physical_offsets >= behind)
-            if outside.any():
-                dispatch.add(
-                    replace(found, positions=found.positions[outside], sizes=found.sizes[outside]), commit_log
-                )
-    if walk.sums.damage_bytes + walk.sums.missing_bytes > known_damage_bytes:
-        _log.warning(
-            "commitlog %d to %d: %d bytes are damaged and %d missing; messages there have no consume queue "
-            "entry",
-            scan_start,
-            end,
-            walk.sums.damage_bytes,
-            walk.sums.missing_bytes,
-        )
-    return dispatch.entries()

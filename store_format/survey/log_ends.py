@@ -25,10 +25,10 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.readable_end import ReadableEnd, find_readable_end, warn_once
-from store_format.read.recovery import LogEnd, end_after_crash
-from store_format.read.written_end import WrittenEnd, warn_of_hidden, written_end
+from store_format.survey.broker_end import LogEnd, end_after_crash
 from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.readable_end import ReadableEnd, find_readable_end, warn_once
+from store_format.survey.written_end import WrittenEnd, warn_of_hidden, written_end
 
 
 def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:

@@ -1,0 +1,432 @@
+"""Consume queues compared with the messages of the commitlog, while the log is read.
+
+A message of a simple queue belongs at the place of its queue offset, so that of two messages with one queue
+offset the later counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
+again, loses what it had (spec 3.3). Places without a message between others get `lost_units`, those before
+the first one pre-blank units. A batch queue has one unit after the other (spec 3.5).
+
+Entries that the log cannot show are right: those of expired messages, and those of messages in damaged bytes.
+An address in consumequeue_ext counts as the right tags code (spec 3.4).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.consumequeue.batch import valid_batch_units
+from store_format.consumequeue.dispatch import pack_entries
+from store_format.consumequeue.ext import is_ext_address
+from store_format.consumequeue.listing import can_be_queue
+from store_format.consumequeue.simple import lost_mask, message_mask, pre_blank_mask, valid_units
+from store_format.consumequeue.updates import lost_units, pre_blank_bytes
+from store_format.errors import OffsetOutOfRangeError, StoreError
+from store_format.files.view import FileView
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.survey.entries import by_queue
+from store_format.survey.log_queue import LogQueue
+
+_LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
+_LOST_FILES_MAX = 256  # the same in files of the queue
+_CHUNK = 1 << 16  # units
+_BISECTED_MORE = 64  # units of a batch queue that are read behind the expected ones
+_DIFFERENCES_MAX = 1 << 16  # of one queue: more are joined
+_BATCH_FIELDS = ("physical_offset", "size", "store_timestamp", "base_offset", "batch_size")
+
+_Units = NDArray[np.void]
+_Ints = NDArray[np.int64]
+_Mask = NDArray[np.bool_]
+
+
+# ---- the files ---------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class StoredQueue:
+    """The files of a queue, all of `file_size` bytes. Places without a file read as zeros.
+
+    `files` are the paths by the queue's byte at which each file begins. `misfit` says why other files cannot
+    be compared.
+    """
+
+    topic: str
+    queue_id: int
+    is_batch: bool
+    directory: str
+    file_size: int
+    files: dict[int, str] = field(default_factory=dict)
+    misfit: str = ""
+
+    @property
+    def layout(self) -> np.dtype[np.void]:
+        return BATCH_CQ_UNIT if self.is_batch else CQ_UNIT
+
+    @property
+    def first(self) -> int:
+        """The number of the first unit for which there is a file."""
+        return min(self.files) // self.layout.itemsize
+
+    @property
+    def stop(self) -> int:
+        """The number behind the last unit for which there is a file."""
+        return (max(self.files) + self.file_size) // self.layout.itemsize
+
+    def read(self, start: int, stop: int) -> _Units:
+        """The units [start, stop)."""
+        parts = [self._read_in_file(low, high) for low, high in self.chunks(start, stop, stop - start)]
+        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.layout)])
+
+    def _read_in_file(self, start: int, stop: int) -> _Units:
+        size = self.layout.itemsize
+        within = start * size % self.file_size
+        path = self.files.get(start * size - within)
+        if path is None:
+            return np.zeros(stop - start, self.layout)
+        try:
+            with FileView(path) as view:
+                data = view.read(within, (stop - start) * size)
+        except FileNotFoundError as error:
+            raise OffsetOutOfRangeError(
+                f"{self.topic}-{self.queue_id}: {path} with unit {start} and later ones no longer exists: it "
+                "was deleted (retention?) after it was listed"
+            ) from error
+        return np.frombuffer(data.ljust((stop - start) * size, b"\0"), self.layout)
+
+    def chunks(self, start: int, stop: int, count: int = _CHUNK) -> Iterator[tuple[int, int]]:
+        """[start, stop) in parts of at most `count` units, each in one file."""
+        per_file = self.file_size // self.layout.itemsize
+        while start < stop:
+            end = min(stop, start + count, (start // per_file + 1) * per_file)
+            yield start, end
+            start = end
+
+    def read_batches(self, bases: _Ints) -> _Units:
+        """The batch units with these base offsets, ascending; zeros where there is none. By bisection."""
+        low, high = self.first, self.stop
+        while low < high:
+            middle = (low + high) // 2
+            unit = self.read(middle, middle + 1)[0]
+            if unit["size"] <= 0 or unit["base_offset"] >= bases[0]:
+                high = middle
+            else:
+                low = middle + 1
+        units = self.read(low, min(low + len(bases) + _BISECTED_MORE, self.stop))
+        units = units[units["size"] > 0]
+        stored = np.zeros(len(bases), self.layout)
+        if len(units):
+            place = np.minimum(np.searchsorted(units["base_offset"].astype(np.int64), bases), len(units) - 1)
+            there = units["base_offset"][place] == bases
+            stored[there] = units[place[there]]
+        return stored
+
+
+# ---- what the log says -------------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """Units that belong at `start` and behind. Without a message they are `lost_units` or pre-blank."""
+
+    start: int
+    units: _Units
+    has_messages: bool
+
+
+@dataclass(slots=True)
+class QueuePlaces:
+    """Where the entries of a queue's messages belong.
+
+    Units `first` to `stop` exist; in a simple queue these are queue offsets. `entries` counts messages,
+    `lost` the offsets without a message, and `misplaced` messages whose offset no queue can have. `problem`
+    says why the queue cannot be built: what was expected, and what was found.
+    """
+
+    topic: str
+    is_batch: bool
+    per_file: int  # units
+    low: int | None = None  # the number of the first unit of the files that are there
+    first: int = 0
+    stop: int = 0
+    max_offset: int = 0
+    entries: int = 0
+    lost: int = 0
+    misplaced: int = 0
+    problem: tuple[str, str] | None = None
+
+    def add(self, rows: _Units) -> Iterator[Place | None]:
+        """The places of the next messages. None: the queue begins again, and loses what it had."""
+        offsets, stops = rows["offset"], rows["offset"] + rows["batch_size"]
+        again = np.flatnonzero((offsets[1:] == 0) & (stops[:-1] > 0)) + 1
+        for low, high in zip([0, *again.tolist()], [*again.tolist(), len(rows)], strict=True):
+            if int(offsets[low]) == 0 and self.max_offset:
+                self.first = self.stop = self.max_offset = self.entries = self.lost = 0
+                self.problem = None
+                yield None
+            if self.problem is None:
+                yield from (self._append if self.is_batch else self._place)(rows[low:high])
+
+    def _append(self, rows: _Units) -> Iterator[Place]:
+        ends = np.maximum.accumulate(np.append(self.max_offset, rows["offset"] + rows["batch_size"]))
+        rows = rows[rows["offset"] >= ends[:-1]]  # Units are found by bisection: offsets ascend.
+        if len(rows):
+            yield Place(self.stop, pack_entries(rows, batch=True), has_messages=True)
+            self.stop += len(rows)
+            self.entries += len(rows)
+            self.max_offset = int(rows["offset"][-1] + rows["batch_size"][-1])
+
+    def _place(self, rows: _Units) -> Iterator[Place]:
+        """Runs of consecutive offsets, each at its place."""
+        for part in np.split(rows, np.flatnonzero(np.diff(rows["offset"]) != 1) + 1):
+            first, stop = int(part["offset"][0]), int(part["offset"][-1]) + 1
+            if (stop + self.per_file) * CQ_UNIT.itemsize > OFFSET_MAX:
+                self.misplaced += len(part)
+                continue
+            units = pack_entries(part, batch=False)
+            if not self.stop:
+                yield from self._blank(self._begin(first), first)
+                self.first = self.stop = first
+            jump_max = min(_LOST_MAX, _LOST_FILES_MAX * self.per_file)
+            if max(first - self.stop, self.first - stop) > jump_max:
+                found = f"offset {first} at physical offset {int(part['physical'][0])} while the queue has "
+                found += f"{self.first} to {self.stop}"
+                self.problem = (f"consecutive queue offsets (at most {jump_max} missing)", found)
+                return
+            if first > self.stop:
+                yield from self._lost(self.stop, first, units[:1])
+            elif first < self.first:
+                yield from self._blank(min(stop, self.first), self.first)
+                self.lost += max(self.first - stop, 0)
+                yield from self._blank(self._begin(first), first)
+            yield Place(first, units, has_messages=True)
+            self.first, self.stop = min(first, self.first), max(stop, self.stop)
+            self.max_offset = self.stop
+            self.entries += len(part)
+
+    def _begin(self, first: int) -> int:
+        """The units before the first one of its file are pre-blank, as by ConsumeQueue.fillPreBlank."""
+        begin = first - first % self.per_file
+        return begin if self.low is None or first - self.low > _LOST_MAX else min(begin, self.low)
+
+    def _lost(self, start: int, stop: int, following: _Units) -> Iterator[Place]:
+        self.lost += stop - start
+        for low in range(start, stop, _CHUNK):
+            yield Place(low, lost_units(self.topic, min(_CHUNK, stop - low), following), has_messages=False)
+
+    def _blank(self, start: int, stop: int) -> Iterator[Place]:
+        for low in range(start, stop, _CHUNK):
+            units = np.frombuffer(pre_blank_bytes(min(_CHUNK, stop - low)), CQ_UNIT)
+            yield Place(low, units, has_messages=False)
+
+
+def right_units(wanted: _Units, stored: _Units, log_stop: int, topic: str) -> _Mask:
+    """Which stored units of a simple queue need no change. The log ends at `log_stop`."""
+    right: _Mask = (stored["physical_offset"] == wanted["physical_offset"]) & (
+        stored["size"] == wanted["size"]
+    )
+    if topic != SCHEDULE_TOPIC:  # there the tags code is a time, which settings decide
+        right &= (stored["tags_code"] == wanted["tags_code"]) | is_ext_address(stored["tags_code"])
+    if right.all():
+        return right
+    only_here = pre_blank_mask(wanted) & valid_units(stored) & (stored["physical_offset"] < log_stop)
+    only_here &= ~(lost_mask(wanted) & pre_blank_mask(stored))  # of an older release, or of another message
+    return right | only_here
+
+
+# ---- the differences ---------------------------------------------------------------------------------------
+
+Kind = Literal["missing", "wrong", "unfilled"]
+
+
+@dataclass(slots=True)
+class Difference:
+    """Queue offsets `first` to `stop` whose units differ from those that the log gives.
+
+    "missing": the messages have no entry. "wrong": the entries are those of other messages. "unfilled":
+    there are no messages, and not the units that take such places. `entries` of the units belong to messages,
+    and a broker that starts would write the last `by_broker` of them. `physical` is the physical offset of
+    the first message, -1 if it is not known.
+    """
+
+    kind: Kind
+    first: int
+    stop: int
+    entries: int
+    by_broker: int
+    physical: int
+
+
+@dataclass(slots=True)
+class ComparedQueue:
+    """A queue as the log shows it, and where its files differ; `differences` ascend and do not overlap.
+
+    `equal` entries are right. `by_broker` messages in all would be dispatched by a broker that starts.
+    `error` is raised by the files.
+    """
+
+    stored: StoredQueue
+    seen: LogQueue
+    places: QueuePlaces
+    equal: int = 0
+    by_broker: int = 0
+    differences: list[Difference] = field(default_factory=list)
+    error: StoreError | None = None
+
+    @property
+    def begin(self) -> int:
+        """The physical offset of the first message since the queue last began at 0."""
+        starts = [begin for begin, first, _ in self.seen.epochs if not first]
+        return starts[-1] if starts else self.seen.epochs[0][0]
+
+    def begin_again(self) -> None:
+        self.equal = self.by_broker = 0
+        self.differences.clear()
+
+    def compare(self, place: Place, log_stop: int, broker_start: int) -> None:
+        units = place.units
+        by_broker = units["physical_offset"] >= broker_start if place.has_messages else np.zeros(len(units))
+        self.by_broker += int(np.count_nonzero(by_broker))
+        if not self.stored.files or self.stored.misfit:
+            return
+        if self.stored.is_batch:
+            starts = units["base_offset"].astype(np.int64)
+            stops = starts + units["batch_size"]
+            stored = self.stored.read_batches(starts)
+            right = np.logical_and.reduce([stored[name] == units[name] for name in _BATCH_FIELDS])
+            lacks = ~valid_batch_units(stored)
+        else:
+            stored = self.stored.read(place.start, place.start + len(units))
+            right = right_units(units, stored, log_stop, self.stored.topic)
+            if self.differences and place.start < self.differences[-1].stop:
+                self._cut(place.start, place.start + len(units))  # the later message counts
+            if right.all():
+                self.equal += len(units) if place.has_messages else 0
+                return
+            starts = np.arange(place.start, place.start + len(units))
+            stops = starts + 1
+            lacks = ~message_mask(stored)
+        if place.has_messages:
+            self.equal += int(right.sum())
+        bad = np.flatnonzero(~right)
+        edges = (stops[bad[:-1]] != starts[bad[1:]]) | (lacks[bad[1:]] != lacks[bad[:-1]])
+        for run in np.split(bad, np.flatnonzero(edges) + 1) if len(bad) else []:
+            kind: Kind = "missing" if lacks[run[0]] else "wrong"
+            self._add(
+                Difference(
+                    kind if place.has_messages else "unfilled",
+                    int(starts[run[0]]),
+                    int(stops[run[-1]]),
+                    len(run) if place.has_messages else 0,
+                    int(np.count_nonzero(by_broker[run])),
+                    int(units["physical_offset"][run[0]]),
+                )
+            )
+
+    def _add(self, new: Difference) -> None:
+        if len(self.differences) > _DIFFERENCES_MAX:
+            self.differences = [
+                _joined(one, other)
+                for one, other in zip(self.differences[::2], self.differences[1::2], strict=False)
+            ] + self.differences[len(self.differences) // 2 * 2 :]
+        last = self.differences[-1] if self.differences else None
+        if last is not None and last.stop == new.first and last.kind == new.kind:
+            self.differences[-1] = _joined(last, new)
+        else:
+            at = bisect_left(self.differences, new.first, key=lambda each: each.first)
+            self.differences.insert(at, new)
+
+    def _cut(self, first: int, stop: int) -> None:
+        """Removes the queue offsets [first, stop) from the differences."""
+        kept: list[Difference] = []
+        for each in self.differences:
+            if each.first < min(first, each.stop):
+                kept.append(_part(each, each.first, min(first, each.stop), each.physical))
+            if each.stop > max(stop, each.first):
+                start = max(stop, each.first)
+                kept.append(_part(each, start, each.stop, each.physical if start == each.first else -1))
+        self.differences = kept
+
+
+def _joined(one: Difference, other: Difference) -> Difference:
+    return Difference(
+        one.kind,
+        one.first,
+        other.stop,
+        one.entries + other.entries,
+        one.by_broker + other.by_broker,
+        one.physical,
+    )
+
+
+def _part(whole: Difference, first: int, stop: int, physical: int) -> Difference:
+    """The part [first, stop). The last messages are those that a broker would dispatch."""
+    if (first, stop) == (whole.first, whole.stop):
+        return whole
+    by_broker = min(max(whole.by_broker - (whole.stop - stop), 0), stop - first)
+    return Difference(whole.kind, first, stop, min(whole.entries, stop - first), by_broker, physical)
+
+
+class QueueComparison:
+    """Compares queues with the log: `add` takes its entries, in the order of the log.
+
+    `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the log
+    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. Memory does
+    not grow with the log.
+    """
+
+    def __init__(
+        self,
+        find: Callable[[QueueKey], StoredQueue | None],
+        *,
+        log_stop: int = OFFSET_MAX,
+        broker_start: int = OFFSET_MAX,
+        on_place: Callable[[ComparedQueue, Place | None], None] = lambda queue, place: None,
+    ) -> None:
+        self._find = find
+        self._log_stop, self._broker_start = log_stop, broker_start
+        self._on_place = on_place
+        self._left_out: set[QueueKey] = set()
+        self.queues: dict[QueueKey, ComparedQueue] = {}
+        self._impossible = 0
+
+    @property
+    def misplaced(self) -> int:
+        """Messages whose queue or queue offset is impossible."""
+        return self._impossible + sum(queue.places.misplaced for queue in self.queues.values())
+
+    def add(self, names: list[QueueKey], rows: _Units) -> None:
+        """Takes ENTRY_ROW records, whose `queue` is a place in `names`, of the next part of the log."""
+        for key, mine in by_queue(names, rows):
+            if not can_be_queue(*key):
+                self._impossible += len(mine)
+                continue
+            queue = self._queue(key)
+            if queue is None:
+                continue
+            queue.seen.add(mine["physical"], mine["offset"], mine["offset"] + mine["batch_size"])
+            for place in queue.places.add(mine):
+                self._on_place(queue, place)
+                if place is None:
+                    queue.begin_again()
+                elif queue.error is None:
+                    try:
+                        queue.compare(place, self._log_stop, self._broker_start)
+                    except StoreError as error:
+                        queue.error = error
+
+    def _queue(self, key: QueueKey) -> ComparedQueue | None:
+        found = self.queues.get(key)
+        if found is None and key not in self._left_out:
+            stored = self._find(key)
+            if stored is None:
+                self._left_out.add(key)
+                return None
+            per_file = stored.file_size // stored.layout.itemsize
+            low = stored.first if stored.files and not stored.misfit else None
+            places = QueuePlaces(key[0], stored.is_batch, per_file, low)
+            found = self.queues[key] = ComparedQueue(stored, LogQueue(*key, stored.is_batch), places)
+        return found
