@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-from store_format.commit.built_queues import BuiltQueue
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
@@ -17,6 +16,7 @@ from store_format.consumequeue.listing import queue_directory
 from store_format.errors import StoreError
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.survey.queues import ComparedQueue
 
 
 class LoweredLevel(NamedTuple):
@@ -31,12 +31,12 @@ def lowered_levels(
     source: str,
     root: str,
     log: CommitLog,
-    built: Mapping[QueueKey, BuiltQueue],
+    compared: Mapping[QueueKey, ComparedQueue],
     ahead: Sequence[tuple[QueueBounds, int]],
 ) -> list[LoweredLevel]:
     """The levels in `source`'s delayOffset.json that are ahead of their queues in `root`.
 
-    `built` are the queues by the messages of the log, `ahead` the queues that are cut, with the number of the
+    `compared` are the queues by the messages of the log, `ahead` the queues that are cut, with the number of the
     first unit that is cut. Nothing is known of other queues.
     """
     cut = {(queue.topic, queue.queue_id): unit for queue, unit in ahead if queue.kind == "simple"}
@@ -48,8 +48,8 @@ def lowered_levels(
     for level, offset in sorted(offsets.items()):
         key = (SCHEDULE_TOPIC, level - 1)
         end = cut.get(key, -1)
-        if key in built and built[key].entries:
-            end = max(end, built[key].max_offset)
+        if key in compared and compared[key].places.entries:
+            end = max(end, compared[key].places.max_offset)
             if key not in cut:
                 try:
                     bounds = queue_bounds("simple", queue_directory(root, *key), *key, log.min_offset)

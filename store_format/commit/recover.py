@@ -34,7 +34,6 @@ from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import list_store_files
-from store_format.files.scratch import scratch_directory
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
@@ -79,10 +78,7 @@ class RecoverPlan:
     _seen: object = field(default=None)
 
     def table(self) -> pa.Table:
-        """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log and changes nothing.
-
-        Builds the queues in a temporary directory, which needs 20 bytes for each message.
-        """
+        """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log and changes nothing."""
         if self._survey is None:
             self._refuse_running()
             self._seen = _identity_of_files(self.root, self.options)
@@ -97,8 +93,7 @@ class RecoverPlan:
                 if into is None
                 else survey_of_copy(self.root, into, self.options)
             )
-            with scratch_directory("rmqlog-recover-") as aside:
-                look(survey, with_noted_sizes(self.root, self.options), aside)
+            look(survey, with_noted_sizes(self.root, self.options))
             self._survey = survey
         return self._table(self._survey)
 
@@ -132,8 +127,7 @@ class RecoverPlan:
         if survey.refused is not None:
             raise survey.refused
         if known_queue_file_size(self.root, survey.log, self.options) is None:
-            with scratch_directory("rmqlog-recover-") as aside:
-                look(survey, self.options, aside)  # raises before anything is copied
+            look(survey, self.options)  # raises before anything is copied
             survey = survey_of_copy(self.root, target, self.options)
         FileWrites(sync=True).make_directories(paths.parent(target), paths.base_name(target))
         with StoreLock(target, timeout=self.options.lock_timeout):

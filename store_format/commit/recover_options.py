@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
-from store_format.commit.queue_compare import usual_file_size
 from store_format.commitlog.log import CommitLog
-from store_format.errors import OptionError
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.listing import list_queues
+from store_format.errors import OptionError, StoreError
+from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, list_index_files
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.tags_code import DELAY_LEVELS_MS
 
 _BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
+_FILES_LOOKED_AT = 10_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,3 +84,29 @@ def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) ->
     if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
         known = StoreSettings("")  # a broker with the default size for the log
     return usual_file_size(root, "simple", None if known is None else known.queue_file_size)
+
+
+def usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | None:
+    """The bytes of the store's queue files: `given` if a file has them, else the most frequent length.
+
+    Damaged files have other lengths. Without a file with a length of whole units, `given`.
+    """
+    unit = (BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT).itemsize
+    sizes: Counter[int] = Counter()
+    for _, _, directory, found in list_queues(root, lambda _: True, lambda _: None):
+        if found == kind:
+            with suppress(StoreError):
+                sizes.update(file.size for file in list_store_files(directory))
+        if sizes.total() > _FILES_LOOKED_AT:
+            break
+    whole = {size: count for size, count in sizes.items() if size and not size % unit}
+    if not whole or given in whole:
+        return given
+    return max(whole, key=lambda size: (whole[size], size))
+
+
+def batch_file_size(root: str, given: int) -> int:
+    """`usual_file_size` of batch queues; a given size in whole units."""
+    size = usual_file_size(root, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
+    assert size is not None
+    return size

@@ -30,12 +30,12 @@ from store_format.commit.log_shortage import (
     whole_queues,
 )
 from store_format.commit.prepare_store import CommitOptions, open_store
-from store_format.commit.queue_compare import QueueChange, batch_file_size, compare
+from store_format.commit.queue_changes import QueueChange, QueuesAside
 from store_format.commit.queue_moves import clear_directory, end_rebuild, move_in
 from store_format.commit.queue_rebuild import has_queue_files
 from store_format.commit.queue_repair import queue_state, truncate
 from store_format.commit.rebuilt_index import IndexBuilder, IndexCheck, move_index
-from store_format.commit.recover_options import RecoverOptions
+from store_format.commit.recover_options import RecoverOptions, batch_file_size
 from store_format.commit.recovery_survey import (
     Survey,
     find_end,
@@ -161,14 +161,15 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
                 built.append(_index_builder(check, 0, options, aside))
             built[0].add(part.index)
 
-    look(survey, options, aside, on_part=index)
+    queues = QueuesAside(aside, FileWrites(sync=False))
+    look(survey, options, on_part=index, on_place=queues.put)
     _note_sizes(survey, options, files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if survey.levels:
         levels = {each.level: each.end for each in survey.levels}
         write_delay_offsets(root, levels, timestamp=options.clock(), files=files)
     _cut_behind_end(survey, files)
-    _change_queues(survey, aside, files)
+    _change_queues(survey, queues, files)
     _change_index(survey, options, aside, files, built[0] if built else None)
     if survey.is_crashed:
         if survey.end.offset == survey.log.min_offset:
@@ -231,13 +232,13 @@ def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
             files.sync(file)
 
 
-def _change_queues(survey: Survey, aside: str, files: FileWrites) -> None:
+def _change_queues(survey: Survey, aside: QueuesAside, files: FileWrites) -> None:
     root = survey.root
     for change in survey.changes:
         if change.action in ("complete", "correct"):
-            compare(root, survey.built[change.queue], survey.range, files)
+            aside.correct(root, survey.compared[change.queue], survey.range, files)
         elif change.action == "replace":
-            _replace_queue(root, aside, change, survey, files)
+            _replace_queue(root, aside, change, files)
     _create([change for change in survey.changes if change.action == "create"], survey, aside, files)
     if survey.is_crashed:
         for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
@@ -252,29 +253,29 @@ def _sync(directory: str, files: FileWrites) -> None:
     files.sync_directory(directory)
 
 
-def _replace_queue(root: str, aside: str, change: QueueChange, survey: Survey, files: FileWrites) -> None:
+def _replace_queue(root: str, aside: QueuesAside, change: QueueChange, files: FileWrites) -> None:
     """Puts the built directory in the place of the old one, which is removed with `aside`."""
-    built = survey.built[change.queue]
-    target = queue_directory(root, *change.queue, "batch" if change.is_batch else "simple")
+    built = aside.queues[change.queue]
+    target = queue_directory(root, *change.queue, built.kind)
     _sync(built.directory, files)
-    files.make_directories(aside, "old")
-    old = f"{aside}/old/{len(entry_names(f'{aside}/old'))}"
+    files.make_directories(aside.root, "old")
+    old = f"{aside.root}/old/{len(entry_names(f'{aside.root}/old'))}"
     if not files.move(target, old):
         raise StoreWriteError(f"{target}: cannot move the directory to {old}: another file system")
     files.move(built.directory, target)
     files.sync_directory(target.rpartition("/")[0])
 
 
-def _create(changes: Sequence[QueueChange], survey: Survey, aside: str, files: FileWrites) -> None:
+def _create(changes: Sequence[QueueChange], survey: Survey, aside: QueuesAside, files: FileWrites) -> None:
     root = survey.root
     if not changes:
         return
     is_all_new = not has_queue_files(root)
     files.give_like(
-        aside, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root
+        aside.root, f"{root}/consumequeue" if stat_identity(f"{root}/consumequeue") is not None else root
     )
     new = {change.queue for change in changes}
-    for key, built in survey.built.items():
+    for key, built in aside.queues.items():
         if key in new:
             _sync(built.directory, files)
         else:
@@ -285,11 +286,12 @@ def _create(changes: Sequence[QueueChange], survey: Survey, aside: str, files: F
         files.make_directories(root, FOLDERS["batch"], key[0])
         target = queue_directory(root, *key, "batch")
         clear_directory(target, files)
-        if not files.move(survey.built[key].directory, target):
+        if not files.move(aside.queues[key].directory, target):
             raise StoreWriteError(f"{target}: cannot move the built queue there: another file system")
         files.sync_directory(target.rpartition("/")[0])
-    for key in move_in(root, aside, simple, is_all_new, files):
-        compare(root, survey.built[key], survey.range, files, in_place=True)
+    for key in move_in(root, aside.root, simple, is_all_new, files):
+        moved = f"{aside.root}/{simple.index(key)}"
+        aside.write_moved(root, survey.compared[key], moved, files)
 
 
 def _change_index(

@@ -1,7 +1,7 @@
 """What a store lacks: where its log ends, and which queue and index entries differ from its messages.
 
-A survey reads the store and changes nothing in it. It builds the queues in a directory beside (a temporary
-directory for a preview) and compares them with the store's. `recover.py` carries out what a survey found.
+A survey reads the log once, compares queues and index with its messages, and changes nothing.
+`recovery_run.py` carries out what a survey found.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from store_format.bookkeeping.settings import (
     read_settings,
 )
 from store_format.commit.append_position import end_of_clean_log
-from store_format.commit.built_queues import BuiltQueue, QueueBuilder
 from store_format.commit.delay_repair import LoweredLevel, lowered_levels
 from store_format.commit.log_shortage import (
     refuse_cut,
@@ -24,11 +23,16 @@ from store_format.commit.log_shortage import (
     refuse_missing_files,
     whole_queues,
 )
-from store_format.commit.queue_compare import LogRange, QueueChange, batch_file_size, compare
+from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.queue_rebuild import doubtful_queues
 from store_format.commit.queue_repair import QueueState, queue_state
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
-from store_format.commit.recover_options import RecoverOptions, known_queue_file_size, settings_of_files
+from store_format.commit.recover_options import (
+    RecoverOptions,
+    batch_file_size,
+    known_queue_file_size,
+    settings_of_files,
+)
 from store_format.commit.salvage import Hole
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
@@ -37,13 +41,13 @@ from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.errors import OptionError, StoreError
 from store_format.files.read import StoreFile, list_store_files
-from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
 from store_format.survey.deleted_topics import deleted_until
 from store_format.survey.entries import LogPart, LogScan, scan_log
+from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class Survey:
     refused: StoreError | None = None
     units: int = 0
     damage: list[tuple[str, int, int, str, str]] = field(default_factory=list)
-    built: dict[QueueKey, BuiltQueue] = field(default_factory=dict)
+    compared: Mapping[QueueKey, ComparedQueue] = field(default_factory=dict)
     changes: list[QueueChange] = field(default_factory=list)
     left: list[LeftQueue] = field(default_factory=list)
     index: IndexCheck | None = None
@@ -100,8 +104,8 @@ class Survey:
         ]
 
     @property
-    def range(self) -> LogRange:
-        return LogRange(self.log.min_offset, self.end.offset, self.broker_start)
+    def range(self) -> tuple[int, int]:
+        return self.log.min_offset, self.end.offset
 
 
 def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | None = None) -> Survey:
@@ -163,37 +167,33 @@ def _ignore(error: StoreError) -> None:
 def look(
     survey: Survey,
     options: RecoverOptions,
-    aside: str,
     *,
     on_part: Callable[[LogPart], None] = lambda _: None,
+    on_place: OnPlace = lambda queue, place: None,
 ) -> None:
-    """Reads all messages of the log once; builds the queues below `aside` and compares queues and index."""
+    """Reads all messages of the log once, and compares queues and index with them."""
     if not (options.queues or options.index):
-        survey.levels = lowered_levels(survey.source, survey.root, survey.log, survey.built, survey.ahead)
+        survey.levels = lowered_levels(survey.source, survey.root, survey.log, {}, survey.ahead)
         return
     scan = _scan_log(survey, options)
-    builder = QueueBuilder(
-        aside,
-        scan.batch_topics,
-        options.chooses if options.queues else lambda _: False,
-        _file_sizes(survey, options),
-        FileWrites(sync=False),
+    comparison = QueueComparison(
+        _find(survey, options, scan.batch_topics),
+        log_stop=survey.end.offset,
+        broker_start=survey.broker_start,
+        on_place=on_place,
     )
     if options.index:
         _begin_index(survey, options)
-    try:
-        for part in _parts(scan, survey, options):
-            survey.units += part.units
-            survey.damage += part.damage
-            builder.add(part)
-            if survey.index is not None and part.index is not None:
-                survey.index.add(part.index)
-            on_part(part)
-    finally:
-        builder.close()
-    survey.built, survey.misplaced = builder.queues, builder.misplaced
-    _compare_all(survey, options)
-    survey.levels = lowered_levels(survey.source, survey.root, survey.log, survey.built, survey.ahead)
+    for part in _parts(scan, survey, options):
+        survey.units += part.units
+        survey.damage += part.damage
+        comparison.add(part.queues, part.rows)
+        if survey.index is not None and part.index is not None:
+            survey.index.add(part.index)
+        on_part(part)
+    survey.compared, survey.misplaced = comparison.queues, comparison.misplaced
+    _plan_changes(survey, options)
+    survey.levels = lowered_levels(survey.source, survey.root, survey.log, survey.compared, survey.ahead)
 
 
 def _parts(scan: LogScan, survey: Survey, options: RecoverOptions) -> Iterator[LogPart]:
@@ -233,13 +233,18 @@ def _scan_log(survey: Survey, options: RecoverOptions) -> LogScan:
     )
 
 
-def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, bool], int]:
+def _find(
+    survey: Survey, options: RecoverOptions, batch_topics: frozenset[str]
+) -> Callable[[QueueKey], StoredQueue | None]:
+    """A function that finds the files of a queue, None if the queue is not chosen."""
     batch = batch_file_size(survey.source, options.batch_queue_file_size)
     simple = known_queue_file_size(survey.source, survey.log, options)
 
-    def size(queue: QueueKey, is_batch: bool) -> int:
-        if is_batch:
-            return batch
+    def find(queue: QueueKey) -> StoredQueue | None:
+        if not (options.queues and options.chooses(queue[0])):
+            return None
+        if queue[0] in batch_topics:
+            return StoredQueue.list_in(survey.root, queue, batch, is_batch=True)
         if simple is None:
             raise OptionError(
                 f"{survey.source}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store "
@@ -248,9 +253,9 @@ def _file_sizes(survey: Survey, options: RecoverOptions) -> Callable[[QueueKey, 
                 "mappedFileSizeConsumeQueue only. For a broker with the default size, FILE has one line: "
                 "mappedFileSizeConsumeQueue=6000000"
             )
-        return simple
+        return StoredQueue.list_in(survey.root, queue, simple, is_batch=False)
 
-    return size
+    return find
 
 
 def _begin_index(survey: Survey, options: RecoverOptions) -> None:
@@ -275,22 +280,24 @@ def _begin_index(survey: Survey, options: RecoverOptions) -> None:
         )
 
 
-# ---- comparing ---------------------------------------------------------------------------------------------
+# ---- changes -----------------------------------------------------------------------------------------------
 
 
-def _compare_all(survey: Survey, options: RecoverOptions) -> None:
-    root = survey.root
+def _plan_changes(survey: Survey, options: RecoverOptions) -> None:
     found: dict[QueueKey, QueueChange] = {}
-    for key, queue in sorted(survey.built.items()):
-        if not queue.entries:
+    for key, queue in sorted(survey.compared.items()):
+        places = queue.places
+        if not places.entries:
             continue  # Its messages have impossible offsets: `misplaced`.
-        if queue.problem:
-            survey.left.append(LeftQueue(key, queue.entries, queue.problem))
+        if places.problem is not None:
+            expected, instead = places.problem
+            reason = f"expected {expected}, found {instead}"
+            survey.left.append(LeftQueue(key, places.entries, reason))
             continue
         try:
-            change = compare(root, queue, survey.range)
+            change = change_of(queue, *survey.range)
         except StoreError as error:
-            survey.left.append(LeftQueue(key, queue.entries, str(error)))
+            survey.left.append(LeftQueue(key, places.entries, str(error)))
             continue
         if change is not None:
             found[key] = change
@@ -305,7 +312,7 @@ def _compare_all(survey: Survey, options: RecoverOptions) -> None:
 def _unusable(survey: Survey, options: RecoverOptions) -> Iterator[LeftQueue]:
     """The queues whose files cannot be used and that have no message in the log to build them from."""
     for topic, queue_id, directory, kind in list_queues(survey.root, options.chooses, _ignore):
-        if (topic, queue_id) not in survey.built:
+        if (topic, queue_id) not in survey.compared:
             try:
                 queue_bounds(kind, directory, topic, queue_id, survey.log.min_offset)
             except StoreError as error:
@@ -318,19 +325,19 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
         return {}
     filed: dict[QueueKey, QueueState] = {}
     for topic, queue_id, directory, kind in list_queues(survey.source, lambda _: True, _ignore):
-        built = survey.built.get((topic, queue_id))
+        queue = survey.compared.get((topic, queue_id))
         if any(file.size for file in list_store_files(directory)):
-            offset = built.max_offset if built is not None else 0
+            offset = queue.places.max_offset if queue is not None else 0
             filed[topic, queue_id] = QueueState(directory, kind == "batch", offset, None, 0, 0)
     new, deleted = [key for key in new if key not in filed], deleted_until(survey.source)
     reasons = {
         key: "the topic was deleted: topics.json does not have it (name it with --topic to rebuild it)"
         for key in new
-        if survey.built[key].seen.last < deleted(key[0])
+        if survey.compared[key].seen.last < deleted(key[0])
     }
     if not filed:
         return reasons
-    seen = {key: queue.seen for key, queue in survey.built.items()}
+    seen = {key: queue.seen for key, queue in survey.compared.items()}
     left_over, unknown = doubtful_queues(
         survey.source, [key for key in new if key not in reasons], filed, seen
     )

@@ -1,15 +1,10 @@
-"""Directories for files that are needed for a moment, or until the process ends."""
+"""Directories for files that are needed until the process ends."""
 
 from __future__ import annotations
 
 import atexit
 import shutil
 import tempfile
-
-
-def scratch_directory(prefix: str) -> tempfile.TemporaryDirectory[str]:
-    """A new directory in the system's place for them (TMPDIR); a `with` gives its path, and removes it."""
-    return tempfile.TemporaryDirectory(prefix=prefix)
 
 
 def directory_until_exit(prefix: str) -> str:

@@ -22,10 +22,12 @@ from numpy.typing import NDArray
 from store_format.consumequeue.batch import valid_batch_units
 from store_format.consumequeue.dispatch import pack_entries
 from store_format.consumequeue.ext import is_ext_address
-from store_format.consumequeue.listing import can_be_queue
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.listing import can_be_queue, queue_directory
 from store_format.consumequeue.simple import lost_mask, message_mask, pre_blank_mask, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import OffsetOutOfRangeError, StoreError
+from store_format.files.read import list_store_files
 from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import SCHEDULE_TOPIC, QueueKey
@@ -62,6 +64,25 @@ class StoredQueue:
     file_size: int
     files: dict[int, str] = field(default_factory=dict)
     misfit: str = ""
+
+    @staticmethod
+    def list_in(root: str, queue: QueueKey, file_size: int, *, is_batch: bool) -> StoredQueue:
+        """The files of the queue in the store at `root`, which are expected to have `file_size` bytes."""
+        found = StoredQueue(*queue, is_batch, "", file_size)
+        found.directory = queue_directory(root, *queue, found.kind)
+        try:
+            files = [file for file in list_store_files(found.directory) if file.size]
+        except StoreError as error:
+            found.misfit = str(error)
+            return found
+        if any(file.size != file_size or file.start % file_size for file in files):
+            found.misfit = f"expected files of {file_size} bytes, found other sizes or names"
+        found.files = {file.start: file.path for file in files}
+        return found
+
+    @property
+    def kind(self) -> QueueKind:
+        return "batch" if self.is_batch else "simple"
 
     @property
     def layout(self) -> np.dtype[np.void]:
@@ -277,6 +298,14 @@ class ComparedQueue:
     error: StoreError | None = None
 
     @property
+    def key(self) -> QueueKey:
+        return self.stored.topic, self.stored.queue_id
+
+    @property
+    def is_comparable(self) -> bool:
+        return bool(self.stored.files) and not self.stored.misfit
+
+    @property
     def begin(self) -> int:
         """The physical offset of the first message since the queue last began at 0."""
         starts = [begin for begin, first, _ in self.seen.epochs if not first]
@@ -290,7 +319,7 @@ class ComparedQueue:
         units = place.units
         by_broker = units["physical_offset"] >= broker_start if place.has_messages else np.zeros(len(units))
         self.by_broker += int(np.count_nonzero(by_broker))
-        if not self.stored.files or self.stored.misfit:
+        if not self.is_comparable:
             return
         if self.stored.is_batch:
             starts = units["base_offset"].astype(np.int64)
@@ -370,12 +399,16 @@ def _part(whole: Difference, first: int, stop: int, physical: int) -> Difference
     return Difference(whole.kind, first, stop, min(whole.entries, stop - first), by_broker, physical)
 
 
+OnPlace = Callable[[ComparedQueue, Place | None], None]
+
+
 class QueueComparison:
     """Compares queues with the log: `add` takes its entries, in the order of the log.
 
     `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the log
-    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. Memory does
-    not grow with the log.
+    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_place`
+    gets every place after it was compared, None where a queue begins again. Memory does not grow with the
+    log.
     """
 
     def __init__(
@@ -384,7 +417,7 @@ class QueueComparison:
         *,
         log_stop: int = OFFSET_MAX,
         broker_start: int = OFFSET_MAX,
-        on_place: Callable[[ComparedQueue, Place | None], None] = lambda queue, place: None,
+        on_place: OnPlace = lambda queue, place: None,
     ) -> None:
         self._find = find
         self._log_stop, self._broker_start = log_stop, broker_start
@@ -409,7 +442,6 @@ class QueueComparison:
                 continue
             queue.seen.add(mine["physical"], mine["offset"], mine["offset"] + mine["batch_size"])
             for place in queue.places.add(mine):
-                self._on_place(queue, place)
                 if place is None:
                     queue.begin_again()
                 elif queue.error is None:
@@ -417,6 +449,7 @@ class QueueComparison:
                         queue.compare(place, self._log_stop, self._broker_start)
                     except StoreError as error:
                         queue.error = error
+                self._on_place(queue, place)
 
     def _queue(self, key: QueueKey) -> ComparedQueue | None:
         found = self.queues.get(key)
@@ -426,7 +459,7 @@ class QueueComparison:
                 self._left_out.add(key)
                 return None
             per_file = stored.file_size // stored.layout.itemsize
-            low = stored.first if stored.files and not stored.misfit else None
-            places = QueuePlaces(key[0], stored.is_batch, per_file, low)
+            places = QueuePlaces(key[0], stored.is_batch, per_file)
             found = self.queues[key] = ComparedQueue(stored, LogQueue(*key, stored.is_batch), places)
+            places.low = stored.first if found.is_comparable else None
         return found

@@ -1,0 +1,194 @@
+"""What a recovery changes in each consume queue, and how the changes are written.
+
+The differences come from the comparison with the log (`survey/queues.py`), and only what differs is written.
+A batch queue is completed if its files have a beginning of the right units, else it is replaced. Entries that
+are written have the tags code itself, which a broker accepts in any queue (spec 3.4).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.consumequeue.batch import valid_batch_units
+from store_format.consumequeue.listing import FOLDERS, queue_directory
+from store_format.files.read import list_store_files, offset_file_name
+from store_format.files.write import FileWrites
+from store_format.names import QueueKey
+from store_format.survey.queues import ComparedQueue, Place, StoredQueue, right_units
+
+
+@dataclass(frozen=True, slots=True)
+class QueueChange:
+    """What a queue lacks. `first` is the first queue offset (batch queue: unit) that changes.
+
+    `action` is "create" for a queue without files, "complete" for entries at its end, "correct" for entries
+    before its end, and "replace" for files that do not fit together. `by_broker` of the `entries` would be
+    added by a broker that starts.
+    """
+
+    queue: QueueKey
+    is_batch: bool
+    action: str
+    first: int
+    entries: int
+    by_broker: int
+    reason: str
+
+
+# ---- the plan ----------------------------------------------------------------------------------------------
+
+
+def change_of(queue: ComparedQueue, log_start: int, log_stop: int) -> QueueChange | None:
+    """What has to be changed in the files of the queue; None without a difference.
+
+    Raises the StoreError of files that cannot be read.
+    """
+    stored = queue.stored
+    if queue.error is not None:
+        raise queue.error
+    if stored.misfit:
+        list_store_files(stored.directory)  # raises if the files cannot be listed
+        return _whole(queue, "replace", stored.misfit)
+    if not stored.files:
+        return _whole(queue, "create", "no file")
+    if stored.is_batch:
+        expired, valid, end = _batch_units(stored, log_start, log_stop)
+        is_beginning = all(each.kind == "missing" and each.first >= end for each in queue.differences)
+        if queue.equal != valid or not is_beginning:
+            return _whole(queue, "replace", "entries differ from the messages in the log")
+    if not queue.differences:
+        return None
+    last = queue.differences[-1]
+    is_tail = stored.is_batch or (
+        last.stop == queue.places.stop
+        and all(one.stop == other.first for one, other in pairwise(queue.differences))
+    )
+    reason = "entries are missing at its end" if is_tail else "entries differ from the messages in the log"
+    blanks = sum(each.stop - each.first for each in queue.differences if each.kind == "unfilled")
+    if blanks:
+        reason += f"; {blanks} units before or between the messages are not written"
+    return QueueChange(
+        queue.key,
+        stored.is_batch,
+        "complete" if is_tail else "correct",
+        queue.equal if stored.is_batch else queue.differences[0].first,
+        sum(each.entries for each in queue.differences),
+        sum(each.by_broker for each in queue.differences),
+        reason,
+    )
+
+
+def _whole(queue: ComparedQueue, action: str, reason: str) -> QueueChange:
+    places = queue.places
+    return QueueChange(
+        queue.key, places.is_batch, action, places.first, places.entries, queue.by_broker, reason
+    )
+
+
+def _batch_units(stored: StoredQueue, log_start: int, log_stop: int) -> tuple[int, int, int]:
+    """(units of expired messages, valid units behind them, the queue offset behind the last valid unit)."""
+    expired, valid, end = 0, 0, 0
+    for low, high in stored.chunks(stored.first, stored.stop):
+        units = stored.read(low, high)
+        good = valid_batch_units(units) & (units["physical_offset"] < log_stop)
+        mine = units if good.all() else units[: int(good.argmin())]
+        old = 0 if valid else int(np.count_nonzero(mine["physical_offset"] < log_start))
+        expired, valid = expired + old, valid + len(mine) - old
+        if len(mine):
+            end = int(mine["base_offset"][-1]) + int(mine["batch_size"][-1])
+        if len(mine) < len(units):
+            break
+    return expired, valid, end
+
+
+# ---- writing -----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class QueuesAside:
+    """Units of queues that change, in files below the directory `root`, while the log is read.
+
+    `put` takes the places of a comparison with the log. The files of a queue are complete if the store has
+    none that can be used, and in a batch queue. In another queue they begin with the first place that
+    differs, and places without a unit have zeros.
+    """
+
+    root: str
+    files: FileWrites
+    queues: dict[QueueKey, StoredQueue] = field(default_factory=dict)
+
+    def put(self, queue: ComparedQueue, place: Place | None) -> None:
+        stored, aside = queue.stored, self.queues.get(queue.key)
+        if place is None:
+            if aside is not None:
+                self.files.remove_tree(self.queues.pop(queue.key).directory)
+            return
+        if aside is None:
+            if queue.is_comparable and not stored.is_batch and not queue.differences:
+                return
+            directory = queue_directory(self.root, *queue.key, stored.kind)
+            aside = self.queues[queue.key] = replace(stored, directory=directory, files={}, misfit="")
+        _write(self.root, aside, place.start, place.units, self.files)
+
+    def correct(self, root: str, queue: ComparedQueue, log_range: tuple[int, int], files: FileWrites) -> None:
+        """Writes the units that differ into the queue's files, in ascending order."""
+        aside, stored = self.queues[queue.key], queue.stored
+        if stored.is_batch:
+            expired, valid, _ = _batch_units(stored, *log_range)
+            _copy(root, aside, stored, valid, queue.places.stop, files, shift=stored.first + expired)
+            return
+
+        def differs(wanted: NDArray[np.void], start: int) -> NDArray[np.bool_]:
+            there = stored.read(start, start + len(wanted))
+            return ~right_units(wanted, there, log_range[1], stored.topic)
+
+        for each in queue.differences:
+            _copy(root, aside, stored, each.first, each.stop, files, chosen=differs)
+
+    def write_moved(self, root: str, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
+        """Writes all units of a queue without files; its files aside have been moved to `directory`."""
+        aside = self.queues[queue.key]
+        moved = {start: f"{directory}/{offset_file_name(start)}" for start in aside.files}
+        source = replace(aside, directory=directory, files=moved)
+        _copy(root, source, queue.stored, source.first, queue.places.stop, files)
+
+
+def _copy(
+    root: str,
+    source: StoredQueue,
+    target: StoredQueue,
+    start: int,
+    stop: int,
+    files: FileWrites,
+    *,
+    shift: int = 0,
+    chosen: Callable[[NDArray[np.void], int], NDArray[np.bool_]] = lambda units, _: units["size"] != 0,
+) -> None:
+    """Copies the chosen units of [start, stop) that are not zeros, to places that are `shift` farther on."""
+    for low, high in source.chunks(start, stop):
+        units = source.read(low, high)
+        rows = np.flatnonzero((units["size"] != 0) & chosen(units, low))
+        for run in np.split(rows, np.flatnonzero(np.diff(rows) != 1) + 1) if len(rows) else []:
+            first, end = int(run[0]), int(run[-1]) + 1
+            _write(root, target, low + first + shift, units[first:end], files)
+
+
+def _write(root: str, queue: StoredQueue, start: int, units: NDArray[np.void], files: FileWrites) -> None:
+    """Writes units into the queue's files below `root`, from unit `start` on."""
+    size = queue.layout.itemsize
+    files.make_directories(root, FOLDERS[queue.kind], queue.topic, str(queue.queue_id))
+    for low, high in queue.chunks(start, start + len(units)):
+        within = low * size % queue.file_size
+        path = f"{queue.directory}/{offset_file_name(low * size - within)}"
+        file, made = files.open_full(path, queue.file_size)
+        with file:
+            file.write(within, np.ascontiguousarray(units[low - start : high - start]))
+            files.sync(file)
+        if made:
+            files.sync_directory(queue.directory)
+        queue.files[low * size - within] = path
