@@ -36,8 +36,8 @@ def lowered_levels(
 ) -> list[LoweredLevel]:
     """The levels in `source`'s delayOffset.json that are ahead of their queues in `root`.
 
-    `compared` are the queues by the messages of the log, `ahead` the queues that are cut, with the number of the
-    first unit that is cut. Nothing is known of other queues.
+    `compared` are the queues by the messages of the log, `ahead` the queues that are cut, with the number of
+    the first unit that is cut. Nothing is known of other queues.
     """
     cut = {(queue.topic, queue.queue_id): unit for queue, unit in ahead if queue.kind == "simple"}
     found = []

@@ -57,7 +57,7 @@ def change_of(queue: ComparedQueue, log_start: int, log_stop: int) -> QueueChang
     if not stored.files:
         return _whole(queue, "create", "no file")
     if stored.is_batch:
-        expired, valid, end = _batch_units(stored, log_start, log_stop)
+        _, valid, end = _batch_units(stored, log_start, log_stop)
         is_beginning = all(each.kind == "missing" and each.first >= end for each in queue.differences)
         if queue.equal != valid or not is_beginning:
             return _whole(queue, "replace", "entries differ from the messages in the log")

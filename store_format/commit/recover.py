@@ -78,7 +78,7 @@ class RecoverPlan:
     _seen: object = field(default=None)
 
     def table(self) -> pa.Table:
-        """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log and changes nothing."""
+        """Returns one row for each change, with `RECOVER_COLUMNS`. Reads the whole log, changes nothing."""
         if self._survey is None:
             self._refuse_running()
             self._seen = _identity_of_files(self.root, self.options)

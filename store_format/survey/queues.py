@@ -246,6 +246,8 @@ class QueuePlaces:
 
 def right_units(wanted: _Units, stored: _Units, log_stop: int, topic: str) -> _Mask:
     """Which stored units of a simple queue need no change. The log ends at `log_stop`."""
+    if np.array_equal(stored.view(np.uint8), wanted.view(np.uint8)):
+        return np.ones(len(stored), bool)
     right: _Mask = (stored["physical_offset"] == wanted["physical_offset"]) & (
         stored["size"] == wanted["size"]
     )
@@ -317,8 +319,10 @@ class ComparedQueue:
 
     def compare(self, place: Place, log_stop: int, broker_start: int) -> None:
         units = place.units
-        by_broker = units["physical_offset"] >= broker_start if place.has_messages else np.zeros(len(units))
-        self.by_broker += int(np.count_nonzero(by_broker))
+        by_broker = np.zeros(len(units), bool)
+        if place.has_messages and broker_start < OFFSET_MAX:
+            by_broker = units["physical_offset"] >= broker_start
+            self.by_broker += int(np.count_nonzero(by_broker))
         if not self.is_comparable:
             return
         if self.stored.is_batch:
