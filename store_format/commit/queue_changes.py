@@ -136,19 +136,23 @@ class QueuesAside:
         _write(self.root, aside, place.start, place.units, self.files)
 
     def correct(self, root: str, queue: ComparedQueue, log_range: tuple[int, int], files: FileWrites) -> None:
-        """Writes the units that differ into the queue's files, in ascending order."""
-        aside, stored = self.queues[queue.key], queue.stored
+        """Writes the units that differ into the queue's files, in ascending order.
+
+        Lists and compares the files again: entries that point behind the log's end have been removed, and
+        right entries behind them.
+        """
+        aside, stop = self.queues[queue.key], queue.places.stop
+        stored = StoredQueue.list_in(root, queue.key, aside.file_size, is_batch=aside.is_batch)
         if stored.is_batch:
             expired, valid, _ = _batch_units(stored, *log_range)
-            _copy(root, aside, stored, valid, queue.places.stop, files, shift=stored.first + expired)
+            _copy(root, aside, stored, valid, stop, files, shift=stored.first + expired)
             return
 
         def differs(wanted: NDArray[np.void], start: int) -> NDArray[np.bool_]:
             there = stored.read(start, start + len(wanted))
             return ~right_units(wanted, there, log_range[1], stored.topic)
 
-        for each in queue.differences:
-            _copy(root, aside, stored, each.first, each.stop, files, chosen=differs)
+        _copy(root, aside, stored, queue.differences[0].first, stop, files, chosen=differs)
 
     def write_moved(self, root: str, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
         """Writes all units of a queue without files; its files aside have been moved to `directory`."""

@@ -5,7 +5,9 @@ from __future__ import annotations
 import random
 import shutil
 import struct
+import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
@@ -123,6 +125,53 @@ def test_addresses_in_the_extension_stay(tmp_path: Path) -> None:
     units = np.frombuffer(path.read_bytes(), CQ_UNIT)
     assert units["tags_code"][1] == _ADDRESS
     assert units["tags_code"][2] != 12345
+
+
+def test_right_entries_behind_one_that_leads_behind_the_log_are_written_again(tmp_path: Path) -> None:
+    """The cut behind the log's end removes them, before the queue is corrected."""
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 120))
+    before = files_seen(str(root))
+    path = next((root / "consumequeue/T/0").iterdir())
+    data = bytearray(path.read_bytes())
+    struct.pack_into(">q", data, 20 * 2, 2**40)
+    path.write_bytes(data)
+    recover(str(root), cut_after_damage=True).apply()
+    assert files_seen(str(root)) == before
+
+
+def test_a_queue_is_written_in_place_where_its_directory_cannot_be_replaced(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 30))
+    before = files_seen(str(root))
+    for path in (root / "consumequeue/T/0").iterdir():
+        path.unlink()
+    (root / "consumequeue/T/0/note.txt").write_text("of somebody")
+    (changed,) = [row for row in recover(str(root), topics=["T"]).table().to_pylist() if row["topic"]]
+    assert changed["action"] == "create"
+    recover(str(root), topics=["T"]).apply()
+    assert (root / "consumequeue/T/0/note.txt").exists()
+    (root / "consumequeue/T/0/note.txt").unlink()
+    assert files_seen(str(root)) == before
+
+
+def test_a_preview_needs_no_temporary_directory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unchanged: Callable[[Path], AbstractContextManager[None]]
+) -> None:
+    """It finds as many missing entries as `verify` does."""
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 120))
+    path = next((root / "consumequeue/T/0").iterdir())
+    data = bytearray(path.read_bytes())
+    data[40:100] = bytes(60)
+    path.write_bytes(data)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "missing"))
+    with unchanged(root):
+        (changed,) = [row for row in recover(str(root)).table().to_pylist() if row["topic"]]
+    assert (changed["action"], changed["position"], changed["entries"]) == ("correct", 2, 3)
+    found = [problem.found for problem in diagnose(str(root)) if problem.expected.startswith("entries of")]
+    assert len(found) == 1
+    assert found[0].startswith("none for 3 messages")
 
 
 # ---- any damage --------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 from store_format.consumequeue.dispatch import ENTRY_ROW, pack_entries
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
@@ -14,11 +15,13 @@ from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey import queues
 from store_format.survey.queues import ComparedQueue, Difference, Place, QueueComparison, StoredQueue
 
+_Units = NDArray[np.void]
+
 PER_FILE = 8
 LOG_STOP = 100_000
 
 
-def rows(*offsets: int, first: int = 1000, batch_size: int = 1) -> np.ndarray:
+def rows(*offsets: int, first: int = 1000, batch_size: int = 1) -> _Units:
     """Messages of 100 bytes, one behind the other from the physical offset `first` on."""
     made = np.zeros(len(offsets), ENTRY_ROW)
     made["offset"], made["batch_size"], made["size"] = offsets, batch_size, 100
@@ -27,13 +30,11 @@ def rows(*offsets: int, first: int = 1000, batch_size: int = 1) -> np.ndarray:
     return made
 
 
-def units(*offsets: int, first: int = 1000) -> np.ndarray:
+def units(*offsets: int, first: int = 1000) -> _Units:
     return pack_entries(rows(*offsets, first=first), batch=False)
 
 
-def write(
-    root: Path, stored: np.ndarray, *, topic: str = "T", is_batch: bool = False, start: int = 0
-) -> None:
+def write(root: Path, stored: _Units, *, topic: str = "T", is_batch: bool = False, start: int = 0) -> None:
     """The queue's files. Unit `start` is the first one."""
     directory = root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / "0"
     directory.mkdir(parents=True, exist_ok=True)
@@ -44,7 +45,7 @@ def write(
 
 
 def compared(
-    root: Path, *parts: np.ndarray, topic: str = "T", is_batch: bool = False, broker_start: int = LOG_STOP
+    root: Path, *parts: _Units, topic: str = "T", is_batch: bool = False, broker_start: int = LOG_STOP
 ) -> ComparedQueue:
     size = PER_FILE * (46 if is_batch else 20)
 
@@ -195,7 +196,10 @@ def test_places_are_given_out_after_they_were_compared(tmp_path: Path) -> None:
     seen: list[tuple[int, int, bool, int] | None] = []
 
     def on_place(queue: ComparedQueue, place: Place | None) -> None:
-        seen.append(place and (place.start, len(place.units), place.has_messages, len(queue.differences)))
+        if place is None:
+            seen.append(None)
+        else:
+            seen.append((place.start, len(place.units), place.has_messages, len(queue.differences)))
 
     write(tmp_path, units(0, 1))
     comparison = QueueComparison(
