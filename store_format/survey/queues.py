@@ -101,7 +101,11 @@ class StoredQueue:
     def read(self, start: int, stop: int) -> _Units:
         """The units [start, stop)."""
         parts = [self._read_in_file(low, high) for low, high in self.chunks(start, stop, stop - start)]
-        return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, self.layout)])
+        return (
+            parts[0]
+            if len(parts) == 1
+            else np.concatenate([np.empty(0, self.layout), *parts], dtype=self.layout)
+        )
 
     def _read_in_file(self, start: int, stop: int) -> _Units:
         size = self.layout.itemsize
