@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -37,6 +37,7 @@ from store_format.read.log_reader import survey
 from store_format.read.snapshot import take_queue
 from store_format.read.unfiled_queues import is_left_over
 from store_format.survey.log_queue import LogQueue
+from store_format.survey.queues import ComparedQueue
 
 _log = logging.getLogger(__name__)
 _UNKNOWN = (
@@ -270,6 +271,17 @@ def doubtful_queues(
             unknown.append(key)
     consumed = _consumed(root) if unknown and ask else frozenset()
     return left_over, [key for key in unknown if key[0] not in consumed]
+
+
+def doubtful_of_compared(
+    root: str,
+    new: Collection[QueueKey],
+    filed: Iterable[QueueKey],
+    compared: Mapping[QueueKey, ComparedQueue],
+) -> tuple[list[QueueKey], list[QueueKey]]:
+    """`doubtful_queues` by a comparison of all queues with the log. `filed` are the queues with files."""
+    states = {key: QueueState("", False, 0, None, 0, 0) for key in filed}
+    return doubtful_queues(root, new, states, {key: queue.seen for key, queue in compared.items()})
 
 
 def _begins_before(

@@ -24,8 +24,8 @@ from store_format.commit.log_shortage import (
     whole_queues,
 )
 from store_format.commit.queue_changes import QueueChange, change_of
-from store_format.commit.queue_rebuild import doubtful_queues
-from store_format.commit.queue_repair import QueueState, queue_state
+from store_format.commit.queue_rebuild import doubtful_of_compared
+from store_format.commit.queue_repair import queue_state
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.recover_options import (
     RecoverOptions,
@@ -323,12 +323,11 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
     """The queues without files whose messages belong, or may belong, to a deleted topic."""
     if options.topics is not None:
         return {}
-    filed: dict[QueueKey, QueueState] = {}
-    for topic, queue_id, directory, kind in list_queues(survey.source, lambda _: True, _ignore):
-        queue = survey.compared.get((topic, queue_id))
-        if any(file.size for file in list_store_files(directory)):
-            offset = queue.places.max_offset if queue is not None else 0
-            filed[topic, queue_id] = QueueState(directory, kind == "batch", offset, None, 0, 0)
+    filed = {
+        (topic, queue_id)
+        for topic, queue_id, directory, _ in list_queues(survey.source, lambda _: True, _ignore)
+        if any(file.size for file in list_store_files(directory))
+    }
     new, deleted = [key for key in new if key not in filed], deleted_until(survey.source)
     reasons = {
         key: "the topic was deleted: topics.json does not have it (name it with --topic to rebuild it)"
@@ -337,9 +336,8 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
     }
     if not filed:
         return reasons
-    seen = {key: queue.seen for key, queue in survey.compared.items()}
-    left_over, unknown = doubtful_queues(
-        survey.source, [key for key in new if key not in reasons], filed, seen
+    left_over, unknown = doubtful_of_compared(
+        survey.source, [key for key in new if key not in reasons], filed, survey.compared
     )
     for key in left_over:
         reasons[key] = "the topic was deleted and created again after these messages"

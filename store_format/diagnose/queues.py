@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
-from store_format.commit.queue_rebuild import doubtful_queues
-from store_format.commit.queue_repair import QueueState
+from store_format.commit.queue_rebuild import doubtful_of_compared
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
@@ -173,15 +172,8 @@ class QueueCheck:
     def _report_left_over(self) -> None:
         """Reports queues without files whose topic was deleted and created again after their messages."""
         queues = self.comparison.queues
-        filed = {
-            key: QueueState(
-                stored.directory, stored.is_batch, queues[key].equal if key in queues else 0, None, 0, 0
-            )
-            for key, stored in self._stored.items()
-            if stored.files
-        }
-        seen = {key: queue.seen for key, queue in queues.items()}
-        self._left_over, _ = doubtful_queues(self._root, list(self.absent), filed, seen)
+        filed = [key for key, stored in self._stored.items() if stored.files]
+        self._left_over, _ = doubtful_of_compared(self._root, list(self.absent), filed, queues)
         for key in self._left_over:
             place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", queues[key]
             expected = f"consume queue files of {key[0]}-{key[1]}"
