@@ -132,7 +132,7 @@ def test_right_entries_behind_one_that_leads_behind_the_log_are_written_again(tm
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 120))
     before = files_seen(str(root))
-    path = next((root / "consumequeue/T/0").iterdir())
+    path = min((root / "consumequeue/T/0").iterdir())
     data = bytearray(path.read_bytes())
     struct.pack_into(">q", data, 20 * 2, 2**40)
     path.write_bytes(data)
@@ -161,7 +161,7 @@ def test_a_preview_needs_no_temporary_directory(
     """It finds as many missing entries as `verify` does."""
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 120))
-    path = next((root / "consumequeue/T/0").iterdir())
+    path = min((root / "consumequeue/T/0").iterdir())
     data = bytearray(path.read_bytes())
     data[40:100] = bytes(60)
     path.write_bytes(data)

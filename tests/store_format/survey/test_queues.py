@@ -34,6 +34,10 @@ def units(*offsets: int, first: int = 1000) -> _Units:
     return pack_entries(rows(*offsets, first=first), batch=False)
 
 
+def joined(*parts: _Units) -> _Units:
+    return np.concatenate(parts, dtype=CQ_UNIT)  # numpy would choose this machine's byte order
+
+
 def write(root: Path, stored: _Units, *, topic: str = "T", is_batch: bool = False, start: int = 0) -> None:
     """The queue's files. Unit `start` is the first one."""
     directory = root / ("batchconsumequeue" if is_batch else "consumequeue") / topic / "0"
@@ -105,11 +109,11 @@ def test_an_address_in_the_ext_file_and_a_delivery_time_are_right(tmp_path: Path
 
 
 def test_offsets_without_a_message_are_unfilled_without_lost_units(tmp_path: Path) -> None:
-    write(tmp_path, np.concatenate([units(0, 1), np.zeros(3, CQ_UNIT), units(5, 6, first=1200)]))
+    write(tmp_path, joined(units(0, 1), np.zeros(3, CQ_UNIT), units(5, 6, first=1200)))
     part = rows(0, 1, 5, 6)
     assert found(compared(tmp_path, part)) == [("unfilled", 2, 5, 0)]
     filled = lost_units("T", 3, units(5, first=1200))
-    write(tmp_path, np.concatenate([units(0, 1), filled, units(5, 6, first=1200)]))
+    write(tmp_path, joined(units(0, 1), filled, units(5, 6, first=1200)))
     queue = compared(tmp_path, part)
     assert (found(queue), queue.places.lost, queue.places.entries) == ([], 3, 4)
 
@@ -118,9 +122,9 @@ def test_units_before_the_first_message_of_the_log(tmp_path: Path) -> None:
     """They are of expired messages, or pre-blank; zeros are neither."""
     blank = np.frombuffer(pre_blank_bytes(2), CQ_UNIT)
     for before in (units(8, 9, first=500), blank):
-        write(tmp_path, np.concatenate([before, units(10, 11)]), start=8)
+        write(tmp_path, joined(before, units(10, 11)), start=8)
         assert found(compared(tmp_path, rows(10, 11))) == []
-    write(tmp_path, np.concatenate([np.zeros(2, CQ_UNIT), units(10, 11)]), start=8)
+    write(tmp_path, joined(np.zeros(2, CQ_UNIT), units(10, 11)), start=8)
     assert found(compared(tmp_path, rows(10, 11))) == [("unfilled", 8, 10, 0)]
 
 
