@@ -132,12 +132,19 @@ def test_right_entries_behind_one_that_leads_behind_the_log_are_written_again(tm
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 120))
     before = files_seen(str(root))
-    path = min((root / "consumequeue/T/0").iterdir())
-    data = bytearray(path.read_bytes())
-    struct.pack_into(">q", data, 20 * 2, 2**40)
-    path.write_bytes(data)
-    recover(str(root), cut_after_damage=True).apply()
+    for path, unit in ((_queue_files(root)[0], 2), (_queue_files(root)[-1], 9)):
+        data = bytearray(path.read_bytes())
+        struct.pack_into(">q", data, 20 * unit, 2**40)
+        path.write_bytes(data)
+    plan = recover(str(root), cut_after_damage=True)
+    rows = [row for row in plan.table().to_pylist() if row["topic"]]
+    assert [(row["action"], row["position"]) for row in rows] == [("cut", 2), ("correct", 2)]
+    plan.apply()
     assert files_seen(str(root)) == before
+
+
+def _queue_files(root: Path) -> list[Path]:
+    return sorted((root / "consumequeue/T/0").iterdir())
 
 
 def test_a_queue_is_written_in_place_where_its_directory_cannot_be_replaced(tmp_path: Path) -> None:
