@@ -60,7 +60,7 @@ public final class Client {
             case "consume-all" -> eachQueue(rest, queue -> putMessages(queue, MessageSelector.byTag("*")));
             case "consume-where" -> consumeWhere(rest.get(0), rest.get(1));
             case "query-key" -> queryKey(rest.get(0), rest.get(1), Integer.parseInt(rest.get(2)), Long.parseLong(rest.get(3)), Long.parseLong(rest.get(4)));
-            case "query-id" -> put(admin().queryMessageByUniqKey(rest.get(0), rest.get(1)));
+            case "query-id" -> queryUniqueKey(rest.get(0), rest.get(1));
             case "view-message" -> viewMessage(rest.get(0), Long.parseLong(rest.get(1)));
             case "search-offset" -> searchOffset(queue(rest.get(0), Integer.parseInt(rest.get(1))), Long.parseLong(rest.get(2)), rest.get(3));
             case "consumer-offsets" -> consumerOffsets(rest.get(0), rest.subList(1, rest.size()));
@@ -176,6 +176,11 @@ public final class Client {
         if (message != null) {
             Lines.put(Messages.line(message));
         }
+    }
+
+    /** Asks for all times: without times, a client of 5.5.0 asks for messages of the last three days only. */
+    private void queryUniqueKey(String topic, String key) throws Exception {
+        put(admin().queryMessageByUniqKey(topic, key, 32, 0, Long.MAX_VALUE).getMessageList().get(0));
     }
 
     private void queryKey(String topic, String key, int max, long begin, long end) throws Exception {
