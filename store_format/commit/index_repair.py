@@ -13,7 +13,7 @@ from store_format.commitlog.walk import Damage
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, IndexHeader, list_index_files
 from store_format.index.keys import index_batch
-from store_format.index.write import IndexFiles
+from store_format.index.write import IndexFiles, last_index_file, rewind_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +98,10 @@ def _index_units(
     """Writes the entries of the messages of [start, stop) behind the physical offset `indexed`."""
     if start >= stop:
         return
+    last = last_index_file(directory)
+    # An earlier rebuild may have changed slots before it counted the units in the header.
+    if last is not None:
+        rewind_index(directory, last, indexing.geometry, indexing.files)
     index = IndexFiles(directory, indexing.geometry, indexing.timestamp, indexing.zone, indexing.files)
     for run in log.walk(start, stop, resync=True):
         if isinstance(run, Damage):

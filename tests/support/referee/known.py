@@ -324,12 +324,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "cut nothing', and 'Do not start a broker'"
         ),
     ),
-    "killed while it repairs the index": (
-        (
-            "verify: says 'damaged in 13 places: 141 messages readable, the commitlog has no damaged "
-            "byte' of a sound store"
-        ),
-    ),
     "advice about a crashed store": (
         (
             "info says 'a broker start will cut the commitlog at 332630', and verify says 'a broker "
