@@ -33,6 +33,7 @@ from store_format.index.write import last_index_file
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
+from store_format.survey.deleted_topics import filed_topics, lost_topics
 
 _log = logging.getLogger(__name__)
 
@@ -105,7 +106,7 @@ def plan(
         queue_file_size=opened.settings.queue_file_size,
         queues=queues,
         queue_bases=bases,
-        new_topics=_new_topics(options.new_topics, queues if began is None else (), topics),
+        new_topics=_new_topics(root, options.new_topics, queues if began is None else (), topics),
         store_timestamp=timestamp,
         store_timestamps=times_name,
         sync=options.sync,
@@ -141,16 +142,20 @@ def writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWri
 
 
 def _new_topics(
-    wanted: Mapping[str, int], queues: Sequence[QueueKey], topics: Mapping[str, TopicConfig]
+    root: str, wanted: Mapping[str, int], queues: Sequence[QueueKey], topics: Mapping[str, TopicConfig]
 ) -> dict[str, int]:
     """The number of queues of each topic that topics.json lacks.
 
     All of `wanted` count: a message in SCHEDULE_TOPIC_XXXX is for a topic that has no queue in this batch.
+    No topic gets fewer queues than it has files of. If topics.json is lost, all topics with files get in.
     """
     missing = {topic: number for topic, number in wanted.items() if topic not in topics}
     for topic, queue_id in queues:
         if topic not in topics:
             missing[topic] = max(missing.get(topic, 0), queue_id + 1)
+    filed = filed_topics(root, missing.__contains__) if missing else {}
+    for topic, number in (filed | lost_topics(root)).items():
+        missing[topic] = max(missing.get(topic, 0), number)
     return missing
 
 

@@ -50,10 +50,11 @@ _UNKNOWN = (
 
 
 def has_queue_files(root: str) -> bool:
-    """Whether any consume queue, batch queues included, has a file that is not empty."""
+    """Whether any simple consume queue has a file that is not empty. Batch queues say nothing about others."""
     return any(
         file.size
-        for _, _, directory, _ in list_queues(root, lambda _: True)
+        for _, _, directory, kind in list_queues(root, lambda _: True)
+        if kind == "simple"
         for file in list_store_files(directory)
     )
 
@@ -215,7 +216,7 @@ def _floors(
     """
     filed = {key: state for key, state in states.items() if state.max_offset is not None}
     new = [key for key in lacking.firsts if key not in filed]
-    if not new or not filed:
+    if not new or all(state.is_batch for state in filed.values()):
         return {}
     seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
     left_over, unknown = doubtful_queues(root, new, filed, seen, ask=lost is None)
@@ -258,8 +259,11 @@ def doubtful_queues(
 
     Returns (queues whose topic was certainly deleted and created again after their messages; queues of which
     the store does not show whether they were deleted or lost). `filed` are the queues with entries, `seen`
-    the queues as the log shows them. Without `ask` the groups' offsets decide nothing.
+    the queues as the log shows them. Without `ask` the groups' offsets decide nothing. If no simple queue is
+    filed, all of them were lost.
     """
+    if all(state.is_batch for state in filed.values()):
+        return [], []
     left_over: list[QueueKey] = []
     unknown: list[QueueKey] = []
     for key in new:

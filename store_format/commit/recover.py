@@ -44,7 +44,9 @@ from store_format.read.store_root import broker_name_of
 RECOVER_COLUMNS = (
     BROKER,
     ViewColumn(
-        "part", TEXT, "commitlog, consumequeue, batchconsumequeue, delayOffset, index, or commit (of rmqlog)."
+        "part",
+        TEXT,
+        "commitlog, consumequeue, batchconsumequeue, delayOffset, topics, index, or commit (of rmqlog).",
     ),
     ViewColumn("topic", TEXT, "The topic of a queue."),
     ViewColumn("queueId", INT, "The queue."),
@@ -273,6 +275,11 @@ def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
         reason = "delayOffset.json is ahead of the queue's end: new delayed messages would be skipped"
         lost = each.offset - each.end
         yield "delayOffset", SCHEDULE_TOPIC, each.level - 1, "lower", each.end, lost, None, reason
+    for topic, number in sorted(survey.topics.items()):
+        reason = (
+            f"topics.json is lost: the topic gets {number} queue{'s' * (number != 1)} again, as on the disk"
+        )
+        yield "topics", topic, None, "create", None, None, None, reason
     yield from _index_rows(survey)
 
 

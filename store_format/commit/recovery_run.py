@@ -44,6 +44,7 @@ from store_format.commit.recovery_survey import (
 )
 from store_format.commit.roll_forward import open_log
 from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
+from store_format.commit.steps import write_topics
 from store_format.commit.store_copy import copy_parts, copy_store, end_copy
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
@@ -164,6 +165,7 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
     queues = QueuesAside(aside, FileWrites(sync=False))
     look(survey, options, on_part=index, on_place=queues.put)
     _note_sizes(survey, options, files)
+    write_topics(root, survey.topics, options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if survey.levels:
         levels = {each.level: each.end for each in survey.levels}

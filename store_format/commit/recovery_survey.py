@@ -45,7 +45,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
-from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.deleted_topics import deleted_until, lost_topics
 from store_format.survey.entries import LogPart, LogScan, scan_log
 from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
 
@@ -87,6 +87,7 @@ class Survey:
     index_problem: str = ""
     misplaced: int = 0
     levels: list[LoweredLevel] = field(default_factory=list)
+    topics: dict[str, int] = field(default_factory=dict)  # that topics.json has lost, with numbers of queues
     holes: list[Hole] = field(default_factory=list)
     copied: list[CopiedPart] = field(default_factory=list)
 
@@ -146,6 +147,7 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         known,
         _ahead(log, end.offset, queues) if target == root else [],
         refused,
+        topics=lost_topics(root) if options.topics is None else {},
     )
 
 

@@ -26,7 +26,14 @@ from store_format.metadata import read_state as config_state
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
+from store_format.survey.deleted_topics import lost_topics
 from store_format.survey.lost_log import ADVICE, LostLog, find_lost_log
+
+_TOPICS_ADVICE = (
+    "Put topics.json back from a backup: without it a broker knows no topic, and consumers find none. "
+    "Or make it again from the directories of the queues (rmqlog recover STORE --apply), without the topics "
+    "that have no directory"
+)
 
 _READERS: Mapping[str, Callable[[str], object]] = {
     "topics.json": config_json.read_topics,
@@ -249,6 +256,11 @@ def check_topics(
         return  # check_config has reported the file
     if topics is not None:
         _check_topic_types(findings, directories, topics)
+    if lost := lost_topics(root):
+        expected = f"the {len(lost)} topic{'s' * (len(lost) != 1)} that have consume queue files"
+        findings.add(
+            "damage", config_json.config_path(root, "topics.json"), 0, expected, "no file", _TOPICS_ADVICE
+        )
     for (topic, queue_id), (count, first) in absent.items():
         place = f"{root}/consumequeue/{topic}/{queue_id}"
         expected = f"consume queue files of {topic}-{queue_id}"

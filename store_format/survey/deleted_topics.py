@@ -1,4 +1,4 @@
-"""Which messages of the commitlog belong to a topic that was deleted.
+"""Which messages of the commitlog belong to a topic that was deleted, and which topics topics.json has lost.
 
 A broker removes a deleted topic from topics.json and removes its consume queues. The messages stay in the
 commitlog until retention deletes them, and no consumer gets them. A broker that recovers after a crash makes
@@ -12,16 +12,17 @@ from collections.abc import Callable
 from functools import cache
 
 from store_format.bookkeeping.journal import read_journal
-from store_format.consumequeue.listing import FOLDERS, can_be_queue
+from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import paths
 from store_format.files.read import entry_names
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import read_subscription_groups, read_topics
-from store_format.names import DLQ_PREFIX, RETRY_PREFIX, is_light_queue, is_system_topic
+from store_format.names import DLQ_PREFIX, RETRY_PREFIX, QueueKey, is_light_queue, is_system_topic
 
 # where a broker keeps its topics instead of topics.json, which may be left from before
 _ROCKSDB_CONFIG = ("topics", "metadata", "rdb")
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
 def deleted_until(root: str) -> Callable[[str], int]:
@@ -36,15 +37,16 @@ def deleted_until(root: str) -> Callable[[str], int]:
         journal = read_journal(root)
     except CorruptStoreError:  # who needs the file raises the error
         return lambda topic: 0
-    # a broker's topics.json is never empty
-    if not topics or any(paths.exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG):
+    if not topics or _has_rocksdb_config(root):  # a broker's topics.json is never empty
         return lambda topic: 0
     created: dict[str, int] = {}
     if journal is not None:
         continued = {
             topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base
         }
-        created = dict.fromkeys(journal.new_topics.keys() - continued, journal.base)
+        new = journal.new_topics.keys() - continued
+        continued |= {key[0] for key in _filed_queues(root, new.__contains__) if key not in journal.queues}
+        created = dict.fromkeys(new - continued, journal.base)
 
     @cache
     def end(topic: str) -> int:
@@ -57,9 +59,40 @@ def deleted_until(root: str) -> Callable[[str], int]:
     return end
 
 
+def lost_topics(root: str) -> dict[str, int]:
+    """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
+
+    The directories of the consume queues show them. A broker makes its own topics when it starts, and batch
+    queues need attributes that no directory shows: both are left out.
+    """
+    if _has_rocksdb_config(root) or read_topics(root):
+        return {}
+    return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not is_system_topic(topic))
+
+
+def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
+    """The selected topics whose simple queues have files, each with one more than its highest queue id."""
+    numbers: dict[str, int] = {}
+    for topic, queue_id in _filed_queues(root, select):
+        numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
+    return numbers
+
+
+def _filed_queues(root: str, select: Callable[[str], bool]) -> list[QueueKey]:
+    return [
+        (topic, queue_id)
+        for topic, queue_id, directory, kind in list_queues(root, select, lambda error: None)
+        if kind == "simple" and entry_names(directory, missing_ok=True)
+    ]
+
+
+def _has_rocksdb_config(root: str) -> bool:
+    return any(paths.exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
+
+
 def _is_of_system(root: str, topic: str) -> bool:
     """Whether a broker creates the topic again when it needs it: its messages wait for the broker."""
-    for prefix in (RETRY_PREFIX, DLQ_PREFIX):
+    for prefix in _OF_GROUPS:
         if topic.startswith(prefix):
             name = topic.removeprefix(prefix)
             try:

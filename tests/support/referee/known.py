@@ -75,13 +75,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "lag: says -60 for G in Old-0, and 0 messages are unread",
         "a write: gives Old-0 the offset 0, and the next one was 60",
     ),
-    "lost topics.json": (
-        (
-            "verify: says 'sound: 80 messages readable, none lost; nothing has to be done', and it is "
-            "not: config/topics.json is lost; config/topics.json.bak is lost"
-        ),
-        "a write: leaves 40 messages in queues that topics.json does not have",
-    ),
     "lost simple queues beside a batch queue": (
         "a write: leaves 137 entries of whole messages missing or wrong",
         "recover --apply: leaves 137 entries of whole messages missing or wrong",
