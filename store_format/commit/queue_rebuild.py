@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple
@@ -50,7 +50,7 @@ _UNKNOWN = (
 
 
 def has_queue_files(root: str) -> bool:
-    """Whether any simple consume queue has a file that is not empty. Batch queues say nothing about others."""
+    """Whether any simple consume queue has a file that is not empty; batch queues say nothing of others."""
     return any(
         file.size
         for _, _, directory, kind in list_queues(root, lambda _: True)
@@ -280,11 +280,13 @@ def doubtful_queues(
 def doubtful_of_compared(
     root: str,
     new: Collection[QueueKey],
-    filed: Iterable[QueueKey],
+    filed: Mapping[QueueKey, bool],
     compared: Mapping[QueueKey, ComparedQueue],
 ) -> tuple[list[QueueKey], list[QueueKey]]:
-    """`doubtful_queues` by a comparison of all queues with the log. `filed` are the queues with files."""
-    states = {key: QueueState("", False, 0, None, 0, 0) for key in filed}
+    """`doubtful_queues` by a comparison of all queues with the log. `filed` are the queues with files, and
+    whether each is a batch queue.
+    """
+    states = {key: QueueState("", is_batch, 0, None, 0, 0) for key, is_batch in filed.items()}
     return doubtful_queues(root, new, states, {key: queue.seen for key, queue in compared.items()})
 
 

@@ -326,8 +326,8 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
     if options.topics is not None:
         return {}
     filed = {
-        (topic, queue_id)
-        for topic, queue_id, directory, _ in list_queues(survey.source, lambda _: True, _ignore)
+        (topic, queue_id): kind == "batch"
+        for topic, queue_id, directory, kind in list_queues(survey.source, lambda _: True, _ignore)
         if any(file.size for file in list_store_files(directory))
     }
     new, deleted = [key for key in new if key not in filed], deleted_until(survey.source)
@@ -336,8 +336,6 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
         for key in new
         if survey.compared[key].seen.last < deleted(key[0])
     }
-    if not filed:
-        return reasons
     left_over, unknown = doubtful_of_compared(
         survey.source, [key for key in new if key not in reasons], filed, survey.compared
     )

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.listing import has_rocksdb_queues
@@ -118,8 +119,17 @@ def diagnose(
     found = Diagnosis(findings.problems(), summary, root)
     found.has_more, found.refusal = has_more, _refusal(directories)
     found.lacks_last_files = queues.lead_behind_files
+    found.lacks_queue_size = bool(queues.absent) and _lacks_queue_size(root, log)
     found.verdict = verdict(found)[0]
     return found
+
+
+def _lacks_queue_size(root: str, log: CommitLog) -> bool:
+    """Whether a recovery that builds a consume queue asks for the size of its files."""
+    try:
+        return known_queue_file_size(root, log, RecoverOptions()) is None
+    except CorruptStoreError:  # a problem that is reported
+        return False
 
 
 def _refusal(directories: Sequence[str]) -> CorruptStoreError | None:

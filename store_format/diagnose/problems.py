@@ -111,7 +111,8 @@ class Diagnosis(list[Problem]):
     checked; `has_more` is True if a broker serves messages from other files, too. With a `lost_log` only the
     configuration is checked. `lacks_last_files` is True if queues lead behind the last commitlog file of a
     store that was shut down cleanly. `refusal` is the error with which all other commands refuse the files of
-    the commitlog.
+    the commitlog. `lacks_queue_size` is True if consume queues have to be built, and the store does not show
+    the size of their files.
     """
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
@@ -119,7 +120,7 @@ class Diagnosis(list[Problem]):
         self.summary, self.root, self.verdict = summary, root, ""
         self.is_checked, self.has_more = True, False
         self.lost_log: LostLog | None = None
-        self.lacks_last_files = False
+        self.lacks_last_files = self.lacks_queue_size = False
         self.refusal: CorruptStoreError | None = None
 
     def of(self, *severities: Severity) -> list[Problem]:

@@ -172,7 +172,7 @@ class QueueCheck:
     def _report_left_over(self) -> None:
         """Reports queues without files whose topic was deleted and created again after their messages."""
         queues = self.comparison.queues
-        filed = [key for key, stored in self._stored.items() if stored.files]
+        filed = {key: stored.is_batch for key, stored in self._stored.items() if stored.files}
         self._left_over, _ = doubtful_of_compared(self._root, list(self.absent), filed, queues)
         for key in self._left_over:
             place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", queues[key]

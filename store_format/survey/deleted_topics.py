@@ -22,6 +22,9 @@ from store_format.names import DLQ_PREFIX, RETRY_PREFIX, QueueKey, is_light_queu
 
 # where a broker keeps its topics instead of topics.json, which may be left from before
 _ROCKSDB_CONFIG = ("topics", "metadata", "rdb")
+_BESIDE_TOPICS = frozenset(
+    {"subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "ledger.json"}
+)
 _OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
 
 
@@ -63,11 +66,16 @@ def lost_topics(root: str) -> dict[str, int]:
     """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
 
     The directories of the consume queues show them. A broker makes its own topics when it starts, and batch
-    queues need attributes that no directory shows: both are left out.
+    queues need attributes that no directory shows: both are left out. A store had topics.json if it has
+    another file that a broker, or a commit, writes beside it.
     """
-    if _has_rocksdb_config(root) or read_topics(root):
+    names = {
+        *entry_names(f"{root}/config", missing_ok=True),
+        *entry_names(f"{root}/.rmqlog", missing_ok=True),
+    }
+    if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root) or read_topics(root):
         return {}
-    return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not is_system_topic(topic))
+    return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not _is_not_configured(topic))
 
 
 def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
@@ -84,6 +92,10 @@ def _filed_queues(root: str, select: Callable[[str], bool]) -> list[QueueKey]:
         for topic, queue_id, directory, kind in list_queues(root, select, lambda error: None)
         if kind == "simple" and entry_names(directory, missing_ok=True)
     ]
+
+
+def _is_not_configured(topic: str) -> bool:
+    return is_light_queue(topic) or is_system_topic(topic)
 
 
 def _has_rocksdb_config(root: str) -> bool:

@@ -122,10 +122,11 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))
-    salvage = f"rmqlog recover {store} --into {store}-recovered --salvage"
+    conf = " --broker-conf FILE" if diagnosis.lacks_queue_size else ""  # the broker's configuration
+    salvage = f"rmqlog recover {store} --into {store}-recovered --salvage{conf}"
     commands = {
         NextStep.NOTHING: "",
-        NextStep.RECOVER: f"rmqlog recover {store}",
+        NextStep.RECOVER: f"rmqlog recover {store}{conf}",
         NextStep.SALVAGE: salvage,
         NextStep.GIVE_UP: f"{salvage} --cut-after-damage",
         NextStep.AGAIN: f"rmqlog verify {store}",

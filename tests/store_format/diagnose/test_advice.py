@@ -235,9 +235,18 @@ def topic_deleted(root: Path, _: Path) -> None:
         path.write_text(path.read_text().replace('"Audit"', '"Gone"'))
 
 
-def no_topics(root: Path, _: Path) -> None:
+def lost_topics(root: Path, _: Path) -> None:
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).unlink()
+
+
+def recovered(root: Path, _: Path) -> None:
+    assert main(["recover", str(root), "--apply"]) == 0
+    assert [problem for problem in diagnose(str(root)) if problem.severity == "damage"] == []
+
+
+def no_topics(root: Path, _: Path) -> None:
+    lost_topics(root, _)
     shutil.rmtree(root / "consumequeue/Orders/2")
 
 
@@ -359,6 +368,7 @@ _DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
 _CUT = "A broker that starts on this store cuts these messages off"
 _CHECKPOINT = "Move the checkpoint out of the store; a broker makes a new one"
 _FILE = "Nothing can be written before this file is restored or moved out"
+_TOPICS = "Put topics.json back from a backup"
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Create the topic again"
 
 CASES = {
@@ -373,6 +383,8 @@ CASES = {
         "batchcq-5.5.0",
     ),
     "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
+    "a lost topics.json": Case(_TOPICS, lost_topics, restored("config/topics.json")),
+    "a lost topics.json, made again": Case(_TOPICS, lost_topics, recovered),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
     "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
     "a link": Case("Links below the store's root are not followed", linked, restored(LAST_LOG)),

@@ -307,10 +307,7 @@ def recover_report(root: Path, truth: Truth, place: Path) -> list[Answer]:
 
 def recover(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
     """`rmqlog recover`: what it shows, what it says of a copy that it changes, and what is read from that."""
-    conf = place / "broker.conf"
-    size = settings.mapped_file_size_consume_queue if settings is not None else 6_000_000
-    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
-    given = ("--broker-conf", conf)
+    given = ("--broker-conf", _broker_conf(place, settings))
     shown = rmqlog(root, "recover", root, *given)
     answers = [replace(shown.onto(Answer("recover", truth), 3), text=shown.out)]
     with _copied(root, place) as copy:
@@ -331,11 +328,24 @@ def recover(root: Path, truth: Truth, place: Path, settings: StoreSettings | Non
     return answers
 
 
-def advice(root: Path, truth: Truth, place: Path) -> list[Answer]:
-    """The command that `verify` names as the next one, carried out on a copy; and what is read afterwards."""
+def _broker_conf(place: Path, settings: StoreSettings | None) -> Path:
+    """The configuration file of the store's broker."""
+    conf = place / "broker.conf"
+    size = settings.mapped_file_size_consume_queue if settings is not None else 6_000_000
+    conf.write_text(f"mappedFileSizeConsumeQueue={size}\n")
+    return conf
+
+
+def advice(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
+    """The command that `verify` names as the next one, carried out on a copy; and what is read afterwards.
+
+    `--broker-conf FILE` asks for the configuration file of the store's broker.
+    """
     with _copied(root, place) as copy:
         command = verify(copy, truth).advice
         words = shlex.split(command)
+        if words[-2:] == ["--broker-conf", "FILE"]:
+            words[-1] = str(_broker_conf(place, settings))
         if words[1:2] != ["recover"]:  # it changes nothing
             return []
         name = command.replace(str(copy), "STORE")
@@ -399,7 +409,7 @@ def ask_all(
     ]
     answers += write(root, truth, place, write_to, settings)
     answers += recover(root, truth, place, settings)
-    answers += advice(root, truth, place)
+    answers += advice(root, truth, place, settings)
     return answers
 
 

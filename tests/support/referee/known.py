@@ -75,17 +75,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "lag: says -60 for G in Old-0, and 0 messages are unread",
         "a write: gives Old-0 the offset 0, and the next one was 60",
     ),
-    "lost simple queues beside a batch queue": (
-        "a write: leaves 137 entries of whole messages missing or wrong",
-        "recover --apply: leaves 137 entries of whole messages missing or wrong",
-        (
-            "the advice 'rmqlog recover STORE': refuses: exit code 2: STORE: the consume queue "
-            "Simple-1 has to be built, and the store does not show the size of the files. Nothing was "
-            "changed. Give the configuration of this store's broker (--broker-conf FILE): the broker "
-            "loads files of its mappedFileSizeConsumeQueue only. For a broker with the default size, "
-            "FILE has one line: mappedFileSizeConsumeQueue=6000000"
-        ),
-    ),
     "lost first queue file": ("a write: leaves 20 entries of whole messages missing or wrong",),
     "lost queue beside a running query": (
         "a running stream with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",

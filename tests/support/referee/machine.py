@@ -44,7 +44,7 @@ ASKERS: dict[str, Asker] = {
     "lag": lambda world: [askers.lag(world.root, world.truth)],
     "write": lambda world: askers.write(world.root, world.truth, world.place, (), world.settings),
     "recover": lambda world: askers.recover(world.root, world.truth, world.place, world.settings),
-    "advice": lambda world: askers.advice(world.root, world.truth, world.place),
+    "advice": lambda world: askers.advice(world.root, world.truth, world.place, world.settings),
 }
 some_askers = st.sets(st.sampled_from(sorted(ASKERS)), max_size=3)
 
