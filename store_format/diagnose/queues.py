@@ -40,6 +40,10 @@ _SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
 _BEHIND_ADVICE = (
     "A broker that starts on this store cuts these entries off (ConsumeQueue.truncateDirtyLogicFiles)"
 )
+_LAG_ADVICE = (
+    "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
+    "rmqlog recover: no message is lost"
+)
 
 # A queue that lags behind the log is normal while a broker writes, and after it crashed.
 _LAG: dict[StoreState, Severity | None] = {
@@ -307,7 +311,8 @@ class _EntryCheck:
             file, position = (self.queue.directory, 0) if self.queue.is_batch else self._place(each.first)
             expected = f"entries of {self._name} from offset {each.first} to {each.stop - 1}"
             found = f"none for {each.entries} messages, the first at commitlog {each.physical}"
-            self.findings.add(severity, file, position, expected, found, QUEUE_ADVICE, kind="entry")
+            advice = _LAG_ADVICE if severity == "warning" else QUEUE_ADVICE
+            self.findings.add(severity, file, position, expected, found, advice, kind="entry")
         if self.compared is not None and self.compared.places.problem is not None:
             self._report(self.queue.directory, 0, *self.compared.places.problem)
 

@@ -124,7 +124,8 @@ def test_du_lists_files(rmqlog: Runner, golden: Golden) -> None:
     [
         (
             "crash-torn-5.5.0",
-            "crashed: 353 messages readable; a broker start will cut the commitlog at 120777",
+            "crashed: 353 messages readable; a broker start will end the commitlog at 120777, behind the last "
+            "of them",
         ),
         ("basic-5.5.0", "stopped in order: 2,010 messages readable; no file was checked"),
     ],

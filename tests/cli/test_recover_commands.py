@@ -31,19 +31,20 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     assert (rows[1]["position"], rows[1]["entries"], rows[1]["byBroker"]) == (71, 1, 1)
     assert rows[2]["entries"] == rows[2]["byBroker"] == 56
     assert not queue.exists()
-    assert rmqlog("recover", store).err == (
-        f"rmqlog: nothing was changed; to recover in place: rmqlog recover {store} --apply\n"
-    )
+    assert rmqlog("recover", store).out.splitlines()[-2:] == [
+        "verdict: 353 whole messages; to write: 2 consume queues, index",
+        f"next:    rmqlog recover {store} --apply",
+    ]
     new = f"{tmp_path}/a copy"
-    assert rmqlog("recover", store, "--into", new, "--salvage").err == (
-        f"rmqlog: nothing was changed; to recover: rmqlog recover {store} --into '{new}' --salvage --apply\n"
-    )
-    assert max(map(len, rmqlog("recover", store).out.splitlines())) <= 80
-    assert rmqlog("recover", store, "--apply").err == (
-        f"rmqlog: the changes are written; check: rmqlog verify {store}\n"
-    )
+    shown = rmqlog("recover", store, "--into", new, "--salvage").out
+    assert shown.endswith(f"\nnext:    rmqlog recover {store} --into '{new}' --salvage --apply\n")
+    assert max(map(len, rmqlog("recover", store).out.splitlines()[:-1])) <= 80
+    assert rmqlog("recover", store, "--apply").out.splitlines()[-2:] == [
+        "verdict: 353 whole messages; written: 2 consume queues, index",
+        f"next:    rmqlog verify {store}",
+    ]
     assert queue.read_bytes() == before
-    assert "nothing has to be changed" in rmqlog("recover", store).err
+    assert rmqlog("recover", store).out.endswith("verdict: 353 whole messages; nothing has to be changed\n")
     assert MessageStore.open(str(store)).state == "clean"
 
 
@@ -91,6 +92,6 @@ def test_a_store_of_a_lost_cluster_is_recovered_without_the_others(rmqlog: Runne
     assert [(row["part"], row["action"]) for row in rows][:1] == [("commit", "drop")]
     done = rmqlog("recover", tmp_path / "y", "--ignore-missing-stores", "--apply")
     assert done.code == 0, done.err
-    assert "the changes are written" in done.err
+    assert "verdict: 1 whole message; written: commit" in done.out
     assert [message.topic for message in messages_of(tmp_path / "y")] == ["Old"]
-    assert "nothing has to be changed" in rmqlog("recover", tmp_path / "y").err
+    assert "nothing has to be changed" in rmqlog("recover", tmp_path / "y").out

@@ -174,9 +174,10 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         return Verdict(f"{broker}stopped in order: {readable}; no file was checked", f"rmqlog verify {path}")
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
     _, end = ends_after_crash(store.path, store.log, checkpoint)
-    cut = f"a broker start will cut the commitlog at {end.cut}"
+    cut = f"a broker start will end the commitlog at {end.cut}, behind the last of them"
     if end.messages:
-        cut += f", with {count_text(end.messages)} whole messages behind it"
+        whole = f"{count_text(end.messages)} whole messages"
+        cut = f"a broker start will cut the commitlog at {end.cut}, with {whole} behind it"
     return Verdict(f"{broker}crashed: {readable}; {cut}", f"rmqlog verify {path}", is_bad=True)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import click
 
@@ -10,9 +12,12 @@ from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_command, given_store, remark
+from rmq_spark.cli.verdict import Verdict, write_verdict
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 
+_NO_CHANGE = {"end", "keep", "left"}
+_QUEUES = {"consumequeue", "batchconsumequeue"}
 _SHOWN = ("part", "topic", "queueId", "action", "position", "entries", "byBroker")
 
 
@@ -100,17 +105,37 @@ def recover_(
     names = [column.name for column in RECOVER_COLUMNS]
     show_batches(output, (batch for table in tables for batch in table.to_batches()), names, _SHOWN)
     actions = {action for table in tables for action in table["action"].to_pylist()}
-    changes = bool(actions - {"end", "keep", "left", "refused"})
-    if "refused" in actions:
-        for table in tables:
-            refused = zip(table["action"].to_pylist(), table["reason"].to_pylist(), strict=True)
-            for reason in [reason for action, reason in refused if action == "refused"]:
-                remark(shown(reason))
-    elif not changes:
-        remark("nothing has to be changed")
-    elif not apply_:
-        remark(f"nothing was changed; to recover{'' if into else ' in place'}: {given_command('--apply')}")
-    else:
+    rows = [row for table in tables for row in table.to_pylist()]
+    for row in rows:
+        if row["action"] == "refused":
+            remark(shown(row["reason"]))
+    command = ""
+    if "refused" not in actions and actions - _NO_CHANGE:
         checked = given_store() if into is None else shlex.quote(shown(into))
-        remark(f"the changes are written; check: rmqlog verify {checked}")
+        command = f"rmqlog verify {checked}" if apply_ else given_command("--apply")
+    write_verdict(output, Verdict(_verdict(rows, is_done=apply_), command, is_bad="refused" in actions))
     return DAMAGE if "refused" in actions else OK
+
+
+def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
+    """What the table of a recovery comes to, in one sentence."""
+    messages = sum(row["entries"] or 0 for row in rows if row["action"] == "end")
+    damaged = sum(row["entries"] for row in rows if row["action"] in ("keep", "salvage"))
+    whole = _counted(messages, "whole message")
+    if damaged:
+        whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
+    if any(row["action"] == "refused" for row in rows):
+        return f"{whole}; the recovery is refused, and nothing was changed"
+    changes = [row for row in rows if row["action"] not in _NO_CHANGE]
+    queues = {(row["brokerName"], row["topic"], row["queueId"]) for row in changes if row["part"] in _QUEUES}
+    parts = [_counted(len(queues), "consume queue")] if queues else []
+    parts += sorted({row["part"] for row in changes} - _QUEUES)
+    left = sum(row["part"] in _QUEUES and row["action"] == "left" for row in rows)
+    stays = f"; {_counted(left, 'consume queue')} left as found" if left else ""
+    if not parts:
+        return f"{whole}; nothing has to be changed{stays}"
+    return f"{whole}; {'written' if is_done else 'to write'}: {', '.join(parts)}{stays}"
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"

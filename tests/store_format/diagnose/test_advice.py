@@ -467,6 +467,7 @@ _NOTHING = (
     "A broker that starts on a crashed store deletes such files",
     "A broker that starts on this store cuts the log here",
     "A broker that starts on this store cuts these entries off",
+    "A broker that starts on this store writes these entries",
     "After a crash a broker rescans the log",
     "An earlier recovery has cut these messages",
     "Follows from the damage of the commitlog",

@@ -87,14 +87,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "the batch consume queue Inner-0 (queue.type=BatchCQ) lacks 1 entries. Nothing was "
             "changed. Make the entries with rmqlog recover STORE --apply, then write again"
         ),
-        (
-            "info says 'a broker start will cut the commitlog at 114552', and verify says 'a broker "
-            "start will cut nothing'"
-        ),
-        (
-            "verify says 'sound after a crash: 257 messages readable, none lost; a broker start will "
-            "cut nothing', and 'Do not start a broker'"
-        ),
     ),
     "directory for a commitlog file": (
         (
@@ -296,21 +288,4 @@ KNOWN: dict[str, tuple[str, ...]] = {
         ),
         ("a batch read after the advice: does not ask about 100 messages that may belong to a deleted topic"),
     ),
-    "deleted topic after a crash": (
-        (
-            "info says 'a broker start will cut the commitlog at 26669', and verify says 'a broker "
-            "start will cut nothing'"
-        ),
-        (
-            "verify says 'sound after a crash: 140 messages readable, none lost; a broker start will "
-            "cut nothing', and 'Do not start a broker'"
-        ),
-    ),
-    "advice about a crashed store": (
-        (
-            "info says 'a broker start will cut the commitlog at 332630', and verify says 'a broker "
-            "start will cut nothing'"
-        ),
-    ),
-    "recover without a verdict": ("the report of recover: has no verdict",),
 }
