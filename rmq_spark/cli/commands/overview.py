@@ -174,7 +174,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         return Verdict(f"{broker}stopped in order: {readable}; no file was checked", f"rmqlog verify {path}")
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
     _, end = ends_after_crash(store.path, store.log, checkpoint)
-    cut = f"a broker start will end the commitlog at {end.cut}, behind the last of them"
+    cut = f"a broker start will end the commitlog behind them, at {end.cut}"
     if end.messages:
         whole = f"{count_text(end.messages)} whole messages"
         cut = f"a broker start will cut the commitlog at {end.cut}, with {whole} behind it"
