@@ -17,6 +17,7 @@ from typing import Any
 from store_format.bookkeeping.identity import LogPlace, Member, is_path, members_from
 from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
+from store_format.bookkeeping.states import Abort, Reading, State, find_state
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names, read_bytes
 from store_format.files.status import stat_identity
@@ -144,6 +145,23 @@ def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
     )
 
 
+def state_of(root: str, journal: Journal | None) -> State:
+    """The state of the commit of this journal (`read_journal`); of the store without a journal."""
+    last = None if journal is None else read_ledger(root).last
+    in_ledger = journal is not None and last is not None and last.journal == journal.id
+    return _state(journal, abort_mark(root), in_ledger=in_ledger)
+
+
+def _state(journal: Journal | None, mark: str | None, *, in_ledger: bool) -> State:
+    if mark is None:
+        abort = Abort.NONE
+    elif not mark:
+        abort = Abort.BROKER
+    else:
+        abort = Abort.THIS if journal is not None and mark == journal.id else Abort.OTHER
+    return find_state(None if journal is None else journal.complete, abort, in_ledger)
+
+
 # ---- for readers -------------------------------------------------------------------------------------------
 
 
@@ -171,7 +189,8 @@ def read_commit_state(root: str) -> CommitState:
     journal = read_journal(root)
     mark = abort_mark(root)
     ledger = stat_identity(ledger_path(root))
-    uncommitted = journal is not None and mark == journal.id
+    # The ledger decides nothing for a reader.
+    uncommitted = _state(journal, mark, in_ledger=False).reading is Reading.TO_BASE
     return CommitState(
         journal.base if journal is not None and uncommitted else None,
         bool(mark),

@@ -19,10 +19,11 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from store_format.bookkeeping.identity import Member, member_path, read_store_id
-from store_format.bookkeeping.journal import Journal, journal_path, read_journal, write_journal
+from store_format.bookkeeping.journal import Journal, journal_path, read_journal, state_of, write_journal
 from store_format.bookkeeping.ledger import read_ledger, write_ledger
 from store_format.bookkeeping.left_out import forget_members, members_in_notes
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.bookkeeping.states import Writing
 from store_format.commit.repeats import CommittedBatch
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths
@@ -76,7 +77,7 @@ def is_begun(
     Raises StoreNotFoundError if no member says so and some cannot be asked. With `ignore_missing` these are
     taken to be lost, and the commit has not begun. `way_out` is how the error says to set it.
     """
-    if journal.complete:
+    if state_of(root, journal).writing is not Writing.ASK:
         return True
     silent = []
     for member in journal.members:

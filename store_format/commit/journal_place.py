@@ -10,8 +10,8 @@ from __future__ import annotations
 from zlib import crc32
 
 from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_path
-from store_format.bookkeeping.journal import Journal, abort_mark, journal_path
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import Journal, journal_path, state_of
+from store_format.bookkeeping.states import Writing
 from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.staged_units import check_staged
 from store_format.commitlog.log import CommitLog
@@ -68,8 +68,7 @@ def will_complete(
 
 def is_concluded(root: str, journal: Journal) -> bool:
     """Whether all of the commit is done but the removal of the journal."""
-    last = read_ledger(root).last
-    return last is not None and last.journal == journal.id and abort_mark(root) != journal.id
+    return state_of(root, journal).writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR)
 
 
 def refuse_incomplete(root: str, journal: Journal, log: CommitLog) -> None:

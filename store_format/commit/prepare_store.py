@@ -7,7 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal, write_abort_mark
+from store_format.bookkeeping.journal import (
+    abort_mark,
+    journal_path,
+    read_journal,
+    state_of,
+    write_abort_mark,
+)
 from store_format.bookkeeping.ledger import Ledger, read_ledger
 from store_format.bookkeeping.settings import (
     StoreSettings,
@@ -17,6 +23,7 @@ from store_format.bookkeeping.settings import (
     size_of_cut_file,
 )
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.bookkeeping.states import Writing
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
 from store_format.commit.index_repair import Indexing, index_log
@@ -160,7 +167,7 @@ def open_store(
             cut_after_damage=options.cut_after_damage,
         )
         log = open_log(directories)
-    elif abort_mark(root) == "":
+    if state_of(root, None).writing is Writing.REPAIR:
         _repair(root, log, directories, settings, replace(options, conf=conf), files)
         log = open_log(directories)
     log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)

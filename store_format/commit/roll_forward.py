@@ -12,18 +12,19 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.bookkeeping.journal import Journal, abort_mark, write_journal
+from store_format.bookkeeping.journal import Journal, state_of, write_journal
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.bookkeeping.states import Abort, Writing
 from store_format.commit.append_position import WriterEnd, queue_bases
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.index_repair import Indexing, rebuild_index_from
-from store_format.commit.journal_place import bytes_before, is_concluded, refuse_incomplete
+from store_format.commit.journal_place import bytes_before, refuse_incomplete
 from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
 from store_format.commit.staged_units import remove_staging
-from store_format.commit.steps import conclude, note_in_ledger, publish
+from store_format.commit.steps import conclude, note_in_ledger, publish, remove_journal
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
@@ -59,20 +60,20 @@ def roll_forward(
 
     Raises what `refuse_incomplete` raises.
     """
-    if is_concluded(root, journal):
-        conclude(root, journal, files)
+    state = state_of(root, journal)
+    if state.writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR):
+        remove_journal(root, files)
         remove_staging(root, journal.staged, files)
         return
     _log.warning("%s: a commit of %d messages was interrupted; completing it now", root, journal.units)
     log = open_log(directories)
     refuse_incomplete(root, journal, log)
-    mark = abort_mark(root)
     publication = Publication(root, journal, log, files)
     present = publication.count_present(log)
-    if mark == journal.id and _is_ours_alone(root, log, present, journal):
+    if state.writing is Writing.REPEAT and _is_ours_alone(root, log, present, journal):
         repeat(root, journal, directories, files)
     else:
-        crashed = mark in ("", journal.id)
+        crashed = state.abort in (Abort.BROKER, Abort.THIS)
         _complete_behind_broker(
             root,
             journal,

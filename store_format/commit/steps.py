@@ -53,13 +53,15 @@ def note_in_ledger(publication: Publication, files: FileWrites) -> None:
 
 
 def conclude(root: str, journal: Journal, files: FileWrites) -> None:
-    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there.
-
-    From here on readers see the batch, so the doorbell rings now.
-    """
+    """Makes the batch count: removes `abort`, then the journal. An ASYNC commit leaves `abort` there."""
     if journal.sync and abort_mark(root) is not None:
         files.remove(f"{root}/abort")
         files.sync_directory(root)
+    remove_journal(root, files)
+
+
+def remove_journal(root: str, files: FileWrites) -> None:
+    """Removes the journal of a commit in the ledger. Readers see the batch now, so the doorbell rings."""
     # Not synced: a journal that a power loss brings back is in the ledger, and the next writer removes it.
     files.remove(journal_path(root))
     ring_doorbell(root, files)
