@@ -256,36 +256,4 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "be done', and 129 messages of the commitlog are whole"
         ),
     ),
-    "created again without messages": (
-        "a batch read: returns 100 messages of which nobody knows whether their topic was deleted",
-        "a batch read: does not ask about 100 messages that may belong to a deleted topic",
-        (
-            "a batch read with failOnDataLoss=false: returns 100 messages of which nobody knows "
-            "whether their topic was deleted"
-        ),
-        "export: returns 100 messages of which nobody knows whether their topic was deleted",
-        "export: does not ask about 100 messages that may belong to a deleted topic",
-        ("export --skip-damage: returns 100 messages of which nobody knows whether their topic was deleted"),
-        (
-            "a batch read after recover --into NEW --salvage --apply: returns 100 messages of which "
-            "nobody knows whether their topic was deleted"
-        ),
-        (
-            "a batch read after recover --into NEW --salvage --apply: does not ask about 100 messages "
-            "that may belong to a deleted topic"
-        ),
-        (
-            "a batch read after recover --apply: returns 100 messages of which nobody knows whether "
-            "their topic was deleted"
-        ),
-        (
-            "a batch read after recover --apply: does not ask about 100 messages that may belong to a "
-            "deleted topic"
-        ),
-        (
-            "a batch read after the advice: returns 100 messages of which nobody knows whether their "
-            "topic was deleted"
-        ),
-        ("a batch read after the advice: does not ask about 100 messages that may belong to a deleted topic"),
-    ),
 }
