@@ -198,7 +198,7 @@ def _floors(
     if not new or not has_queue_files(root):
         return {}
     seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
-    fates = decide(root, [key for key in new if key in seen], seen, log_min=log.min_offset)
+    fates = decide(root, log, [key for key in new if key in seen], seen)
     floors = dict.fromkeys(new, NEVER)
     floors |= {key: max(seen[key].last_old, -1) for key, fate in fates.items() if fate.fate is Fate.LOST}
     unknown = {key: seen[key] for key, fate in fates.items() if fate.fate is Fate.UNKNOWN}

@@ -327,7 +327,7 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
     filed = {each[:2] for each in filed_queues(survey.source, lambda _: True)}
     new = [key for key in new if key not in filed]
     seen = {key: queue.seen for key, queue in survey.compared.items()}
-    fates = decide(survey.source, new, seen, log_min=survey.log.min_offset)
+    fates = decide(survey.source, survey.log, new, seen)
     return {
         key: f"{evidence} (name the topic with --topic to rebuild it)"
         for key, (fate, evidence) in fates.items()

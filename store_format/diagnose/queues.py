@@ -176,7 +176,7 @@ class QueueCheck:
             if self._has_queues and not queue.stored.files and not queue.stored.misfit
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
-        for key, (fate, evidence) in decide(self._root, absent, seen, log_min=self._log.min_offset).items():
+        for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
             place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", absent[key]
             count = queue.places.entries + queue.places.misplaced
             expected = f"consume queue files of {key[0]}-{key[1]}"

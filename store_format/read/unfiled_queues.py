@@ -25,11 +25,12 @@ from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
-from store_format.names import QueueKey, is_system_topic
+from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
 from store_format.read.log_windows import OpenStore, queues_in_windows
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.survey.fates import Fate, consumed_queues, decide, question
+from store_format.survey.fates import Fate, decide, question
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.written_end import last_unit
 
@@ -50,9 +51,9 @@ class UnfiledQueues:
     _open: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _unknown: dict[QueueKey, LogQueue] = field(default_factory=dict)  # the latter
     # queues of the log, as far as it was read, of topics that lack queue files
-    _seen: dict[QueueKey, LogQueue] | None = None
+    _seen: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _is_complete: bool = False  # the whole log was read
-    _decided: set[QueueKey] = field(default_factory=set)
+    _decided: set[tuple[QueueKey, bool]] = field(default_factory=set)  # with files, or without
     _dispatched: int = -1  # a broker has dispatched the messages before this physical offset
     _told: set[object] = field(default_factory=set)  # what was warned of
     # the identity of topics.json, and the number of queues of its topics
@@ -67,9 +68,11 @@ class UnfiledQueues:
         `taken` is the store's snapshot of these topics.
         """
         usable = [key for key in self._configured(store, select) if key not in taken.damaged]
-        undecided = [key for key in usable if key not in self._decided and not _is_whole(taken, key)]
+        files = {key: _has_queue_files(taken, key) for key in usable if not _is_whole(taken, key)}
+        undecided = files.items() - self._decided
         if undecided:
-            self._look(store, taken, undecided)
+            self._look(store, taken, [key for key, _ in undecided])
+            self._decided |= undecided | {(key, True) for key, _ in undecided}
         if self._open:
             self._settle(store, taken)
         lost = [key for key in usable if key in self._lost and not _covers(taken, key, self._lost[key])]
@@ -131,13 +134,13 @@ class UnfiledQueues:
 
     def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
-        if self._seen is None:
-            self._seen, self._is_complete = queues_in_windows(
-                store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
-            )
+        found, self._is_complete = queues_in_windows(
+            store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
+        )
+        self._seen |= found
         seen, unfiled = self._seen, {key for key in undecided if not _has_entries(taken, key)}
         if not self._is_complete and (
-            any(_had_messages(taken, key) for key in unfiled) or consumed_queues(store.path) & unfiled
+            any(_had_messages(taken, key) for key in unfiled) or _consumed_queues(store) & unfiled
         ):
             topics = frozenset(topic for topic, _ in unfiled)
             seen |= queues_in_windows(store, taken, topics, None)[0]
@@ -151,7 +154,6 @@ class UnfiledQueues:
             )
             if missed:
                 _log.warning(told, store.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
-        self._decided.update(undecided)
         self._open |= {key: seen[key] for key in undecided if key in seen}
 
     def _settle(self, store: OpenStore, taken: Snapshot) -> None:
@@ -173,13 +175,7 @@ class UnfiledQueues:
             for key, queue in self._open.items()
             if not _covers(taken, key, queue) and not _has_files_now(store.path, key)
         }
-        fates = decide(
-            store.path,
-            self._open,
-            self._seen or {},
-            log_min=taken.log.min_offset,
-            dispatched=self._dispatched,
-        )
+        fates = decide(store.path, taken.log, self._open, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         if store.unfiled_queues is not None:
             answer = Fate.LOST if store.unfiled_queues == "read" else Fate.DELETED
@@ -336,3 +332,18 @@ def _has_files_now(root: str, key: QueueKey) -> bool:
         )
     except StorePermissionError:
         return True
+
+
+def _consumed_queues(store: OpenStore) -> set[QueueKey]:
+    """Queues of which a group has consumed messages, perhaps before their topic was deleted."""
+    try:
+        offsets = read_committed(store.path).offsets
+    except (StoreError, OSError):
+        return set()
+    return {
+        (topic, queue_id)
+        for (group, topic), table in offsets.items()
+        if group != REVIVE_GROUP
+        for queue_id, offset in table.items()
+        if offset > 0
+    }

@@ -18,6 +18,7 @@ from functools import cache
 from typing import Literal, NamedTuple
 
 from store_format.bookkeeping.journal import read_journal
+from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
@@ -25,17 +26,10 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files import paths
 from store_format.files.read import entry_names, list_store_files
 from store_format.layouts import OFFSET_MAX
-from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
-from store_format.names import (
-    DLQ_PREFIX,
-    RETRY_PREFIX,
-    REVIVE_GROUP,
-    QueueKey,
-    is_light_queue,
-    is_system_topic,
-)
+from store_format.names import DLQ_PREFIX, RETRY_PREFIX, QueueKey, is_light_queue, is_system_topic
 from store_format.survey.log_queue import LogQueue
+from store_format.survey.queue_evidence import known_ends
 
 Unfiled = Literal["read", "skip"]
 
@@ -69,7 +63,6 @@ _WAITING = Decision(Fate.WAITING, "the running broker has not dispatched these m
 _SYSTEM = Decision(Fate.LOST, "a broker does not delete the topic")
 _NONE_FILED = Decision(Fate.LOST, "no consume queue of the store has a file")
 _SIBLING = Decision(Fate.LOST, "another queue of the topic has an earlier message")
-_CONSUMED = Decision(Fate.LOST, "a consumer group has consumed messages of the queue")
 _UNKNOWN = Decision(
     Fate.UNKNOWN,
     "the store does not show whether the queue was lost, or its topic deleted and created again",
@@ -78,17 +71,16 @@ _UNKNOWN = Decision(
 
 def decide(
     root: str,
+    log: CommitLog,
     keys: Collection[QueueKey],
     seen: Mapping[QueueKey, LogQueue],
-    *,
-    log_min: int,
     dispatched: int = OFFSET_MAX,
 ) -> dict[QueueKey, Decision]:
     """The fate of the newest messages of each queue of `keys`, which have no consume queue file.
 
-    `seen` are the queues of the same topics as the commitlog shows them, at least `keys`; it may be a part of
-    the commitlog, which begins at `log_min`. A running broker has dispatched the messages before the physical
-    offset `dispatched`. Of a queue whose offsets began at 0 again, the earlier messages are deleted.
+    `seen` are the queues of the same topics, at least `keys`, as the `log` or a part of it shows them. A
+    running broker has dispatched the messages before the physical offset `dispatched`. Of a queue whose
+    offsets began at 0 again, the earlier messages are deleted.
     """
     deleted, found, open_keys = deleted_until(root), dict[QueueKey, Decision](), list[QueueKey]()
     for key in keys:
@@ -102,17 +94,17 @@ def decide(
             open_keys.append(key)
     if not open_keys or not has_queue_files(root):
         return found | dict.fromkeys(open_keys, _NONE_FILED)
-    begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log_min)
-    consumed = consumed_queues(root, since=5)
+    begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
+    known = known_ends(root, log)
     for key in open_keys:
         queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
         alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
         if _is_left_over(key, queues, alive):
             found[key] = _AGAIN
             continue
-        alive |= {other: _begin(queues.get(other)) for other in consumed - alive.keys() if other[0] == key[0]}
-        if key in consumed:
-            found[key] = _CONSUMED
+        alive |= {each: _begin(queues.get(each)) for each in known.keys() - alive.keys() if each[0] == key[0]}
+        if key in known:
+            found[key] = Decision(Fate.LOST, known[key].evidence)
         elif any(begin < seen[key].last for begin in alive.values()):
             found[key] = _SIBLING
         else:
@@ -164,27 +156,6 @@ def _is_left_over(key: QueueKey, queues: Mapping[QueueKey, LogQueue], begins: Ma
         if queues[key].epochs[-1][0] <= last_old < again and not goes_on:
             return True
     return False
-
-
-def consumed_queues(root: str, *, since: int = 4) -> frozenset[QueueKey]:
-    """Queues of which a group has consumed messages; the broker's own revive group does not count.
-
-    A 5.x broker deletes the group's offsets with the topic, a 4.9 broker does not. Only 5.x writes a
-    dataVersion: with `since=5`, offsets without it show nothing.
-    """
-    try:
-        _, offsets = read_broker_offsets(root)
-    except StoreError:
-        return frozenset()
-    if offsets is None or (since >= 5 and offsets.data_version is None):
-        return frozenset()
-    return frozenset(
-        (topic, queue_id)
-        for topic, group, table in offsets.by_topic_and_group()
-        if group != REVIVE_GROUP
-        for queue_id, offset in table.items()
-        if offset > 0
-    )
 
 
 def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = False) -> OptionError:

@@ -76,11 +76,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "a write: gives Old-0 the offset 0, and the next one was 60",
     ),
     "lost first queue file": ("a write: leaves 20 entries of whole messages missing or wrong",),
-    "lost queue beside a running query": (
-        "a running stream with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",
-        "a running stream: silently leaves out 10 of 140 whole messages",
-        "a group with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",
-    ),
     "batch queue lacks entries": (
         (
             "a write refuses what recover mends: UnsupportedFormatError: STORE: a broker crashed, and "
