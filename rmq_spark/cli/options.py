@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
     from rmq_spark.consume.sql92 import Sql92Filter
     from store_format import MessageStore
+    from store_format.survey.fates import Unfiled
 
 Command = Callable[..., Any]  # Any: click calls a command with the values of its options as keywords
 
@@ -52,7 +53,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
     def decorate(command: Command) -> Command:
         def called(store: str, commit_log: tuple[str, ...], broker_name: str | None, **others: Any) -> Any:
             if opened:
-                stores = open_all(store, broker_name, commit_log)
+                stores = open_all(store, broker_name, commit_log, others.pop("unfiled_queues"))
                 code = command(stores=stores, **others)
                 is_whole = not any(each.unreadable for each in stores)
                 return PARTIAL if code in (None, OK, NOT_FOUND) and not is_whole else code
@@ -67,7 +68,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
         called = standing_for(command, called)
         called = click.argument("store", type=_PATH)(called)
         # click reverses this list: --help shows the rare options last
-        called.__click_params__[:0] = _rare_options()  # type: ignore[attr-defined] # click's attribute
+        called.__click_params__[:0] = _rare_options()[: 3 if opened else 2]  # type: ignore[attr-defined] # click's attribute
         return called
 
     return decorate
@@ -79,7 +80,12 @@ def _rare_options() -> list[click.Option]:
     name = click.Option(
         ["--broker-name"], metavar="NAME", help="The broker's name, if the store does not contain it."
     )
-    return [name, log]
+    about = (
+        "Messages without a consume queue, if nothing shows why: read them (the queue was lost), or "
+        "skip them (the topic was deleted and created again)."
+    )
+    unfiled = click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)
+    return [name, log, unfiled]
 
 
 def now_option(command: Command) -> Command:
@@ -131,7 +137,10 @@ def open_roots(
 
 
 def open_all(
-    path: str, broker_name: str | None = None, commit_log: tuple[str, ...] = ()
+    path: str,
+    broker_name: str | None = None,
+    commit_log: tuple[str, ...] = (),
+    unfiled_queues: Unfiled | None = None,
 ) -> list[MessageStore]:
     """The open stores of a path. Leaves unreadable members and files out, with a warning.
 
@@ -149,7 +158,13 @@ def open_all(
         )
     logs = tuple(map(paths.absolute, commit_log))
     stores = [
-        MessageStore.open(root, broker_name=broker_name, commit_log_paths=logs, skip_unreadable=True)
+        MessageStore.open(
+            root,
+            broker_name=broker_name,
+            commit_log_paths=logs,
+            skip_unreadable=True,
+            unfiled_queues=unfiled_queues,
+        )
         for root in roots
     ]
     refuse_equal_names((store.broker_name, store.path) for store in stores)

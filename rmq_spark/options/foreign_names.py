@@ -81,6 +81,7 @@ FOREIGN_NAMES: tuple[ForeignName, ...] = (
     *_all("isDynamicTag dynamicTagColumn dynamicTagColumnWriteIncluded", (),
           "the tags of a message are the column tags"),
     *_all("keyColumns writeKeysToBody", (), "the keys of a message are the column keys"),
+    *_all("rebuildLostQueues", ("unfiledQueues",), "It is read for true, and skip for false"),
     *_all("heartbeatBrokerInterval pollNameServerInterval clientCallbackExecutorThreads "
           "clientIP unitMode unitName namespace namespaceV2 vipChannelEnabled useTLS decodeReadBody "
           "enableMsgTrace enableTrace customizedTraceTopic traceTopic postSubscriptionWhenPull "

@@ -24,6 +24,7 @@ from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
+from store_format.survey.fates import Unfiled
 
 if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
@@ -71,6 +72,7 @@ class ReadOptions:
     max_bytes_per_partition: int
     split_by: str  # queue | wholeQueue | commitlog
     fail_on_data_loss: bool
+    unfiled_queues: Unfiled | None
     mode: str  # FAILFAST | DROPMALFORMED | PERMISSIVE
     verify_crc: bool
     max_message_size: int

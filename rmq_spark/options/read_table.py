@@ -269,6 +269,15 @@ _TRUST = (
         "true",
     ),
     Option(
+        "unfiledQueues",
+        "word",
+        values.one_of("read", "skip"),
+        "For topics that have messages in the commitlog but no consume queue file, if nothing shows "
+        "why. `read`: their directories were lost; the messages are read from the commitlog. `skip`: the "
+        "topics were deleted and created again; the messages are left out.",
+        otherwise="an error; with `failOnDataLoss=false` left out, with a warning",
+    ),
+    Option(
         "mode",
         "word",
         values.one_of("FAILFAST", "DROPMALFORMED", "PERMISSIVE"),

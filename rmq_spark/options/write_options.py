@@ -15,6 +15,7 @@ from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
 from store_format.bookkeeping.ledger import refuse_service_key
 from store_format.errors import OptionError
+from store_format.survey.fates import Unfiled
 
 _ZLIB_LEVEL_MAX = 9
 _WRITE_NAMES = {option.name for option in WRITE_OPTIONS}
@@ -57,7 +58,7 @@ class WriteOptions:
     producer_group: str | None
     disk_used_percent_max: int | None  # None: that of the broker's settings
     broker_conf: str | None  # path of a file; None: each store's own
-    rebuild_lost_queues: bool | None
+    unfiled_queues: Unfiled | None
     ignore_missing_stores: bool
     writer_lock_timeout_ms: int
     staging_retention_ms: int

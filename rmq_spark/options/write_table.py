@@ -209,14 +209,13 @@ WRITE_OPTIONS: tuple[Option, ...] = (
         otherwise="the store's own `.rmqlog/broker.conf`; else the broker's defaults",
     ),
     _row(
-        "rebuildLostQueues",
-        "boolean",
-        values.boolean,
-        "For topics that have messages in the commitlog but no consume queue file. `true`: their directories "
-        "were lost; rebuild "
-        "the queues. `false`: the topics were deleted and created again; the old messages stay deleted. "
-        "Unset: an error, unless "
-        "consumer offsets show that the queues were lost.",
+        "unfiledQueues",
+        "word",
+        values.one_of("read", "skip"),
+        "For topics that have messages in the commitlog but no consume queue file, if nothing shows "
+        "why. `read`: their directories were lost; rebuild the queues. `skip`: the topics were deleted and "
+        "created again; the old messages stay deleted.",
+        otherwise="an error",
     ),
     _row(
         "ignoreMissingStores",

@@ -17,7 +17,8 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
     """The stores of all paths, in the order of the paths, and by name within a cluster.
 
     With `skip_unreadable` (by default if failOnDataLoss is false), stores and queues that the user must not
-    read are left out with a warning.
+    read are left out with a warning. Queues of an unknown fate (`unfiledQueues`) are an error if
+    failOnDataLoss is true, else left out with a warning.
 
     Raises StoreNotFoundError for a path without a store, and OptionError if two paths are one store, or if
     two stores have the same broker name: their queues would have the same names. (Master and slave of a
@@ -33,6 +34,8 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
                 broker_name=options.broker_name,
                 commit_log_paths=options.commit_log_paths,
                 skip_unreadable=skip,
+                unfiled_queues=options.unfiled_queues,
+                fail_on_unknown=None if skip_unreadable else options.fail_on_data_loss,
             )
             stores.append((path, store))
     refuse_repeated((path, store.path, store.commit_log_paths) for path, store in stores)

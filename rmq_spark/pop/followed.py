@@ -110,7 +110,7 @@ class FollowedStore:
         anew = not self._choice.topics.keys() <= self._looked_topics
         found: Counter[str] = Counter()
         if self._follower is None:
-            store = Store.open(self.root, commit_log_paths=self._commit_log_paths)
+            store = Store.open(self.root, commit_log_paths=self._commit_log_paths, fail_on_unknown=False)
             self._follower = StoreFollower(store, self._choice)
             found.update(self.changed_at.keys())  # after an error: what changed meanwhile is unknown
         changed = self._follower.look(anew=anew)

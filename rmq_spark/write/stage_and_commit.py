@@ -251,7 +251,7 @@ def commit_options(target: WriteTarget, staged: Sequence[Staged]) -> CommitOptio
         new_topics=new_topics,
         lock_timeout=options.writer_lock_timeout_ms / 1000,
         settings=given_settings(options, target.stores[0].settings.broker_name),
-        rebuild_lost_queues=options.rebuild_lost_queues,
+        unfiled_queues=options.unfiled_queues,
         ignore_missing_stores=options.ignore_missing_stores,
         is_queue_size_given=options.new_store.mapped_file_size_consume_queue is not None,
         conf=None if options.broker_conf is None else target.stores[0].conf,  # None: each store's own

@@ -22,6 +22,7 @@ from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
+from store_format.names import QueueKey
 
 JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
@@ -117,13 +118,15 @@ class ServiceTurn:
 class Ledger:
     """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
-    `begun` names commits over a cluster that this store completed, and the members that may not know yet that
-    they must complete theirs.
+    `ends` has the offset behind the last message of each queue of that batch; empty in a ledger of an older
+    release. `begun` names commits over a cluster that this store completed, and the members that may not know
+    yet that they must complete theirs.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
     last: LedgerEntry | None = None
     begun: Mapping[str, tuple[Member, ...]] = field(default_factory=dict)
+    ends: Mapping[QueueKey, int] = field(default_factory=dict)
 
     @property
     def members(self) -> set[Member]:
@@ -145,9 +148,11 @@ class Ledger:
         entry = self.keys.get(key[0])
         return entry is not None and entry.number >= key[1]
 
-    def with_entry(self, key_id: str | None, entry: LedgerEntry) -> Ledger:
-        """The ledger after the commit of this batch."""
-        return replace(self if key_id is None else self.with_key(key_id, entry), last=entry)
+    def with_entry(
+        self, key_id: str | None, entry: LedgerEntry, ends: Mapping[QueueKey, int] | None = None
+    ) -> Ledger:
+        """The ledger after the commit of this batch; the ends of earlier batches are forgotten."""
+        return replace(self if key_id is None else self.with_key(key_id, entry), last=entry, ends=ends or {})
 
     def with_key(self, key_id: str, entry: LedgerEntry) -> Ledger:
         """The ledger with this entry as the newest key. The oldest keys of batch jobs are forgotten."""
@@ -239,7 +244,13 @@ def read_ledger(root: str) -> Ledger:
         if any("kept" not in entry for entry in value["keys"].values()):
             keys = dict(sorted(keys.items(), key=lambda each: each[1].start))
         begun = {str(journal): members_from(members) for journal, members in value.get("begun", {}).items()}
-        return Ledger(keys, None if value["last"] is None else _ledger_entry(value["last"]), begun)
+        last = None if value["last"] is None else _ledger_entry(value["last"])
+        ends = {
+            (str(topic), int(queue_id)): int(end)
+            for topic, table in value.get("ends", {}).items()
+            for queue_id, end in table.items()
+        }
+        return Ledger(keys, last, begun, ends)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "a ledger of this project", str(error) or "something else"
@@ -278,6 +289,11 @@ def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
     }
     if ledger.begun:
         value["begun"] = dict(ledger.begun)
+    ends: dict[str, dict[int, int]] = {}
+    for (topic, queue_id), end in ledger.ends.items():
+        ends.setdefault(topic, {})[queue_id] = end
+    if ends:
+        value["ends"] = ends
     files.replace(ledger_path(root), json.dumps(value).encode())
 
 

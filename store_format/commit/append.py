@@ -35,7 +35,7 @@ from store_format.commit.cluster import committed_batch, refuse_missing_stores, 
 from store_format.commit.plan import check, plan, writer_end
 from store_format.commit.prepare_store import CommitOptions, Opened, open_store
 from store_format.commit.publication import Publication
-from store_format.commit.queue_rebuild import has_queue_files, rebuild_queues
+from store_format.commit.queue_rebuild import rebuild_queues
 from store_format.commit.repeats import note_repeat, totals
 from store_format.commit.roll_forward import open_log, repeat, roll_forward
 from store_format.commit.staged_units import remove_staging
@@ -47,6 +47,7 @@ from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import QueueKey
+from store_format.survey.fates import has_queue_files
 
 _log = logging.getLogger(__name__)
 

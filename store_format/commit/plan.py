@@ -33,7 +33,7 @@ from store_format.index.write import last_index_file
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey
-from store_format.survey.deleted_topics import filed_topics, lost_topics
+from store_format.survey.fates import filed_topics, lost_topics
 
 _log = logging.getLogger(__name__)
 

@@ -39,6 +39,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.survey.fates import Unfiled
 from store_format.survey.lost_log import refuse_lost_log
 
 
@@ -55,9 +56,9 @@ class CommitOptions:
       an entry gets as many queues as the batch uses.
     - `lock_timeout`: seconds to wait for the store's lock. With 0, a locked store is refused at once.
     - `log_directories`: the directories of the commitlog files, if they are not in the store.
-    - `rebuild_lost_queues`: what to do with a topic that has messages in the commitlog and no queue files.
-      True rebuilds its queues. False treats the topic as deleted and created again. None decides by the
-      store, and refuses the commit if the store does not show which is right.
+    - `unfiled_queues`: what to do if a topic has messages in the commitlog and no consume queue files, and
+      the store does not show why. "read" rebuilds its queues. "skip" treats the topic as deleted and created
+      again. None refuses the commit.
     - `cut_after_damage`: removes the valid messages behind damaged bytes, as a starting broker does. Without
       this option, a store with such messages is refused.
     - `ignore_missing_stores`: says that stores of the cluster that are missing now do not come back. Without
@@ -82,7 +83,7 @@ class CommitOptions:
     log_directories: tuple[str, ...] = ()
     settings: StoreSettings | None = None
     cut_after_damage: bool = False
-    rebuild_lost_queues: bool | None = None
+    unfiled_queues: Unfiled | None = None
     ignore_missing_stores: bool = False
     is_queue_size_given: bool = True
     conf: BrokerConf | None = None
@@ -212,7 +213,7 @@ def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: Com
     return Rebuilding(
         file_size,
         index if options.message_index_enable else None,
-        options.rebuild_lost_queues,
+        options.unfiled_queues,
         options.conf or BrokerConf(),
     )
 

@@ -23,40 +23,20 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import can_be_queue, list_queues
-from store_format.errors import OptionError, StoreError
-from store_format.files.read import entry_names, list_store_files, read_bytes
+from store_format.consumequeue.listing import can_be_queue
+from store_format.errors import StoreError
+from store_format.files.read import entry_names, read_bytes
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.group_offsets import read_broker_offsets
 from store_format.metadata.read import read_topics
-from store_format.names import REVIVE_GROUP, QueueKey
+from store_format.names import QueueKey
 from store_format.read.log_reader import survey
 from store_format.read.snapshot import take_queue
-from store_format.read.unfiled_queues import is_left_over
-from store_format.survey.log_queue import LogQueue
-from store_format.survey.queues import ComparedQueue
+from store_format.survey.fates import Fate, Unfiled, decide, has_queue_files, question
 
 _log = logging.getLogger(__name__)
-_UNKNOWN = (
-    "{}: {} queues (the first is {}-{}) have messages in the commitlog and no consume queue files, and the "
-    "store does not show why. Nothing was written. If {} was deleted and created again, set "
-    "rebuildLostQueues=false (CommitOptions.rebuild_lost_queues): the old messages stay deleted, and queue "
-    "offsets begin at 0. If the directories were lost, set rebuildLostQueues=true, or restore them from a "
-    "backup: the messages get their queue offsets back"
-)
-
-
-def has_queue_files(root: str) -> bool:
-    """Whether any simple consume queue has a file that is not empty; batch queues say nothing of others."""
-    return any(
-        file.size
-        for _, _, directory, kind in list_queues(root, lambda _: True)
-        if kind == "simple"
-        for file in list_store_files(directory)
-    )
 
 
 class LastUnit(NamedTuple):
@@ -75,14 +55,14 @@ class Rebuilding:
     """How queues are rebuilt.
 
     `file_size` gives the size of new queue files, None if the store does not show it. `index` indexes the log
-    too, as a broker would, if all queues and the index are gone. `is_lost` decides about topics without queue
-    files that have messages in the log: True, they lost their queues; False, they were deleted and created
-    again; None, the store decides. `conf` has the settings of the store's broker.
+    too, as a broker would, if all queues and the index are gone. `unfiled` answers for topics without queue
+    files of which the store does not show what happened: "read", they lost their queues; "skip", they were
+    deleted and created again; None asks. `conf` has the settings of the store's broker.
     """
 
     file_size: Callable[[], int | None]
     index: Callable[[CommitLog, int, str], None] | None = None  # of the log, its end, and the directory
-    is_lost: bool | None = None
+    unfiled: Unfiled | None = None
     conf: BrokerConf = field(default_factory=BrokerConf)
 
 
@@ -177,7 +157,7 @@ def _rebuilt(
         return lacking
     if start > log.min_offset:
         lacking = find(log.min_offset)
-    floors = _floors(root, log, end, lacking, states, written, rebuilding.is_lost)
+    floors = _floors(root, log, end, lacking, states, written, rebuilding.unfiled)
     if floors:
         lacking = find(log.min_offset, floors)
     if not lacking.firsts:
@@ -207,120 +187,30 @@ def _floors(
     lacking: Lacking,
     states: Mapping[QueueKey, QueueState],
     written: Collection[str],
-    lost: bool | None,
+    unfiled: Unfiled | None,
 ) -> dict[QueueKey, int]:
     """The physical offset up to which messages do not count, of queues without files whose topic was deleted.
 
     Of a topic that was deleted and created again only the newest messages count. Raises OptionError if the
     store does not show whether a topic that is `written` to was deleted, or has lost its queues.
     """
-    filed = {key: state for key, state in states.items() if state.max_offset is not None}
-    new = [key for key in lacking.firsts if key not in filed]
-    if not new or all(state.is_batch for state in filed.values()):
+    new = [key for key in lacking.firsts if key not in states or states[key].max_offset is None]
+    if not new or not has_queue_files(root):
         return {}
     seen = survey(log, {topic for topic, _ in new}.__contains__, stop=end).queues
-    left_over, unknown = doubtful_queues(root, new, filed, seen, ask=lost is None)
-    floors = dict.fromkeys(left_over, NEVER)
-    floors |= {
-        key: seen[key].epochs[-1][0] - 1 for key in new if key not in floors and len(seen[key].epochs) > 1
-    }
-    unknown = [key for key in unknown if not (lost and key[0] in written)]
-    asked = sorted(key for key in unknown if key[0] in written)
-    if asked and lost is None:
-        topics = sorted({topic for topic, _ in asked})
-        raise OptionError(
-            _UNKNOWN.format(
-                root,
-                len(asked),
-                *asked[0],
-                f"topic {topics[0]}" if len(topics) == 1 else f"topics {', '.join(topics)}",
-            )
-        )
+    fates = decide(root, log, [key for key in new if key in seen], seen)
+    floors = dict.fromkeys(new, NEVER)
+    floors |= {key: max(seen[key].last_old, -1) for key, fate in fates.items() if fate.fate is Fate.LOST}
+    unknown = {key: seen[key] for key, fate in fates.items() if fate.fate is Fate.UNKNOWN}
+    asked = {key: queue for key, queue in unknown.items() if key[0] in written}
+    if asked and unfiled is None:
+        raise question(root, asked)
+    if unfiled == "read":
+        floors |= {key: queue.last_old for key, queue in asked.items()}
+        unknown = {key: queue for key, queue in unknown.items() if key not in asked}
     if unknown:
-        _log.warning(
-            "%s: %d queues (the first is %s-%d) have messages in the commitlog and no consume queue files, "
-            "as after their topic was deleted and created again; these messages stay in no queue",
-            root,
-            len(unknown),
-            *min(unknown),
-        )
-    return floors | dict.fromkeys(unknown, NEVER)
-
-
-def doubtful_queues(
-    root: str,
-    new: Collection[QueueKey],
-    filed: Mapping[QueueKey, QueueState],
-    seen: Mapping[QueueKey, LogQueue],
-    *,
-    ask: bool = True,
-) -> tuple[list[QueueKey], list[QueueKey]]:
-    """The queues of `new`, without files, whose messages may belong to a deleted topic.
-
-    Returns (queues whose topic was certainly deleted and created again after their messages; queues of which
-    the store does not show whether they were deleted or lost). `filed` are the queues with entries, `seen`
-    the queues as the log shows them. Without `ask` the groups' offsets decide nothing. If no simple queue is
-    filed, all of them were lost.
-    """
-    if all(state.is_batch for state in filed.values()):
-        return [], []
-    left_over: list[QueueKey] = []
-    unknown: list[QueueKey] = []
-    for key in new:
-        if key not in seen or is_left_over(seen, key, filed):
-            left_over.append(key)
-        elif not any(
-            _begins_before(other, filed[other], seen, seen[key].last) for other in filed if other[0] == key[0]
-        ):
-            unknown.append(key)
-    consumed = _consumed(root) if unknown and ask else frozenset()
-    return left_over, [key for key in unknown if key[0] not in consumed]
-
-
-def doubtful_of_compared(
-    root: str,
-    new: Collection[QueueKey],
-    filed: Mapping[QueueKey, bool],
-    compared: Mapping[QueueKey, ComparedQueue],
-) -> tuple[list[QueueKey], list[QueueKey]]:
-    """`doubtful_queues` by a comparison of all queues with the log. `filed` are the queues with files, and
-    whether each is a batch queue.
-    """
-    states = {key: QueueState("", is_batch, 0, None, 0, 0) for key, is_batch in filed.items()}
-    return doubtful_queues(root, new, states, {key: queue.seen for key, queue in compared.items()})
-
-
-def _begins_before(
-    queue: QueueKey, state: QueueState, seen: Mapping[QueueKey, LogQueue], physical: int
-) -> bool:
-    """Whether the first message of the queue, which has files, is before the physical offset.
-
-    Then the topic was not created behind that offset.
-    """
-    found = seen.get(queue)
-    if found is None:
-        return bool(state.max_offset)  # Retention has deleted the messages.
-    begin, first, _ = found.epochs[-1]
-    return first > 0 or begin < physical
-
-
-def _consumed(root: str) -> frozenset[str]:
-    """Topics of which a group has consumed messages: they were not deleted.
-
-    A 5.x broker deletes the group's offsets with the topic, a 4.9 broker does not; only 5.x writes a
-    dataVersion. The offsets that the broker commits for pop's revival show nothing.
-    """
-    try:
-        _, offsets = read_broker_offsets(root)
-    except StoreError:
-        offsets = None
-    if offsets is None or offsets.data_version is None:
-        return frozenset()
-    return frozenset(
-        topic
-        for topic, group, table in offsets.by_topic_and_group()
-        if group != REVIVE_GROUP and any(offset > 0 for offset in table.values())
-    )
+        _log.warning("%s These messages stay in no consume queue", question(root, unknown))
+    return floors
 
 
 # ---- what may be missing -----------------------------------------------------------------------------------

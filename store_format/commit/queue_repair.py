@@ -26,7 +26,7 @@ from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
-from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.fates import deleted_until
 
 _log = logging.getLogger(__name__)
 

@@ -32,7 +32,6 @@ from store_format.commit.log_shortage import (
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.queue_changes import QueueChange, QueuesAside
 from store_format.commit.queue_moves import clear_directory, end_rebuild, move_in
-from store_format.commit.queue_rebuild import has_queue_files
 from store_format.commit.queue_repair import queue_state, truncate
 from store_format.commit.rebuilt_index import IndexBuilder, IndexCheck, move_index
 from store_format.commit.recover_options import RecoverOptions, batch_file_size
@@ -56,6 +55,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.survey.entries import LogPart
+from store_format.survey.fates import has_queue_files
 from store_format.survey.lost_log import refuse_lost_log
 from store_format.survey.readable_end import find_readable_end
 

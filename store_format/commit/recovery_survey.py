@@ -24,7 +24,6 @@ from store_format.commit.log_shortage import (
     whole_queues,
 )
 from store_format.commit.queue_changes import QueueChange, change_of
-from store_format.commit.queue_rebuild import doubtful_of_compared
 from store_format.commit.queue_repair import queue_state
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.recover_options import (
@@ -40,13 +39,13 @@ from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.errors import OptionError, StoreError
-from store_format.files.read import StoreFile, list_store_files
+from store_format.files.read import StoreFile
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
-from store_format.survey.deleted_topics import deleted_until, lost_topics
 from store_format.survey.entries import LogPart, LogScan, scan_log
+from store_format.survey.fates import Fate, decide, filed_queues, lost_topics
 from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
 
 
@@ -325,25 +324,12 @@ def _not_created(survey: Survey, new: list[QueueKey], options: RecoverOptions) -
     """The queues without files whose messages belong, or may belong, to a deleted topic."""
     if options.topics is not None:
         return {}
-    filed = {
-        (topic, queue_id): kind == "batch"
-        for topic, queue_id, directory, kind in list_queues(survey.source, lambda _: True, _ignore)
-        if any(file.size for file in list_store_files(directory))
+    filed = {each[:2] for each in filed_queues(survey.source, lambda _: True)}
+    new = [key for key in new if key not in filed]
+    seen = {key: queue.seen for key, queue in survey.compared.items()}
+    fates = decide(survey.source, survey.log, new, seen)
+    return {
+        key: f"{evidence} (name the topic with --topic to rebuild it)"
+        for key, (fate, evidence) in fates.items()
+        if fate is not Fate.LOST
     }
-    new, deleted = [key for key in new if key not in filed], deleted_until(survey.source)
-    reasons = {
-        key: "the topic was deleted: topics.json does not have it (name it with --topic to rebuild it)"
-        for key in new
-        if survey.compared[key].seen.last < deleted(key[0])
-    }
-    left_over, unknown = doubtful_of_compared(
-        survey.source, [key for key in new if key not in reasons], filed, survey.compared
-    )
-    for key in left_over:
-        reasons[key] = "the topic was deleted and created again after these messages"
-    for key in unknown:
-        reasons[key] = (
-            "the store does not show whether the queue was lost, or its topic deleted and created again "
-            "(name the topic with --topic to rebuild it)"
-        )
-    return reasons

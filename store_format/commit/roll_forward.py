@@ -222,7 +222,7 @@ def _write_rest(
 ) -> None:
     """Publishes the messages behind the first `found` at the log's end, with a journal of their own."""
     last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
-    rebuilding = Rebuilding(lambda: journal.queue_file_size, is_lost=False)
+    rebuilding = Rebuilding(lambda: journal.queue_file_size, unfiled="skip")
     rest = replace(
         journal,
         skip=journal.skip + found,

@@ -77,7 +77,12 @@ class WriteSession:
 
     def store(self) -> Store:
         """The store as it is now: open it again after an append."""
-        return Store.open(self.root, commit_log_paths=self.options.log_directories)
+        return Store.open(
+            self.root,
+            commit_log_paths=self.options.log_directories,
+            unfiled_queues=self.options.unfiled_queues,
+            fail_on_unknown=False,
+        )
 
     def ledger(self) -> Ledger:
         return read_ledger(self.root)

@@ -47,8 +47,9 @@ def publish(publication: Publication, files: FileWrites) -> None:
 
 
 def note_in_ledger(publication: Publication, files: FileWrites) -> None:
-    root, key = publication.root, publication.journal.key
-    ledger = read_ledger(root).with_entry(key[0] if key else None, publication.entry)
+    root, journal = publication.root, publication.journal
+    ends = dict(zip(journal.queues, publication.queue_stops, strict=True))
+    ledger = read_ledger(root).with_entry(journal.key[0] if journal.key else None, publication.entry, ends)
     write_ledger(root, ledger, files)
 
 

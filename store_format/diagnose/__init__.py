@@ -105,7 +105,7 @@ def diagnose(
                 summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages
             )
     summary = replace(summary, lost_entries=queues.finish(lost, summary.log_end))
-    check_topics(findings, root, queues.topics, queues.absent)
+    check_topics(findings, root, queues.topics)
     check_queue_ids(findings, root, queues.filled)
     check_index_files(
         findings,
@@ -119,7 +119,7 @@ def diagnose(
     found = Diagnosis(findings.problems(), summary, root)
     found.has_more, found.refusal = has_more, _refusal(directories)
     found.lacks_last_files = queues.lead_behind_files
-    found.lacks_queue_size = bool(queues.absent) and _lacks_queue_size(root, log)
+    found.lacks_queue_size = queues.is_incomplete and _lacks_queue_size(root, log)
     found.verdict = verdict(found)[0]
     return found
 

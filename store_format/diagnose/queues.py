@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
-from store_format.commit.queue_rebuild import doubtful_of_compared
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
@@ -31,6 +30,7 @@ from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.survey.fates import Fate, decide
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
@@ -40,6 +40,13 @@ _SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
 _BEHIND_ADVICE = (
     "A broker that starts on this store cuts these entries off (ConsumeQueue.truncateDirtyLogicFiles)"
 )
+_FATE_ADVICE = {
+    Fate.DELETED: "{}; retention deletes the messages",
+    Fate.LOST: "Lost: {}. Readers scan the commitlog for this queue; a broker does not see these messages. A "
+    "write of rmqlog to the topic rebuilds the queue; do not start a broker before that write: "
+    "howto-recover.md, section 6",
+    Fate.UNKNOWN: "{}. Readers and writers ask: unfiledQueues=read or skip",
+}
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
     "rmqlog recover: no message is lost"
@@ -81,7 +88,7 @@ class QueueCheck:
         self._root = root
         self.lead_behind_files = False  # known after `finish`
         self._has_queues = has_queues
-        self._left_over: list[QueueKey] = []
+        self.is_incomplete = False  # whether the files of a queue are lost, known after `finish`
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
@@ -118,18 +125,6 @@ class QueueCheck:
         queues = self.comparison.queues
         return {key: (queue.stored.directory, queue.equal) for key, queue in queues.items() if queue.equal}
 
-    @property
-    def absent(self) -> dict[QueueKey, tuple[int, int]]:
-        """Queue -> (messages, physical offset of the first), for queues that have no files."""
-        return {
-            key: (queue.places.entries + queue.places.misplaced, queue.begin)
-            for key, queue in self.comparison.queues.items()
-            if self._has_queues
-            and not queue.stored.files
-            and not queue.stored.misfit
-            and key not in self._left_over
-        }
-
     def add(self, run: UnitRun) -> None:
         """Takes a run of good messages, in the order of the log."""
         self._dispatch.add(run, self._log)
@@ -165,7 +160,7 @@ class QueueCheck:
             found = f"{stranded} that point to lost messages"
             advice = "Follows from the damage of the commitlog; nothing else is wrong with the queues"
             self._findings.add("info", place, 0, expected, found, advice)
-        self._report_left_over()
+        self._report_absent()
         if self.comparison.misplaced:
             place, expected = f"{self._root}/consumequeue", "messages of queues that can have files"
             found = f"{self.comparison.misplaced} messages whose queue id or queue offset no queue can have"
@@ -173,17 +168,23 @@ class QueueCheck:
             self._findings.add("info", place, 0, expected, found, advice)
         return stranded + (behind if is_clean else 0)
 
-    def _report_left_over(self) -> None:
-        """Reports queues without files whose topic was deleted and created again after their messages."""
-        queues = self.comparison.queues
-        filed = {key: stored.is_batch for key, stored in self._stored.items() if stored.files}
-        self._left_over, _ = doubtful_of_compared(self._root, list(self.absent), filed, queues)
-        for key in self._left_over:
-            place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", queues[key]
+    def _report_absent(self) -> None:
+        """Reports the queues that have messages and no files, by the fate of the messages."""
+        absent = {
+            key: queue
+            for key, queue in self.comparison.queues.items()
+            if self._has_queues and not queue.stored.files and not queue.stored.misfit
+        }
+        seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
+        for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
+            place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", absent[key]
+            count = queue.places.entries + queue.places.misplaced
             expected = f"consume queue files of {key[0]}-{key[1]}"
-            found = f"none for {queue.places.entries} messages, the first at commitlog {queue.begin}"
-            advice = "The topic was deleted; retention deletes the messages of the old topic"
-            self._findings.add("info", place, 0, expected, found, advice)
+            found = f"none for {count} messages, the first at commitlog {queue.begin}"
+            advice = _FATE_ADVICE[fate].format(evidence[0].upper() + evidence[1:])
+            is_deleted = fate is Fate.DELETED or is_light_queue(key[0])
+            self.is_incomplete |= not is_deleted
+            self._findings.add("info" if is_deleted else "damage", place, 0, expected, found, advice)
 
 
 @dataclass(slots=True)

@@ -14,7 +14,7 @@ from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.journal_place import will_complete
 from store_format.commitlog.log import CommitLog
-from store_format.diagnose.files import QUEUE_ADVICE, entries_of
+from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import Findings, Summary
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
@@ -26,7 +26,7 @@ from store_format.metadata import read_state as config_state
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
-from store_format.survey.deleted_topics import lost_topics
+from store_format.survey.fates import lost_topics
 from store_format.survey.lost_log import ADVICE, LostLog, find_lost_log
 
 _TOPICS_ADVICE = (
@@ -75,10 +75,6 @@ _CHECKPOINT_ADVICE = (
     "Move the checkpoint out of the store; a broker makes a new one (StoreCheckpoint). If the store has an "
     "abort file and more than 10 commitlog files, set the broker's commitLogRecoverMaxNum to the number of "
     "these files first"
-)
-_LOST_ADVICE = (
-    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to "
-    "the topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
 )
 _CRASH_ADVICE = (
     "Readers do the broker's recovery in memory. A broker that starts does the recovery on disk and cuts "
@@ -239,16 +235,10 @@ def _file_error(path: str, read: Callable[[], object]) -> CorruptStoreError | No
         return error
 
 
-def check_topics(
-    findings: Findings,
-    root: str,
-    directories: Mapping[str, str],
-    absent: Mapping[QueueKey, tuple[int, int]],
-) -> None:
+def check_topics(findings: Findings, root: str, directories: Mapping[str, str]) -> None:
     """Compares the queues with topics.json.
 
-    `directories` gives a queue directory for each topic that has one. `absent` gives the number of messages
-    and the first physical offset for queues without files.
+    `directories` gives a queue directory for each topic that has one.
     """
     try:
         topics: Mapping[str, TopicConfig] | None = config_json.read_topics(root)
@@ -261,17 +251,6 @@ def check_topics(
         findings.add(
             "damage", config_json.config_path(root, "topics.json"), 0, expected, "no file", _TOPICS_ADVICE
         )
-    for (topic, queue_id), (count, first) in absent.items():
-        place = f"{root}/consumequeue/{topic}/{queue_id}"
-        expected = f"consume queue files of {topic}-{queue_id}"
-        found = f"none for {count} messages, the first at commitlog {first}"
-        if topics is None:
-            findings.add("damage", place, 0, expected, found, QUEUE_ADVICE)
-        elif topic in topics:
-            findings.add("damage", place, 0, expected, found, _LOST_ADVICE)
-        else:
-            advice = "The topic was deleted; retention deletes the messages"
-            findings.add("info", place, 0, expected, found, advice)
 
 
 def _check_topic_types(

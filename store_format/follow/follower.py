@@ -260,7 +260,7 @@ class StoreFollower:
                 return False  # a topic was deleted, or consume queues were lost
             news, ends = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
-            return False  # damage, or files that were deleted meanwhile
+            return False  # damage, or files that were deleted meanwhile, or lost
         if news is None or (
             news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit
         ):
@@ -318,6 +318,8 @@ class StoreFollower:
             found = follow_queue(known.range, told) if known is not None and whole else None
             if found is None:
                 found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
+                if found is None and known is not None and known.range.bounds is not None:
+                    raise StoreNotFoundError(f"{topic}-{queue_id} has lost its consume queue files")
                 replaced = (
                     replaced_by(known, Queue(self.store, found, None), None)
                     if known is not None and found is not None

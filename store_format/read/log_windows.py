@@ -15,6 +15,7 @@ from store_format.files.view import FileCache
 from store_format.names import QueueKey
 from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot
+from store_format.survey.fates import Unfiled
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.written_end import written_stop
 
@@ -32,6 +33,8 @@ class OpenStore(Protocol):
     def files(self) -> FileCache: ...
     @property
     def state(self) -> StoreState: ...
+    @property
+    def unfiled_queues(self) -> Unfiled | None: ...
 
 
 def queues_in_windows(

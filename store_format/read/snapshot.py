@@ -31,7 +31,7 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.read.recovered_queues import recovered_queues
 from store_format.read.stale_entries import settled, without_stale
-from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.fates import deleted_until
 from store_format.survey.log_ends import certain_end, ends_after_crash
 from store_format.survey.lost_log import refuse_lost_log
 from store_format.survey.readable_end import warn_once

@@ -45,7 +45,7 @@ from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
-from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.fates import Unfiled, deleted_until
 from store_format.survey.log_ends import find_log_end
 from store_format.survey.log_queue import LogQueue
 
@@ -70,6 +70,8 @@ class Store:
     files: FileCache = field(default_factory=FileCache, repr=False, compare=False)
     # errors skipped so far, by their text; None: errors are raised
     unreadable: dict[str, StoreError] | None = field(default=None, repr=False, compare=False)
+    unfiled_queues: Unfiled | None = field(default=None, repr=False, compare=False)
+    fail_on_unknown: bool | None = field(default=None, repr=False, compare=False)
     _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @classmethod
@@ -81,6 +83,8 @@ class Store:
         commit_log_paths: Sequence[str] = (),
         files: FileCache | None = None,
         skip_unreadable: bool = False,
+        unfiled_queues: Unfiled | None = None,
+        fail_on_unknown: bool | None = None,
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -88,6 +92,11 @@ class Store:
         (`storePathCommitLog`). `files` shares open commitlog files between stores. A queue that may not be
         read, or that is a symbolic link, is an error when you read the queue; with `skip_unreadable`, the
         queue is skipped with a warning and noted in `unreadable`.
+
+        `unfiled_queues` says what to do with messages of the commitlog that are in no consume queue, if the
+        store does not show whether their topic was deleted and created again, or the queue was lost: "read"
+        them, or "skip" them. None is an OptionError when you ask for the queue; with `fail_on_unknown` False,
+        the queue is skipped with a warning. By default it is treated as one that may not be read.
 
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
@@ -97,7 +106,8 @@ class Store:
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files)
         name = broker_name or broker_name_of(root)
-        return cls(root, name, log, directories, files, {} if skip_unreadable else None)
+        unreadable: dict[str, StoreError] | None = {} if skip_unreadable else None
+        return cls(root, name, log, directories, files, unreadable, unfiled_queues, fail_on_unknown)
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.broker_name} at {self.path}>"
@@ -150,7 +160,14 @@ class Store:
             refuse if self.unreadable is None else refused.append,
         )
         self.pass_over(refused)
-        lost = self._lost.among(self, taken, select)
+        lost, question = self._lost.among(self, taken, select)
+        if question is not None:
+            if self.fail_on_unknown:
+                raise question
+            if self.fail_on_unknown is None:
+                self.pass_over([question])
+            else:
+                self._lost.warn(str(question), "%s These messages are left out", question)
         if not lost:
             return taken
         queues = {key: queue for key, queue in taken.queues.items() if key not in lost}

@@ -6,30 +6,31 @@ log at each load would take too long. So the first and the last bytes of the log
 read only if something else shows that the queue had messages: an offset that a group has committed, or
 messages after a crash whose first queue offset is above 0.
 
-A broker dispatches messages in commitlog order. While it runs, a queue is lost only if later messages are in
-their queues already. Otherwise its messages may not be dispatched yet, and every look checks again.
+`survey/fates.py` decides what became of the messages. A broker dispatches messages in commitlog order: while
+it runs, messages that wait for it are looked at again, and so are those of an unknown fate.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
-from store_format.errors import CorruptStoreError, StoreError, StorePermissionError
+from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
 from store_format.read.log_windows import OpenStore, queues_in_windows
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.fates import Fate, decide, question
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.written_end import last_unit
 
@@ -38,14 +39,7 @@ _log = logging.getLogger(__name__)
 _WINDOW_SIZE = 32 << 20  # bytes read at the beginning and at the end of a log
 _NAMED_MAX = 8
 _DISPATCH_MAX_MS = 1_000
-_REBUILD = "Writing to these topics with rmqlog rebuilds the files from the commitlog"
-_REBUILD_LATER = (
-    "Once the broker has stopped, writing to these topics with rmqlog rebuilds the files from the commitlog"
-)
-_DOUBT = (
-    ". A topic without any consume queue file may also have been deleted and created again; then its old "
-    "messages are read too, and a write to the topic asks which of the two happened (rebuildLostQueues)"
-)
+_ADVICE = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
 
 
 @dataclass(slots=True)
@@ -53,57 +47,59 @@ class UnfiledQueues:
     """What one open store knows about its configured queues without files; empty until the first look."""
 
     _lost: dict[QueueKey, LogQueue] = field(default_factory=dict)
+    # queues with messages that wait for a broker or have an unknown fate
+    _open: dict[QueueKey, LogQueue] = field(default_factory=dict)
+    _unknown: dict[QueueKey, LogQueue] = field(default_factory=dict)  # the latter
     # queues of the log, as far as it was read, of topics that lack queue files
-    _seen: dict[QueueKey, LogQueue] | None = None
+    _seen: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _is_complete: bool = False  # the whole log was read
-    _decided: set[QueueKey] = field(default_factory=set)
-    # those of them whose messages a broker may dispatch soon
-    _behind: dict[QueueKey, LogQueue] = field(default_factory=dict)
-    _hiding: set[QueueKey] = field(default_factory=set)
-    _has_warned: bool = False
-    _has_waited: bool = False
+    _decided: set[tuple[QueueKey, bool]] = field(default_factory=set)  # with files, or without
+    _dispatched: int = -1  # a broker has dispatched the messages before this physical offset
+    _told: set[object] = field(default_factory=set)  # what was warned of
     # the identity of topics.json, and the number of queues of its topics
     _topics: tuple[object, dict[str, int]] = (None, {})
 
     def among(
         self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
-    ) -> dict[QueueKey, StoreError]:
-        """The queues of the selected topics that only a scan of the commitlog can read, with the reason.
+    ) -> tuple[dict[QueueKey, StoreError], OptionError | None]:
+        """The queues of the selected topics that only a scan of the commitlog can read, with the reason, and
+        the question about those of unknown fate.
 
         `taken` is the store's snapshot of these topics.
         """
-        configured = self._configured(store, select)
-        undecided = [
-            key
-            for key in configured
-            if key not in self._decided and key not in taken.damaged and not _is_whole(taken, key)
-        ]
+        usable = [key for key in self._configured(store, select) if key not in taken.damaged]
+        files = {key: _has_queue_files(taken, key) for key in usable if not _is_whole(taken, key)}
+        undecided = files.items() - self._decided
         if undecided:
-            self._decide(store, taken, undecided)
-        elif self._behind:
-            self._take_lost(store, taken, {})
-        mine = (
-            [key for key in configured if key in self._lost and key not in taken.damaged]
-            if self._lost
-            else []
+            self._look(store, taken, [key for key, _ in undecided])
+            self._decided |= undecided | {(key, True) for key, _ in undecided}
+        if self._open:
+            self._settle(store, taken)
+        lost = [key for key in usable if key in self._lost and not _covers(taken, key, self._lost[key])]
+        unknown = {key: self._unknown[key] for key in usable if key in self._unknown}
+        return (
+            {key: _lost_error(store, taken, key) for key in lost},
+            question(store.path, unknown, is_part=not self._is_complete) if unknown else None,
         )
-        return {
-            key: _lost_error(store, taken, key) for key in mine if not _covers(taken, key, self._lost[key])
-        }
+
+    def warn(self, about: object, text: str, *values: object) -> None:
+        """Warns once of each `about`."""
+        if about not in self._told:
+            self._told.add(about)
+            _log.warning(text, *values)
 
     def warn_of_none(self, store: OpenStore) -> None:
         """Warns once that the store has no consume queue files at all."""
-        if not self._has_warned and not has_rocksdb_queues(store.path):
-            self._has_warned = True
+        if not has_rocksdb_queues(store.path):
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
-            _log.warning(told, store.path, _advice(store.state))
+            self.warn("none", told, store.path, _advice(store.state))
 
     def warn_of_hidden(self, store: OpenStore, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
         hiding = {
-            key: queue for key, queue in found.items() if key not in self._hiding and queue.hides_messages
+            key: queue for key, queue in found.items() if key not in self._told and queue.hides_messages
         }
-        self._hiding |= hiding.keys()
+        self._told |= hiding.keys()
         if hiding:
             told = (
                 "%s: the offsets of %d queues restart at 0 (topics deleted and created again?): %s. "
@@ -136,99 +132,84 @@ class UnfiledQueues:
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _decide(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
-        if self._seen is None:
-            self._seen, self._is_complete = queues_in_windows(
-                store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
-            )
-        unfiled = [key for key in undecided if not _has_entries(taken, key)]
-        if not self._is_complete and any(_had_messages(taken, key) for key in unfiled) | bool(
-            _consumed_queues(store) & set(unfiled)
+    def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
+        """Looks for the undecided queues in the log."""
+        found, self._is_complete = queues_in_windows(
+            store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
+        )
+        self._seen |= found
+        seen, unfiled = self._seen, {key for key in undecided if not _has_entries(taken, key)}
+        if not self._is_complete and (
+            any(_had_messages(taken, key) for key in unfiled) or _consumed_queues(store) & unfiled
         ):
             topics = frozenset(topic for topic, _ in unfiled)
-            seen, _ = queues_in_windows(store, taken, topics, None)
-            self._seen = {key: queue for key, queue in self._seen.items() if key[0] not in topics} | seen
-            unknown: list[QueueKey] = []
-        else:
-            unknown = (
-                []
-                if self._is_complete
-                else [key for key in undecided if key not in self._seen and not is_system_topic(key[0])]
-            )
-            unknown = [key for key in unknown if not _has_files_now(store.path, key)]
-        self._decided.update(undecided)
-        filed = {key for key in taken.queues if _has_queue_files(taken, key)}
-        deleted = deleted_until(store.path)
-        seen = {
-            key: self._seen[key]
-            for key in undecided
-            if key in self._seen
-            and not is_left_over(self._seen, key, filed)
-            and self._seen[key].last >= deleted(key[0])
-        }
-        self._take_lost(store, taken, seen)
-        if unknown:
+            seen |= queues_in_windows(store, taken, topics, None)[0]
+        elif not self._is_complete:
+            missed = [key for key in undecided if key not in seen and not is_system_topic(key[0])]
+            missed = [key for key in missed if not _has_files_now(store.path, key)]
             told = (
                 "%s: %d configured queues have no consume queue files: %s. Only the first and the last %d "
                 "MiB of the commitlog were checked; they hold no message of these queues. `rmqlog verify` "
                 "checks the whole commitlog"
             )
-            _log.warning(
-                told, store.path, len(unknown), _queue_names(dict.fromkeys(unknown)), _WINDOW_SIZE >> 20
-            )
+            if missed:
+                _log.warning(told, store.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
+        self._open |= {key: seen[key] for key in undecided if key in seen}
 
-    def _take_lost(self, store: OpenStore, taken: Snapshot, seen: dict[QueueKey, LogQueue]) -> None:
-        """Decides which queues of the log are lost, and which may only wait for a broker."""
-        candidates, self._behind = {**self._behind, **seen}, {}
-        # found first: messages dispatched before that have their files now
-        dispatched = _dispatched(store, taken) if candidates else 0
-        lost: dict[QueueKey, LogQueue] = {}
+    def _settle(self, store: OpenStore, taken: Snapshot) -> None:
+        """Decides what became of the messages of the open queues."""
+        if any(queue.epochs[-1][0] >= self._dispatched for queue in self._open.values()):
+            # found first: messages dispatched before that have their files now
+            self._dispatched = _dispatched(store, taken)
         short = {
-            key
-            for key, queue in candidates.items()
+            key: queue
+            for key, queue in self._open.items()
             if _lacks_entries(taken, key) and not _covers(taken, key, queue)
         }
-        # The log was read after the snapshot: a commit in between is not missing.
-        now = (
-            take_snapshot(
-                store.path, store.log.relisted(), taken.state, {topic for topic, _ in short}.__contains__
-            )
-            if short
-            else taken
+        if short:  # The log was read after the snapshot: a commit in between is not missing.
+            topics = {topic for topic, _ in short}
+            now = take_snapshot(store.path, store.log.relisted(), taken.state, topics.__contains__)
+            short = {key: queue for key, queue in short.items() if not _covers(now, key, queue)}
+        self._open = {
+            key: queue
+            for key, queue in self._open.items()
+            if not _covers(taken, key, queue) and not _has_files_now(store.path, key)
+        }
+        fates = decide(store.path, taken.log, self._open, self._seen, self._dispatched)
+        fate = {key: each.fate for key, each in fates.items()}
+        if store.unfiled_queues is not None:
+            answer = Fate.LOST if store.unfiled_queues == "read" else Fate.DELETED
+            fate |= {key: answer for key, each in fate.items() if each is Fate.UNKNOWN}
+        lost, waiting, self._unknown = (
+            {key: queue for key, queue in self._open.items() if fate[key] is each}
+            for each in (Fate.LOST, Fate.WAITING, Fate.UNKNOWN)
         )
-        for key, queue in candidates.items():
-            if (key in short or not _has_files_now(store.path, key)) and not _covers(
-                now if key in short else taken, key, queue
-            ):
-                (lost if queue.epochs[-1][0] < dispatched else self._behind)[key] = queue
-        self._lost |= lost
-        self._warn_of_lost(store, taken, lost)
+        self._open = waiting | self._unknown
+        self._lost |= lost | short
+        self._warn(store, taken, lost, short, waiting)
 
-    def _warn_of_lost(self, store: OpenStore, taken: Snapshot, lost: dict[QueueKey, LogQueue]) -> None:
+    def _warn(
+        self,
+        store: OpenStore,
+        taken: Snapshot,
+        lost: dict[QueueKey, LogQueue],
+        short: dict[QueueKey, LogQueue],
+        waiting: dict[QueueKey, LogQueue],
+    ) -> None:
         """Warns of queues that are lost now, and once of those that wait for a broker for too long."""
-        lacking = {key: queue for key, queue in lost.items() if _lacks_entries(taken, key)}
-        if lacking:
+        if short:
             told = (
                 "%s: the consume queue files of %d queues lack entries of messages in the commitlog: %s. "
                 "These queues are read by a scan of the commitlog"
             )
-            _log.warning(told, store.path, len(lacking), _queue_names(lacking))
-        lost = {key: queue for key, queue in lost.items() if key not in lacking}
-        if self._behind and not self._has_waited and _is_overdue(store.log, self._behind.values()):
-            self._has_waited = True
-            told = (
-                "%s: %d queues have messages in the commitlog and no consume queue files: %s. The running "
-                "broker has not dispatched these messages yet; they are read once it has"
-            )
-            _log.warning(told, store.path, len(self._behind), _queue_names(self._behind))
+            _log.warning(told, store.path, len(short), _queue_names(short))
+        told = "%s: %d queues have messages in the commitlog and no consume queue files: %s. %s"
+        if waiting and _is_overdue(store.log, waiting.values()):
+            why = "The running broker has not dispatched these messages yet; they are read once it has"
+            self.warn("waiting", told, store.path, len(waiting), _queue_names(waiting), why)
         if lost:
-            told = (
-                "%s: %d queues have messages in the commitlog and no consume queue files: %s. "
-                "These queues are read by a scan of the commitlog. %s%s"
-            )
-            filed = {topic for topic, queue_id in taken.queues if _has_queue_files(taken, (topic, queue_id))}
-            doubt = "" if {topic for topic, _ in lost} <= filed else _DOUBT
-            _log.warning(told, store.path, len(lost), _queue_names(lost), _advice(taken.state), doubt)
+            how = f"These queues are read by a scan of the commitlog. {_advice(taken.state)}"
+            _log.warning(told, store.path, len(lost), _queue_names(lost), how)
 
 
 def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
@@ -253,13 +234,13 @@ def _lost_error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
     return CorruptStoreError(directory, 0, "consume queue files", "none, but messages in the commitlog")
 
 
-def _queue_names(keys: Mapping[QueueKey, object]) -> str:
+def _queue_names(keys: Iterable[QueueKey]) -> str:
     names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(keys)]
     return ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
 
 
 def _advice(state: StoreState) -> str:
-    return _REBUILD_LATER if state is StoreState.LIVE else _REBUILD
+    return _ADVICE.format("Once the broker has stopped, w" if state is StoreState.LIVE else "W")
 
 
 # ---- what a snapshot has -----------------------------------------------------------------------------------
@@ -353,29 +334,8 @@ def _has_files_now(root: str, key: QueueKey) -> bool:
         return True
 
 
-def is_left_over(seen: Mapping[QueueKey, LogQueue], key: QueueKey, filed: Collection[QueueKey]) -> bool:
-    """Whether the queue's messages are older than its topic, which was deleted and created again.
-
-    The offsets of one of the topic's queues go back. That is no new start of the topic, but of a queue that
-    had lost its files or its last entries, if another queue of the topic continues across that place, or has
-    files (`filed`) with older messages: deleting a topic removes the files of all its queues.
-    """
-    mine = {other: queue for other, queue in seen.items() if other[0] == key[0]}
-    return any(
-        seen[key].epochs[-1][0] <= again.last_old
-        and not any(
-            queue.epochs[-1][0] <= again.last_old and (other in filed or queue.last > again.epochs[-1][0])
-            for other, queue in mine.items()
-        )
-        for again in mine.values()
-        if len(again.epochs) > 1
-    )
-
-
 def _consumed_queues(store: OpenStore) -> set[QueueKey]:
-    """Queues of which a group has consumed messages; the broker's own revive group does not count."""
-    from store_format.metadata.group_offsets import read_committed  # few stores need it
-
+    """Queues of which a group has consumed messages, perhaps before their topic was deleted."""
     try:
         offsets = read_committed(store.path).offsets
     except (StoreError, OSError):
@@ -384,6 +344,6 @@ def _consumed_queues(store: OpenStore) -> set[QueueKey]:
         (topic, queue_id)
         for (group, topic), table in offsets.items()
         if group != REVIVE_GROUP
-        for queue_id, n in table.items()
-        if n > 0
+        for queue_id, offset in table.items()
+        if offset > 0
     }

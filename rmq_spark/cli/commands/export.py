@@ -6,6 +6,7 @@ import io
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, BinaryIO
 
 import click
@@ -76,6 +77,8 @@ def export_(
     names = message_columns(Output(form, column_names(columns)))
     tolerance = tolerance_for(skip_damage)
     filters.refuse_unknown_topic(known_topics(stores))
+    if not skip_damage:
+        stores = [replace(store, fail_on_unknown=True) for store in stores]
     with Progress("export", bytes_to_read(stores, filters)) as progress:
         source = _Source(stores, filters, names, tolerance, progress)
         if out == "-":

@@ -36,7 +36,7 @@ EVERYTHING = {
     "producergroup": "PG",
     "brokerconf": "/etc/rocketmq/broker.conf",
     "diskspacewarninglevelratio": "85",
-    "rebuildlostqueues": "false",
+    "unfiledqueues": "skip",
     "ignoremissingstores": "true",
     "writerlocktimeout": "1m 30s",
     "stagingretention": "2 days",
@@ -74,7 +74,7 @@ def test_a_path_is_enough() -> None:
         600_000,
         86_400_000,
     )
-    assert (options.rebuild_lost_queues, options.broker_conf) == (None, None)
+    assert (options.unfiled_queues, options.broker_conf) == (None, None)
     assert not options.ignore_missing_stores
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
     assert ("flushDiskType", "SYNC_FLUSH") in options.resolved()
@@ -109,7 +109,7 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
         90_000,
         172_800_000,
     )
-    assert (options.rebuild_lost_queues, options.broker_conf) == (False, "/etc/rocketmq/broker.conf")
+    assert (options.unfiled_queues, options.broker_conf) == ("skip", "/etc/rocketmq/broker.conf")
     assert options.ignore_missing_stores
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
@@ -216,4 +216,5 @@ def test_the_two_tables_can_become_one() -> None:
         "maxMessageSize",
         "maxHashSlotNum",
         "maxIndexNum",
+        "unfiledQueues",
     }

@@ -364,7 +364,7 @@ def test_a_late_plan_stores_no_other_messages(root: str) -> None:
         properties=pa.array([properties] * 4, pa.binary()),
         queue_id=np.zeros(4, np.int64),
     )
-    MessageStore.open(root).append(others, options=CommitOptions(rebuild_lost_queues=False))
+    MessageStore.open(root).append(others, options=CommitOptions(unfiled_queues="skip"))
     with pytest.raises(StoreWriteError, match=r"offset 0: expected the dead letter .* a new plan"):
         plan.apply()
     assert resent_rows(root) == []

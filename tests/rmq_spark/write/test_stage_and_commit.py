@@ -149,16 +149,16 @@ def test_a_lost_consume_queue_needs_its_file_size(tmp_path: Path) -> None:
     assert sum(queue.max_offset - queue.min_offset for queue in snapshot.queues.values()) == 2014
 
 
-@pytest.mark.parametrize(("lost", "count"), [("true", 12), ("false", 4)])
+@pytest.mark.parametrize(("lost", "count"), [("read", 12), ("skip", 4)])
 def test_a_topic_without_queue_files_needs_an_answer(tmp_path: Path, lost: str, count: int) -> None:
     root = tmp_path / "store"
     write(root, numbered_rows(0, 8))
     append(root, numbered("Other", 0, 4))
     topic = next(queue.topic for queue in MessageStore.open(str(root)).queues() if queue.topic != "Other")
     shutil.rmtree(root / "consumequeue" / topic)
-    with pytest.raises(OptionError, match="rebuildLostQueues"):
+    with pytest.raises(OptionError, match="unfiledQueues"):
         write(root, numbered_rows(8, 12))
-    write(root, numbered_rows(8, 12), rebuildLostQueues=lost)
+    write(root, numbered_rows(8, 12), unfiledQueues=lost)
     snapshot = MessageStore.open(str(root)).snapshot(topic.__eq__)
     assert sum(queue.max_offset - queue.min_offset for queue in snapshot.queues.values()) == count
 

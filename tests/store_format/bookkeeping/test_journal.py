@@ -105,7 +105,9 @@ def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
 
 def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
     assert read_ledger(root) == Ledger()
-    ledger = Ledger().with_entry("q", _ENTRY).with_entry(None, replace(_ENTRY, journal="id2"))
+    ledger = Ledger().with_entry("q", _ENTRY, {("S", 0): 9})
+    ledger = ledger.with_entry(None, replace(_ENTRY, journal="id2"), {("T", 3): 7, ("U", 0): 1})
+    assert ledger.ends == {("T", 3): 7, ("U", 0): 1}
     write_ledger(root, ledger, _FILES)
     assert read_ledger(root) == ledger
     assert (ledger.has(("q", 5)), ledger.has(("q", 4)), ledger.has(("q", 6)), ledger.has(("r", 0))) == (

@@ -60,7 +60,7 @@ def test_given_settings_count_more_than_those_of_the_store(store: Path) -> None:
 def test_rebuilt_queues_have_the_delivery_time(store: Path, lost: str) -> None:
     wanted = _times(store)
     shutil.rmtree(store / lost)
-    options = CommitOptions(rebuild_lost_queues=True, clock=lambda: BEGIN_MS)
+    options = CommitOptions(unfiled_queues="read", clock=lambda: BEGIN_MS)
     MessageStore.open(str(store)).append(columns_of(delayed("T", 1, 7, 1)), options=options)
     assert _times(store) == wanted | {1: [2_000]}
 

@@ -26,6 +26,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
+from store_format.survey.fates import Unfiled
 from tests.support import failing_writer, goldens
 from tests.support.staged import (
     Rows,
@@ -311,11 +312,11 @@ def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> Non
     before = _bytes(root)
     with pytest.raises(
         OptionError,
-        match=r"(?s)If topic T was deleted .* rebuildLostQueues=false .* set rebuildLostQueues=true",
+        match=r"If topic T was deleted .* unfiledQueues=skip.* unfiledQueues=read",
     ):
         append(root, numbered("T", 40, 4))
     assert _bytes(root) == before
-    append(root, numbered("T", 40, 1), options=replace(_options(), rebuild_lost_queues=False))
+    append(root, numbered("T", 40, 1), options=replace(_options(), unfiled_queues="skip"))
     append(root, numbered("T", 41, 3))  # T-0 begins anew, which says it for the others
     assert _numbers(root) == {0: [0], 1: [0], 2: [0], 3: [0]}
 
@@ -326,7 +327,7 @@ def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: st
     root = make_store(tmp_path / "store")
     _created_again(root)
     if tells == "the option":
-        append(root, numbered("T", 40, 4), options=replace(_options(), rebuild_lost_queues=True))
+        append(root, numbered("T", 40, 4), options=replace(_options(), unfiled_queues="read"))
     else:
         path = root / "config" / "consumerOffset.json"
         path.write_text('{"offsetTable":{"T@g":{"0":0,"1":3}}}')  # a 4.9 broker keeps these of deleted topics
@@ -338,14 +339,14 @@ def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: st
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("lost", [None, True, False])
+@pytest.mark.parametrize("lost", [None, "read", "skip"])
 def test_a_write_to_another_topic_brings_no_deleted_message_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: bool | None
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, lost: Unfiled | None
 ) -> None:
     root = make_store(tmp_path / "store")
     _created_again(root, is_last=True)
-    append(root, numbered("U", 4, 4), options=replace(_options(), rebuild_lost_queues=lost))
-    assert "created again; these messages stay in no queue" in caplog.text
+    append(root, numbered("U", 4, 4), options=replace(_options(), unfiled_queues=lost))
+    assert "These messages stay in no consume queue" in caplog.text
     assert not (root / "consumequeue" / "T").exists()
     assert {key for key in _queued_or_lost(root) if key[0] == "U"} == {
         ("U", queue_id) for queue_id in range(4)
@@ -353,7 +354,7 @@ def test_a_write_to_another_topic_brings_no_deleted_message_back(
 
 
 def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
-    return set(MessageStore.open(str(root)).snapshot().queues)
+    return set(MessageStore.open(str(root), unfiled_queues="skip").snapshot().queues)
 
 
 @pytest.mark.process
@@ -563,7 +564,7 @@ def test_a_reader_that_looks_while_queues_are_moved_in_sees_all_messages(
     def among(self: UnfiledQueues, *args: Any) -> Any:
         if not done:
             done.append(1)
-            options = replace(_options(), rebuild_lost_queues=True)
+            options = replace(_options(), unfiled_queues="read")
             append(
                 root, [message for message in numbered("T", 60, 4) if message.queue_id == 1], options=options
             )
@@ -581,7 +582,7 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
     append(root, numbered("U", 0, 4))
     append(root, numbered("T", 0, 60))
     before = rows_by_queue(root)
-    shutil.rmtree(root / "consumequeue" / "T")
+    shutil.rmtree(root / "consumequeue" / "T" / "1")
     code = (
         "import sys; from store_format.files.lock import StoreLock\n"
         "with StoreLock(sys.argv[1]): print(flush=True); sys.stdin.read()"

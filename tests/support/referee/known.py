@@ -76,11 +76,6 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "a write: gives Old-0 the offset 0, and the next one was 60",
     ),
     "lost first queue file": ("a write: leaves 20 entries of whole messages missing or wrong",),
-    "lost queue beside a running query": (
-        "a running stream with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",
-        "a running stream: silently leaves out 10 of 140 whole messages",
-        "a group with failOnDataLoss=false: silently leaves out 10 of 140 whole messages",
-    ),
     "batch queue lacks entries": (
         (
             "a write refuses what recover mends: UnsupportedFormatError: STORE: a broker crashed, and "
@@ -255,37 +250,5 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "verify after the advice: says 'sound: 130 messages readable, none lost; nothing has to "
             "be done', and 129 messages of the commitlog are whole"
         ),
-    ),
-    "created again without messages": (
-        "a batch read: returns 100 messages of which nobody knows whether their topic was deleted",
-        "a batch read: does not ask about 100 messages that may belong to a deleted topic",
-        (
-            "a batch read with failOnDataLoss=false: returns 100 messages of which nobody knows "
-            "whether their topic was deleted"
-        ),
-        "export: returns 100 messages of which nobody knows whether their topic was deleted",
-        "export: does not ask about 100 messages that may belong to a deleted topic",
-        ("export --skip-damage: returns 100 messages of which nobody knows whether their topic was deleted"),
-        (
-            "a batch read after recover --into NEW --salvage --apply: returns 100 messages of which "
-            "nobody knows whether their topic was deleted"
-        ),
-        (
-            "a batch read after recover --into NEW --salvage --apply: does not ask about 100 messages "
-            "that may belong to a deleted topic"
-        ),
-        (
-            "a batch read after recover --apply: returns 100 messages of which nobody knows whether "
-            "their topic was deleted"
-        ),
-        (
-            "a batch read after recover --apply: does not ask about 100 messages that may belong to a "
-            "deleted topic"
-        ),
-        (
-            "a batch read after the advice: returns 100 messages of which nobody knows whether their "
-            "topic was deleted"
-        ),
-        ("a batch read after the advice: does not ask about 100 messages that may belong to a deleted topic"),
     ),
 }

@@ -11,7 +11,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.journal import read_journal
 from store_format.layouts import OFFSET_MAX
-from store_format.survey.deleted_topics import deleted_until
+from store_format.survey.fates import deleted_until
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
 from tests.support.referee.world import commit_killed

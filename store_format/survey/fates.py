@@ -1,0 +1,291 @@
+"""The fate of messages that no consume queue file shows: what became of them, and what shows it.
+
+`decide` is the only place that decides it, by a table of rules: the first that applies counts. `read`,
+`commit` and `diagnose` ask it. What nothing shows is asked for (`question`), never guessed.
+
+A broker removes a deleted topic from topics.json and removes its consume queues. The messages stay in the
+commitlog until retention deletes them, and no consumer gets them. A broker that recovers after a crash makes
+consume queues again for those of them that it scans: of one store, 5.5.0 made a queue with 1 of 30 messages,
+and 4.9.7 one with all 30. But topics.json still lacks the topic, so that a client finds no route to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import suppress
+from enum import Enum
+from functools import cache
+from typing import Literal, NamedTuple
+
+from store_format.bookkeeping.journal import read_journal
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
+from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.files import paths
+from store_format.files.read import entry_names, list_store_files
+from store_format.layouts import OFFSET_MAX
+from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.names import DLQ_PREFIX, RETRY_PREFIX, QueueKey, is_light_queue, is_system_topic
+from store_format.survey.log_queue import LogQueue
+from store_format.survey.queue_evidence import known_ends
+
+Unfiled = Literal["read", "skip"]
+
+# where a broker keeps its topics instead of topics.json, which may be left from before
+_ROCKSDB_CONFIG = ("topics", "metadata", "rdb")
+_BESIDE_TOPICS = frozenset(
+    {"subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "ledger.json"}
+)
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+class Fate(Enum):
+    """What became of the messages of a queue that no consume queue file shows."""
+
+    DELETED = "deleted"  # with their topic: nobody reads them
+    LOST = "lost"  # their entries were: a reader reads them from the commitlog, a writer rebuilds the queue
+    WAITING = "waiting"  # for a running broker, which dispatches them soon
+    UNKNOWN = "unknown"  # asked for: `unfiledQueues`
+
+
+class Decision(NamedTuple):
+    """A fate, and the evidence that decided it, as a part of a sentence."""
+
+    fate: Fate
+    evidence: str
+
+
+_DELETED = Decision(Fate.DELETED, "the topic was deleted: topics.json does not have it")
+_AGAIN = Decision(Fate.DELETED, "the topic was deleted and created again after these messages")
+_WAITING = Decision(Fate.WAITING, "the running broker has not dispatched these messages yet")
+_SYSTEM = Decision(Fate.LOST, "a broker does not delete the topic")
+_NONE_FILED = Decision(Fate.LOST, "no consume queue of the store has a file")
+_SIBLING = Decision(Fate.LOST, "another queue of the topic has an earlier message")
+_UNKNOWN = Decision(
+    Fate.UNKNOWN,
+    "the store does not show whether the queue was lost, or its topic deleted and created again",
+)
+
+
+def decide(
+    root: str,
+    log: CommitLog,
+    keys: Collection[QueueKey],
+    seen: Mapping[QueueKey, LogQueue],
+    dispatched: int = OFFSET_MAX,
+) -> dict[QueueKey, Decision]:
+    """The fate of the newest messages of each queue of `keys`, which have no consume queue file.
+
+    `seen` are the queues of the same topics, at least `keys`, as the `log` or a part of it shows them. A
+    running broker has dispatched the messages before the physical offset `dispatched`. Of a queue whose
+    offsets began at 0 again, the earlier messages are deleted.
+    """
+    deleted, found, open_keys = deleted_until(root), dict[QueueKey, Decision](), list[QueueKey]()
+    for key in keys:
+        if seen[key].epochs[-1][0] >= dispatched:
+            found[key] = _WAITING
+        elif _is_of_system(root, key[0]):
+            found[key] = _SYSTEM
+        elif seen[key].last < deleted(key[0]):
+            found[key] = _DELETED
+        else:
+            open_keys.append(key)
+    if not open_keys or not has_queue_files(root):
+        return found | dict.fromkeys(open_keys, _NONE_FILED)
+    begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
+    known = known_ends(root, log)
+    for key in open_keys:
+        queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
+        alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
+        if _is_left_over(key, queues, alive):
+            found[key] = _AGAIN
+            continue
+        alive |= {each: _begin(queues.get(each)) for each in known.keys() - alive.keys() if each[0] == key[0]}
+        if key in known:
+            found[key] = Decision(Fate.LOST, known[key].evidence)
+        elif any(begin < seen[key].last for begin in alive.values()):
+            found[key] = _SIBLING
+        else:
+            found[key] = _UNKNOWN
+    return found
+
+
+def _begins(
+    root: str, select: Callable[[str], bool], seen: Mapping[QueueKey, LogQueue], log_min: int
+) -> dict[QueueKey, int]:
+    """The physical offset of the first message of each queue with files, -1 before the log's first byte.
+
+    Without the queues whose files show no entry.
+    """
+    begins: dict[QueueKey, int] = {}
+    for topic, queue_id, directory, kind in filed_queues(root, select):
+        key, bounds = (topic, queue_id), None
+        with suppress(StoreError):
+            bounds = queue_bounds(kind, directory, topic, queue_id, log_min)
+        if bounds is None or (bounds.min_offset and key in seen):
+            begins[key] = _begin(seen.get(key))
+        elif bounds.max_offset:
+            begins[key] = -1 if bounds.min_offset else bounds.first_physical_offset
+    return begins
+
+
+def _begin(queue: LogQueue | None) -> int:
+    """The place where the queue's offsets last began at 0; -1 before the log's first byte."""
+    return -1 if queue is None or queue.epochs[-1][1] else queue.epochs[-1][0]
+
+
+def _is_left_over(key: QueueKey, queues: Mapping[QueueKey, LogQueue], begins: Mapping[QueueKey, int]) -> bool:
+    """Whether the queue's messages are older than its topic, which was deleted and created again.
+
+    The offsets of one of the topic's `queues` go back. That is no new start of the topic, but of a queue that
+    had lost its files or its last entries, if another queue of the topic continues across that place, or has
+    files (`begins`) with older messages: deleting a topic removes the files of all its queues.
+    """
+    for other, queue in queues.items():
+        last_old, again = queue.last_old, queue.epochs[-1][0]
+        if len(queue.epochs) == 1:  # only its files show where it began again, if a part of the log was read
+            again = begins.get(other, -1)
+            last_old = queue.last if queue.last < again else queue.epochs[0][0]
+        goes_on = any(begin <= last_old for begin in begins.values()) or any(
+            one.epochs[-1][0] <= last_old and one.last > again
+            for each, one in queues.items()
+            if each not in begins
+        )
+        if queues[key].epochs[-1][0] <= last_old < again and not goes_on:
+            return True
+    return False
+
+
+def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = False) -> OptionError:
+    """The error about queues of UNKNOWN fate: it asks which of the two things happened.
+
+    With `is_part`, only a part of the commitlog was read.
+    """
+    count = sum(queue.epochs[-1][2] - queue.epochs[-1][1] for queue in queues.values())
+    (topic, queue_id), more = min(queues), "at least " if is_part else ""
+    topics = sorted({topic for topic, _ in queues})
+    names = f"topic {topic} was" if len(topics) == 1 else f"the topics {', '.join(topics[:8])} were"
+    return OptionError(
+        f"{root}: {more}{count:,} messages of {len(queues)} queues (the first is {topic}-{queue_id}) are in "
+        f"the commitlog and in no consume queue, and the store does not show why. If {names} deleted and "
+        "created again, set unfiledQueues=skip: the messages stay deleted. If the directories of the consume "
+        "queues were lost, set unfiledQueues=read, or restore the directories from a backup: the messages "
+        "are read, and a write gives them their queue offsets back. (In Python unfiled_queues, in commands "
+        "--unfiled-queues.)"
+    )
+
+
+# ---- deleted topics, and those that topics.json has lost ---------------------------------------------------
+
+
+def deleted_until(root: str) -> Callable[[str], int]:
+    """A function of a topic: its messages before this physical offset belong to a deleted topic.
+
+    0 if none do, and without topics.json. OFFSET_MAX if topics.json does not have the topic, and no directory
+    of it is left. While a commit is not complete that creates a topic, the earlier messages of the topic
+    belong to a deleted one.
+    """
+    try:
+        topics = read_topics(root)
+        journal = read_journal(root)
+    except CorruptStoreError:  # who needs the file raises the error
+        return lambda topic: 0
+    if not topics or _has_rocksdb_config(root):  # a broker's topics.json is never empty
+        return lambda topic: 0
+    created: dict[str, int] = {}
+    if journal is not None:
+        continued = {
+            topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base
+        }
+        new = journal.new_topics.keys() - continued
+        continued |= {
+            each[0] for each in filed_queues(root, new.__contains__) if each[:2] not in journal.queues
+        }
+        created = dict.fromkeys(new - continued, journal.base)
+
+    @cache
+    def end(topic: str) -> int:
+        if topic in created:
+            return created[topic]
+        if topic in topics or is_light_queue(topic) or _is_of_system(root, topic):
+            return 0
+        return 0 if _has_directory(root, topic) else OFFSET_MAX
+
+    return end
+
+
+def lost_topics(root: str) -> dict[str, int]:
+    """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
+
+    The directories of the consume queues show them. A broker makes its own topics when it starts, and batch
+    queues need attributes that no directory shows: both are left out. A store had topics.json if it has
+    another file that a broker, or a commit, writes beside it.
+    """
+    names = {
+        *entry_names(f"{root}/config", missing_ok=True),
+        *entry_names(f"{root}/.rmqlog", missing_ok=True),
+    }
+    if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root) or read_topics(root):
+        return {}
+    return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not _is_not_configured(topic))
+
+
+def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
+    """The selected topics whose simple queues have files, each with one more than its highest queue id."""
+    numbers: dict[str, int] = {}
+    for topic, queue_id, _, kind in filed_queues(root, select):
+        if kind == "simple":
+            numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
+    return numbers
+
+
+def has_queue_files(root: str) -> bool:
+    """Whether any simple consume queue has a file that is not empty; batch queues say nothing of others."""
+    return any(kind == "simple" for _, _, _, kind in filed_queues(root, lambda topic: True))
+
+
+def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, QueueKind]]:
+    """The selected queues that have a file that is not empty, or files that cannot be listed."""
+    for found in list_queues(root, select, lambda error: None):
+        try:
+            is_filed = any(file.size for file in list_store_files(found[2]))
+        except StoreError:  # who needs the queue raises the error
+            is_filed = True
+        if is_filed:
+            yield found
+
+
+def _is_not_configured(topic: str) -> bool:
+    return is_light_queue(topic) or is_system_topic(topic)
+
+
+def _has_rocksdb_config(root: str) -> bool:
+    return any(paths.exists(f"{root}/config/{name}/CURRENT") for name in _ROCKSDB_CONFIG)
+
+
+def _is_of_system(root: str, topic: str) -> bool:
+    """Whether a broker creates the topic again when it needs it: its messages wait for the broker."""
+    for prefix in _OF_GROUPS:
+        if topic.startswith(prefix):
+            name = topic.removeprefix(prefix)
+            try:
+                groups = read_subscription_groups(root)
+            except CorruptStoreError:
+                return True
+            # the topic of messages that were popped has the name of another topic behind that of the group
+            return groups is None or any(
+                name == group or name.startswith((f"{group}_", f"{group}+")) for group in groups
+            )
+    return is_system_topic(topic)
+
+
+def _has_directory(root: str, topic: str) -> bool:
+    """Whether anything is in a directory of the topic. A broker leaves an empty one when it deletes it."""
+    try:
+        return can_be_queue(topic, 0) and any(
+            entry_names(f"{root}/{folder}/{topic}", missing_ok=True) for folder in FOLDERS.values()
+        )
+    except StoreError:  # it may not be listed
+        return True
