@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import Wanted
+from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.log_ends import find_log_end
 
 if TYPE_CHECKING:
@@ -82,7 +83,17 @@ class How:
 
 
 def look_up(store: Store, question: Question, how: How) -> Found:
-    """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found."""
+    """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found.
+
+    Warns of messages that are lost with missing commitlog files: the question may have been for one of them.
+    """
+    found, gone = _found(store, question, how), find_gone(store.path, store.log, store.state)
+    warn_of_gone(store.path, gone)
+    lost = sum(each.count for each in gone)
+    return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
+
+
+def _found(store: Store, question: Question, how: How) -> Found:
     if question.message_id is not None:
         placed = _OFFSET_ID.match(question.message_id)
         found = None if placed is None else _at_offset(store, question, how, int(placed[1], 16))
