@@ -56,6 +56,7 @@ from store_format.files.write import FileWrites
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.entries import LogPart
 from store_format.survey.gone import pointing_to
 from store_format.survey.lost_log import refuse_lost_log
@@ -114,7 +115,7 @@ def survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
     survey.copied = copy_parts(source, log)
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
-        survey.holes = find_holes(log, survey.end.offset, readable)
+        survey.holes = find_holes(log, survey.end.offset, readable, Contradictions(source, log))
         survey.end = end_of_salvaged(log, survey.end, readable)
         survey.ahead = queues_ahead(log, survey.end.offset, survey.queues)
         survey.refused = None

@@ -45,6 +45,7 @@ from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.deleted_topics import deleted_until
 from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.log_ends import find_log_end
@@ -278,7 +279,10 @@ class Store:
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         log, state = self.log.relisted(), self.state
         stop, is_live = find_log_end(self.path, log, state), state is StoreState.LIVE
-        yield from scan_units(log, decode_options, self.broker_name, tolerance, stop, is_live=is_live)
+        yield from scan_units(
+            log, decode_options, self.broker_name, tolerance, stop, is_live=is_live,
+            contradictions=Contradictions(self.path, log),
+        )  # fmt: skip
         warn_of_gone(self.path, find_gone(self.path, log, state))
 
 
