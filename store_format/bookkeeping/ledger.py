@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, fields, replace
 from operator import attrgetter
 from typing import Any
@@ -56,6 +56,7 @@ class LedgerEntry:
     kept: bool = False
     began: int | None = None
     members: tuple[Member, ...] = ()
+    given_up: bool = False  # its last message was lost, and a recovery has said so
 
     def damage(self, log: CommitLog) -> str | None:
         """What happened to the batch since the commit; None if it is intact or was deleted by retention."""
@@ -185,6 +186,15 @@ class Ledger:
         }
         return replace(self, keys=keys, last=last)
 
+    def with_given_up(self, is_lost: Callable[[int], bool]) -> Ledger:
+        """The ledger that gives up the batches whose last message, by its physical offset, is lost."""
+
+        def give_up(entry: LedgerEntry) -> LedgerEntry:
+            return replace(entry, given_up=True) if is_lost(entry.last_offset) and entry.last_size else entry
+
+        keys = {key: give_up(entry) for key, entry in self.keys.items()}
+        return replace(self, keys=keys, last=None if self.last is None else give_up(self.last))
+
     def reports(self, log: CommitLog) -> list[str]:
         """A sentence for each batch that was cut or overwritten."""
         return list(filter(None, (_batch_report(key, entry, log) for key, entry in self._entries())))
@@ -215,7 +225,7 @@ class Ledger:
 
 
 def _batch_report(key: str, entry: LedgerEntry, log: CommitLog) -> str | None:
-    damage = entry.damage(log)
+    damage = None if entry.given_up else entry.damage(log)
     return (
         None
         if damage is None
@@ -273,6 +283,7 @@ def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  #
         bool(value["kept"]) if "kept" in value else _may_be_query(key_id),
         None if value.get("began") is None else int(value["began"]),
         members_from(value.get("members", [])),
+        bool(value.get("given_up", False)),
     )
 
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry
-from store_format.commit.log_shortage import cut_queues, queue_ends, refuse_cut, refuse_missing_files
+from store_format.commit.log_shortage import cut_queues, refuse_loss
 from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
@@ -27,6 +27,7 @@ from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
 from store_format.read.stale_entries import without_stale
 from store_format.survey.broker_end import LogEnd, end_after_stop, scan_to_end
+from store_format.survey.gone import queues_in_log
 from store_format.survey.written_end import is_unwritten
 
 
@@ -59,7 +60,7 @@ def find_writer_end(
     """The end of a log without a crash. Zeroes remains of an older recovery behind the end.
 
     Removes queue and index entries that point behind the end; index entries stay if `geometry` is None.
-    Raises what `refuse_cut` and `refuse_missing_files` raise, unless `cut_after_damage` gives up the
+    Raises what `refuse_loss` raises, unless `cut_after_damage` gives up the
     messages behind damage.
     """
     for file in log.files:
@@ -71,11 +72,10 @@ def find_writer_end(
     if ours is not None and is_unwritten(log, ours.stop):
         timestamp = log.store_timestamp_at(ours.last_offset)
         return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
-    queues = queue_ends(root, log)
+    queues = queues_in_log(root, log)
     end = end_of_clean_log(log, ledger, queues)
     if not cut_after_damage:
-        refuse_missing_files(root, log, end, queues)
-        refuse_cut(root, log, end)
+        refuse_loss(root, log, end, queues, is_crashed=False)
     cut_queues(root, log, end, queues, geometry, files)
     log_files.clear_behind(end.offset)
     return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)

@@ -16,93 +16,18 @@ from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.queue_repair import queue_state, truncate
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import list_queues
-from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, StoreInUseError
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.write import cut_index
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.survey.broker_end import LogEnd
+from store_format.survey.gone import FULL, lost_last_files
 from store_format.survey.readable_end import find_readable_end
 
 _log = logging.getLogger(__name__)
-
-_BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
-_FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
-
-
-def queue_ends(root: str, log: CommitLog) -> list[QueueBounds]:
-    """The bounds of every queue whose newest entry points to the log, as its files show them."""
-    found = []
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
-        bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
-        if bounds is not None and bounds.last_physical_offset >= 0:
-            found.append(bounds)
-    return found
-
-
-def whole_queues(root: str, log: CommitLog) -> list[QueueBounds]:
-    """Like `queue_ends`, without the queues whose files do not fit together."""
-    found = []
-    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, lambda _: None):
-        try:
-            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
-        except StoreError:
-            continue
-        if bounds is not None and bounds.last_physical_offset >= 0:
-            found.append(bounds)
-    return found
-
-
-def refuse_missing_files(root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds]) -> None:
-    """Raises CorruptStoreError if queues point behind the last commitlog file because files are missing.
-
-    A broker's recovery also removes files behind the log's end, and leaves entries that point there. But then
-    the log ends within a whole file, and the checkpoint knows of no later message.
-    """
-    if not log.files or not queues:
-        return
-    last, farthest = log.files[-1], max(queues, key=lambda queue: queue.last_physical_offset)
-    if farthest.last_physical_offset < last.stop:
-        return
-    checkpoint = read_checkpoint(f"{root}/checkpoint")
-    known_timestamp = checkpoint.physic_msg_timestamp if checkpoint is not None else -1
-    is_cut = end.offset >= last.stop or last.size < log.file_size
-    if is_cut or end.end.kind in _FULL or known_timestamp > log.store_timestamp_at(end.last_unit_offset) >= 0:
-        raise CorruptStoreError(
-            last.path,
-            last.size,
-            f"a commitlog file for physical offset {farthest.last_physical_offset}, to which consume queue "
-            f"{farthest.topic}-{farthest.queue_id} points at offset {farthest.max_offset - 1}",
-            f"no later file, and the commitlog ends at {end.offset}. Nothing was written. The copy of the "
-            "store may be incomplete: copy the missing commitlog files, or give all directories of the "
-            f"commitlog (commit_log_paths). Or give up the messages behind {end.offset}: "
-            "rmqlog recover STORE --cut-after-damage --apply",
-        )
-
-
-def refuse_lost_end(root: str, log: CommitLog, end: LogEnd, queues: Sequence[QueueBounds]) -> None:
-    """Raises StoreNotFoundError if a crashed store lacks its last commitlog files.
-
-    A broker that crashed leaves entries that point behind the log's end. But it creates the next file before
-    it fills one: then the log does not end with a full last file.
-    """
-    ahead = [queue for queue in queues if queue.last_physical_offset >= log.stop]
-    is_full = end.end.kind in _FULL or end.offset > log.stop - _BLANK_HEAD_SIZE
-    if not log.files or not ahead or not is_full:
-        return
-    farthest = max(ahead, key=lambda queue: queue.last_physical_offset)
-    raise StoreNotFoundError(
-        f"{root}: expected a commitlog file for physical offset {farthest.last_physical_offset}, to which "
-        f"consume queue {farthest.topic}-{farthest.queue_id} points at offset {farthest.max_offset - 1}, "
-        f"found no file behind {log.files[-1].path}, which is full (the commitlog ends at {end.offset}). "
-        "Nothing was written. Give all directories of the commitlog (storePathCommitLog) as "
-        f"commit_log_paths, or copy the missing files. Or give up the messages behind "
-        f"{end.offset} with cut_after_damage: rmqlog recover STORE --cut-after-damage --apply"
-    )
 
 
 def cleared_from(log: CommitLog, end: LogEnd) -> int:
@@ -111,6 +36,22 @@ def cleared_from(log: CommitLog, end: LogEnd) -> int:
     If the messages behind the BLANK are found again, the BLANK leads to them.
     """
     return log.stop if end.end.kind is EndKind.BLANK else end.offset
+
+
+def refuse_loss(
+    root: str,
+    log: CommitLog,
+    end: LogEnd,
+    queues: Sequence[QueueBounds],
+    *,
+    is_crashed: bool,
+    staged: tuple[int, int] | None = None,
+) -> None:
+    """Raises `lost_last_files`, or what `refuse_cut` raises."""
+    error = lost_last_files(root, log, end, queues, is_crashed=is_crashed)
+    if error is not None and (staged is None or end.offset < staged[0]):
+        raise error
+    refuse_cut(root, log, end, staged=staged)
 
 
 def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
@@ -214,7 +155,7 @@ def _reason(end: LogEnd) -> str:
         return (
             f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"
         )
-    return "no file follows" if end.end.kind in _FULL else "nothing is written there"
+    return "no file follows" if end.end.kind in FULL else "nothing is written there"
 
 
 def lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:

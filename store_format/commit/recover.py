@@ -247,7 +247,7 @@ def _identity_of_files(root: str, options: RecoverOptions) -> object:
     paths = [
         file.path
         for directory in options.log_directories or (f"{root}/commitlog",)
-        for file in list_store_files(directory)
+        for file in list_store_files(directory, irregular=lambda _: None)
     ]
     for _, _, directory, _ in list_queues(root, lambda _: True, lambda _: None):
         paths += [directory, *(file.path for file in list_store_files(directory))]

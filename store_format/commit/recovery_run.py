@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 
+from store_format.bookkeeping.given_up import GivenUp, note_given_up
 from store_format.bookkeeping.journal import abort_mark, read_journal, rebuild_path, write_abort_mark
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import read_ledger, write_ledger
 from store_format.bookkeeping.settings import StoreSettings, size_of_cut_file
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
@@ -25,9 +26,6 @@ from store_format.commit.log_shortage import (
     cleared_from,
     cut_queues,
     lower_checkpoint,
-    refuse_lost_end,
-    refuse_missing_files,
-    whole_queues,
 )
 from store_format.commit.prepare_store import CommitOptions, open_store
 from store_format.commit.queue_changes import QueueChange, QueuesAside
@@ -40,6 +38,7 @@ from store_format.commit.recovery_survey import (
     find_end,
     index_parts,
     look,
+    queues_ahead,
 )
 from store_format.commit.roll_forward import open_log
 from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
@@ -51,18 +50,22 @@ from store_format.consumequeue.listing import FOLDERS, list_queues, queue_direct
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
 from store_format.files.read import entry_names, list_store_files, read_bytes
 from store_format.files.status import stat_identity
+from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.entries import LogPart
 from store_format.survey.fates import has_queue_files
+from store_format.survey.gone import pointing_to
 from store_format.survey.lost_log import refuse_lost_log
 from store_format.survey.readable_end import find_readable_end
 
 
 def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{root}/commitlog",)
-    log = open_log(directories)
+    log = open_log(directories) if options.into is None else CommitLog.open(directories, FileCache())
     refuse_lost_log(root, log)
     return replace(log, whole_size=size_of_cut_file(root, log))
 
@@ -112,28 +115,34 @@ def survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
     survey.copied = copy_parts(source, log)
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
-        survey.holes = find_holes(log, survey.end.offset, readable)
+        survey.holes = find_holes(log, survey.end.offset, readable, Contradictions(source, log))
         survey.end = end_of_salvaged(log, survey.end, readable)
-        survey.refused = None if options.cut_after_damage else _lost_files(survey)
+        survey.ahead = queues_ahead(log, survey.end.offset, survey.queues)
+        survey.refused = None
     else:
         survey.holes = short_tails(log, survey.end.offset)
     check_holes(log, read_ledger(source), survey.holes)
     return survey
 
 
-def _lost_files(survey: Survey) -> StoreError | None:
-    """Why a copy without its last commitlog files is not made; None if the last file is only too short."""
-    root, log = survey.source, survey.log
-    queues = whole_queues(root, log)
-    farthest = max((queue.last_physical_offset for queue in queues), default=-1)
-    if not log.files or farthest < log.files[-1].start + log.file_size:
-        return None
-    refuse = refuse_lost_end if survey.is_crashed else refuse_missing_files
-    try:
-        refuse(root, log, survey.end, queues)
-    except StoreError as error:
-        return error
-    return None
+def _note_given_up(survey: Survey, options: RecoverOptions, files: FileWrites) -> None:
+    """Notes which messages the recovery gives up, before their queue entries are removed."""
+    ranges = [(hole.start, hole.stop) for hole in survey.holes]
+    end = survey.end.offset
+    gone = pointing_to(survey.queues, ranges)
+    for each in pointing_to(survey.queues, [(end, OFFSET_MAX)]):
+        # else entries of messages that an earlier recovery has cut
+        if (options.cut_after_damage and not options.salvage) or not survey.log.has_message_at(each.physical):
+            gone.append(each)
+    messages = tuple((each.topic, each.queue_id, each.first, each.stop) for each in gone)
+    fillers = ranges if survey.root != survey.source else []
+    note_given_up(survey.root, GivenUp(messages, tuple(fillers)), files)
+    before = read_ledger(survey.root)
+    ledger = before.with_given_up(
+        lambda last: last >= end or any(start <= last < stop for start, stop in ranges)
+    )
+    if ledger != before:
+        write_ledger(survey.root, ledger, files)
 
 
 def _commit_options(options: RecoverOptions) -> CommitOptions:
@@ -165,6 +174,7 @@ def _carry_out(survey: Survey, options: RecoverOptions, files: FileWrites) -> No
     queues = QueuesAside(aside, FileWrites(sync=False))
     look(survey, options, on_part=index, on_place=queues.put)
     _note_sizes(survey, options, files)
+    _note_given_up(survey, options, files)
     write_topics(root, survey.topics, options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if survey.levels:

@@ -17,12 +17,7 @@ from store_format.bookkeeping.settings import (
 )
 from store_format.commit.append_position import end_of_clean_log
 from store_format.commit.delay_repair import LoweredLevel, lowered_levels
-from store_format.commit.log_shortage import (
-    refuse_cut,
-    refuse_lost_end,
-    refuse_missing_files,
-    whole_queues,
-)
+from store_format.commit.log_shortage import refuse_loss
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.queue_repair import queue_state
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
@@ -46,6 +41,7 @@ from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
 from store_format.survey.entries import LogPart, LogScan, scan_log
 from store_format.survey.fates import Fate, decide, filed_queues, lost_topics
+from store_format.survey.gone import queues_in_log
 from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
 
 
@@ -75,6 +71,7 @@ class Survey:
     settings: StoreSettings
     broker_start: int
     known: int  # the end of the messages in queues, -1 without any
+    queues: list[QueueBounds]  # of `source`
     ahead: list[tuple[QueueBounds, int]]
     refused: StoreError | None = None
     units: int = 0
@@ -118,7 +115,7 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
     size = known_queue_file_size(root, log, options)
     settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
     is_crashed = abort_mark(root) == ""
-    queues = whole_queues(root, log)
+    queues = queues_in_log(root, log, _ignore)
     known = max(
         (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
         default=-1,
@@ -130,9 +127,7 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         end = end_of_clean_log(log, read_ledger(root), queues)
     try:
         if not options.cut_after_damage:
-            refuse_lost = refuse_lost_end if is_crashed else refuse_missing_files
-            refuse_lost(root, log, end, queues)
-            refuse_cut(root, log, end)
+            refuse_loss(root, log, end, queues, is_crashed=is_crashed)
     except StoreError as error:
         refused = error
     return Survey(
@@ -144,13 +139,14 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         settings,
         end.start if is_crashed else max(known + 1, end.start),
         known,
-        _ahead(log, end.offset, queues) if target == root else [],
+        queues,
+        queues_ahead(log, end.offset, queues),
         refused,
         topics=lost_topics(root) if options.topics is None else {},
     )
 
 
-def _ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[QueueBounds, int]]:
+def queues_ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[QueueBounds, int]]:
     return [
         (queue, queue_state(log, end, queue.topic, queue.queue_id, queue.directory, queue.kind).unit_stop)
         for queue in queues

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from store_format.commit.index_repair import Indexing, rebuild_index
-from store_format.commit.log_shortage import cleared_from, queue_ends, refuse_cut, refuse_lost_end
+from store_format.commit.log_shortage import cleared_from, refuse_loss
 from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
 from store_format.commit.queue_repair import Lacking, QueueState, find_lacking, queue_states, truncate
 from store_format.commitlog.log import CommitLog
@@ -21,6 +21,7 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
+from store_format.survey.gone import queues_in_log
 
 _log = logging.getLogger(__name__)
 
@@ -44,7 +45,7 @@ def repair(
     leaves the index files as they are. Index files that reach to the physical offset `mended` are rebuilt:
     the message there is not the one that was indexed. Raises, before any change, UnsupportedFormatError if
     a batch consume queue lacks entries, OptionError if no queue is left and `queue_file_size` is None, and
-    what `refuse_cut` and `refuse_lost_end` raise unless `cut_after_damage` gives up the messages.
+    what `refuse_loss` raises unless `cut_after_damage` gives up the messages.
     """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end = end_after_crash(log, checkpoint)
@@ -59,9 +60,7 @@ def repair(
     delays = (conf or BrokerConf()).message_delay_levels_ms
     lacking = _lacking(root, log, end, states, queue_file_size, delays)
     if not cut_after_damage:
-        if staged is None or end.offset < staged[0]:
-            refuse_lost_end(root, log, end, queue_ends(root, log))
-        refuse_cut(root, log, end, staged=staged)
+        refuse_loss(root, log, end, queues_in_log(root, log), is_crashed=True, staged=staged)
     if lacking.start < end.scan_start:
         _log.warning(
             "%s: consume queues lack entries of older messages too; completing them from %d on",

@@ -91,7 +91,11 @@ def roll_forward(
 
 
 def open_log(directories: tuple[str, ...]) -> CommitLog:
-    return CommitLog.open(directories, FileCache())
+    """The commitlog of a store that is to be changed. Raises for a file that a broker refuses as well."""
+    log = CommitLog.open(directories, FileCache())
+    if log.unusable:
+        raise log.unusable[0]
+    return log
 
 
 def repeat(root: str, journal: Journal, directories: tuple[str, ...], files: FileWrites) -> None:

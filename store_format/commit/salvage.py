@@ -28,8 +28,10 @@ from store_format.commitlog.write import LogFiles
 from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
+from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
 from store_format.survey.broker_end import LogEnd
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.readable_end import ReadableEnd
 
 FILLER_TOPIC = "rmq_sys_rmqlog_filler"
@@ -48,16 +50,22 @@ class Hole:
     timestamp: int
 
 
-def find_holes(log: CommitLog, end: int, readable: ReadableEnd) -> list[Hole]:
+def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: Contradictions) -> list[Hole]:
     """The damage between the log's first message and its last readable one, `readable.offset`.
 
-    Behind `end`, where a broker ends the log, messages that an earlier recovery has cut are holes, too.
+    Messages that are among the `contradictions` are damage. Behind `end`, where a broker ends the log,
+    messages that an earlier recovery has cut are holes, too.
     """
     places: list[tuple[int, int]] = []
     walk = log.walk(log.min_offset, min(end, readable.offset), verify_crc=True, resync=True)
     for step in walk:
         if isinstance(step, Damage):
             places.append((step.file.start + step.start, step.file.start + step.stop))
+            continue
+        refs = log.refs_of(step)
+        sizes = dict(zip(refs.physical_offsets.tolist(), refs.sizes.tolist(), strict=True))
+        bad = contradictions.of_units(locate(refs, verify_crc=False)[0])
+        places += [(physical, physical + sizes[physical]) for physical in bad]
     places += [*readable.damaged, *readable.hidden]
     if len(readable.damaged) >= _PLACES_MAX or len(places) >= _PLACES_MAX:
         raise UnsupportedFormatError(

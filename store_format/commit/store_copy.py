@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from store_format.bookkeeping.given_up import GIVEN_UP
 from store_format.bookkeeping.left_out import LEFT_OUT
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
@@ -22,7 +23,7 @@ from store_format.files.write import FileWrites
 _PIECE = 1 << 16
 _FILES = ("checkpoint", "abort")
 _DIRECTORIES = ("config", "timerlog", "compaction", "rocksdbstore")
-_OWN_FILES = ("id", "store.json", "ledger.json", "broker.conf", "services.json", "resent.json")
+_OWN_FILES = ("id", "store.json", "ledger.json", "broker.conf", "services.json", "resent.json", GIVEN_UP)
 _PREFIX = "timerwheel"  # and its snapshots
 NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"
 

@@ -23,6 +23,7 @@ from store_format.errors import (
     StorePermissionError,
     TruncatedRecordError,
 )
+from store_format.files import paths
 from store_format.files.read import StoreFile, list_store_files, offset_file_name
 from store_format.files.view import Buffers, FileCache, FileView, Window
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
@@ -43,7 +44,9 @@ class CommitLog:
     """The files of a commitlog by start offset, as they were when `open` listed them.
 
     `findings` are problems of the files that leave the others readable: gaps between files, which a broker
-    only logs (MappedFileQueue.checkSelf), and files that are too short, as in an incomplete copy.
+    only logs (MappedFileQueue.checkSelf), and files that are too short, as in an incomplete copy. `unusable`
+    are those of the findings that have the name of a file and no byte of the log, so that the log is read as
+    if they were missing. A writer refuses them, as a broker does.
     """
 
     files: tuple[StoreFile, ...]
@@ -53,21 +56,28 @@ class CommitLog:
     _stops: NDArray[np.int64]
     _directories: tuple[str, ...]
     whole_size: int = 0  # the length of a whole file, if no file of the log has it
+    unusable: tuple[CorruptStoreError, ...] = ()
+    begin: int = OFFSET_MAX  # where the log begins with a file that cannot be used, if it does
 
     @staticmethod
     def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
         """Lists the directories; their union is the log (MultiPathMappedFileQueue.load, spec 1.3).
 
         The file size is the size that most files have. An empty last file is left out. Another file that is
-        too short is a finding and is read up to its end, though a broker would not start with it. Raises
-        CorruptStoreError for two files with one name, for other files that are empty or too long, and for
-        files that overlap: a broker would read wrong bytes.
+        too short is a finding and is read up to its end, though a broker would not start with it; of an empty
+        one, and of what is not a file, nothing is read. Raises CorruptStoreError for two files with one name,
+        for files that are too long or overlap, where a broker would read wrong bytes, and if no file can be
+        used.
         """
-        files = sorted(
-            (file for directory in directories for file in list_store_files(directory)),
-            key=lambda file: file.start,
-        )
-        for file, following in pairwise(files):
+        odd: dict[str, CorruptStoreError] = {}
+        found = [
+            file
+            for each in directories
+            for file in list_store_files(each, irregular=lambda error: odd.update({error.file: error}))
+        ]
+        found += [StoreFile(path, int(paths.base_name(path)), 0) for path in odd]
+        found.sort(key=lambda file: file.start)
+        for file, following in pairwise(found):
             if file.start == following.start:
                 raise CorruptStoreError(
                     following.path,
@@ -75,9 +85,18 @@ class CommitLog:
                     f"one file that starts at {file.start}",
                     f"another one, {file.path}. Move one of the two away",
                 )
-        if files and files[-1].size == 0:
-            files.pop()
-        findings = _size_findings(files) + _gaps(files, _usual_size(files))
+        if found and found[-1].size == 0 and found[-1].path not in odd:
+            found.pop()
+        files = [file for file in found if file.size]
+        whole = f"a file of {_usual_size(files)} bytes, like the others"
+        unusable = [
+            odd.get(file.path) or CorruptStoreError(file.path, 0, whole, "0 bytes")
+            for file in found
+            if not file.size
+        ]
+        if unusable and not files:
+            raise unusable[0]
+        findings = unusable + _size_findings(files) + _gaps(files, _usual_size(files))
         return CommitLog(
             tuple(files),
             tuple(findings),
@@ -85,6 +104,8 @@ class CommitLog:
             np.array([file.start for file in files], np.int64),
             np.array([file.stop for file in files], np.int64),
             tuple(directories),
+            unusable=tuple(unusable),
+            begin=found[0].start if found else OFFSET_MAX,
         )
 
     def relisted(self) -> CommitLog:
@@ -122,8 +143,13 @@ class CommitLog:
 
     @property
     def min_offset(self) -> int:
-        """The physical offset where the first file begins; 0 without files."""
-        return self.files[0].start if self.files else 0
+        """The physical offset where the first file begins, also one that cannot be used; 0 without files."""
+        return min(self.begin, self.files[0].start) if self.files else 0
+
+    @property
+    def has_gaps(self) -> bool:
+        """Whether files are missing or cannot be used before the last one."""
+        return bool(self.files) and self.min_offset + self.size_bytes != self.stop
 
     def file_index(self, physical_offset: NDArray[np.int64]) -> NDArray[np.int64]:
         """The index in `files` of the file that holds each offset; -1 outside of all files."""
@@ -297,14 +323,13 @@ def _usual_size(files: Sequence[StoreFile]) -> int:
 
 
 def _size_findings(files: Sequence[StoreFile]) -> list[CorruptStoreError]:
-    """A finding for each file that is too short. Raises for an empty file, and for one that is too long."""
+    """A finding for each file that is too short. Raises for one that is too long."""
     size = _usual_size(files)
     findings: list[CorruptStoreError] = []
     for file in files:
         expected, found = f"a file of {size} bytes, like the others", f"{file.size} bytes"
-        # An empty first file counts too: without it the log would look as if retention had deleted the file.
-        if file.size > size or not file.size:
-            raise CorruptStoreError(file.path, min(size, file.size), expected, found)
+        if file.size > size:
+            raise CorruptStoreError(file.path, size, expected, found)
         if file.stop > OFFSET_MAX:
             raise CorruptStoreError(
                 file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}"

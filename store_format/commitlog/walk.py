@@ -177,11 +177,13 @@ class Walk:
     # ---- from file to file ---------------------------------------------------------------------------------
 
     def _walk(self) -> Iterator[UnitRun | Damage]:
-        index = next((i for i, file in enumerate(self._files) if file.start <= self._start < file.stop), None)
-        if index is None:
+        index = next((i for i, file in enumerate(self._files) if self._start < file.stop), None)
+        if index is None or (self._start < self._files[index].start and not self._resync):
             self.end = self._missing(self._start)
             return
-        position = self._start - self._files[index].start
+        position = max(self._start - self._files[index].start, 0)
+        if self._start < self._files[index].start:
+            yield self._gap(self._start, self._files[index])
         while True:
             file = self._files[index]
             yield from self._walk_file(index, position)
@@ -198,7 +200,7 @@ class Walk:
                 )
                 return
             if following.start != file.stop:
-                yield self._gap(file, following)
+                yield self._gap(file.stop, following)
 
     def _missing(self, offset: int) -> WalkEnd:
         directory = paths.parent(self._files[-1].path) if self._files else ""
@@ -206,11 +208,12 @@ class Walk:
         expected = f"a file that holds physical offset {offset}"
         return WalkEnd(EndKind.MISSING, offset, path, 0, expected, "none")
 
-    def _gap(self, file: StoreFile, following: StoreFile) -> Damage:
-        path = paths.join(paths.parent(file.path), offset_file_name(file.stop))
-        missing = StoreFile(path, file.stop, following.start - file.stop)
+    def _gap(self, start: int, following: StoreFile) -> Damage:
+        missing = StoreFile(
+            paths.join(paths.parent(following.path), offset_file_name(start)), start, following.start - start
+        )
         self.sums.missing_bytes += missing.size
-        expected, found = f"a file that starts at {file.stop}", f"the next file starts at {following.start}"
+        expected, found = f"a file that starts at {start}", f"the next file starts at {following.start}"
         return Damage(missing, 0, missing.size, expected, found)
 
     # ---- in one file ---------------------------------------------------------------------------------------

@@ -80,7 +80,7 @@ def diagnose(
         found.lost_log = lost_log
         found.verdict = verdict(found)[0]
         return found
-    check_commits(findings, root, log)
+    given_up = check_commits(findings, root, log)
     base = _hidden_commit(root) if state is not StoreState.CRASHED else None
     readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
     log_end = None if readable is None else readable.offset
@@ -95,7 +95,8 @@ def diagnose(
             on_offset(run.file.start + run.stop)
 
     summary = replace(
-        check_log(findings, log, file_size, state, lost, visit, readable), unplaced_bytes=unplaced_bytes
+        check_log(findings, log, file_size, state, lost, visit, readable, given_up.fillers),
+        unplaced_bytes=unplaced_bytes,
     )
     if state is StoreState.CLEAN and readable is None and summary.damage_bytes:
         end = _end_of_last_file(root, log)
@@ -104,7 +105,9 @@ def diagnose(
             summary = replace(
                 summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages
             )
-    summary = replace(summary, lost_entries=queues.finish(lost, summary.log_end))
+    lost_entries = queues.finish(lost, summary.log_end)
+    readable_units = summary.readable - queues.contradicted
+    summary = replace(summary, lost_entries=lost_entries, readable=readable_units)
     check_topics(findings, root, queues.topics)
     check_queue_ids(findings, root, queues.filled)
     check_index_files(
@@ -118,6 +121,7 @@ def diagnose(
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     found = Diagnosis(findings.problems(), summary, root)
     found.has_more, found.refusal = has_more, _refusal(directories)
+    found.log_begin, found.given_up = log.min_offset, str(given_up)
     found.lacks_last_files = queues.lead_behind_files
     found.lacks_queue_size = queues.is_incomplete and _lacks_queue_size(root, log)
     found.verdict = verdict(found)[0]

@@ -7,7 +7,7 @@ ranges of the log are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -20,10 +20,11 @@ from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.diagnose.problems import Findings, Severity, Summary
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
+from store_format.layouts import OFFSET_MAX
 from store_format.message.check import UnitKind, check_unit
 from store_format.survey.readable_end import ReadableEnd
 
-_DAMAGE_ADVICE = (
+DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
 )
 _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.recoverAbnormally)"
@@ -84,15 +85,17 @@ def check_log(
     lost: Lost,
     visit: Callable[[UnitRun], None],
     readable: ReadableEnd | None = None,
+    fillers: Sequence[tuple[int, int]] = (),
 ) -> Summary:
     """Walks the log with CRC checks, reports its damage, and calls `visit` with every run of good messages.
 
     `file_size` is the length that all files should have. `readable` says how far the log of a crashed store
-    can be read, and what a broker that starts would cut. Lost ranges are added to `lost`.
+    can be read, and what a broker that starts would cut. The messages in the ranges `fillers` are those of a
+    salvage. Lost ranges are added to `lost`.
     """
     if not log.files:
         return Summary()
-    walk, behind = log.apart().walk(log.min_offset, verify_crc=True, resync=True), _Behind(readable)
+    walk, behind = log.apart().walk(log.min_offset, verify_crc=True, resync=True), _Behind(readable, fillers)
     for step in _one_ahead(walk):
         behind.count(step)
         if isinstance(step, Damage):
@@ -135,21 +138,21 @@ class _Behind:
     """What lies behind the log's end: messages that readers do not show, and bytes that a broker cuts."""
 
     end: ReadableEnd | None
+    fillers: Sequence[tuple[int, int]]
     hidden: int = 0
     cut_bytes: int = 0
 
     def count(self, step: UnitRun | Damage) -> None:
-        if self.end is None:
-            return
+        cut = OFFSET_MAX if self.end is None else self.end.cut
         if isinstance(step, Damage):
-            start = step.file.start + step.start
-            self.cut_bytes += step.stop - step.start if start >= self.end.cut else 0
+            self.cut_bytes += step.stop - step.start if step.file.start + step.start >= cut else 0
             return
         physical = step.physical_offsets
-        self.cut_bytes += int(step.sizes[physical >= self.end.cut].sum())
-        is_hidden = physical >= self.end.offset
-        for start, stop in self.end.hidden:
-            is_hidden |= (physical >= start) & (physical < stop)
+        self.cut_bytes += int(step.sizes[physical >= cut].sum())
+        is_hidden = physical >= (OFFSET_MAX if self.end is None else self.end.offset)
+        for start, stop in (*self.fillers, *(() if self.end is None else self.end.hidden)):
+            if start <= physical[-1] and physical[0] < stop:
+                is_hidden |= (physical >= start) & (physical < stop)
         self.hidden += int(is_hidden.sum())
 
 
@@ -199,7 +202,7 @@ def _report_damage(
         position,
         damage.expected,
         found,
-        _DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE,
+        DAMAGE_ADVICE if severity == "damage" else _TAIL_ADVICE,
     )
 
 

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -118,9 +119,7 @@ def usable_log(
         for entry in entries_of(findings, directory)
         if _OFFSET_NAME.match(entry.name)
     ]
-    if kept and min(named) < kept[0].start:
-        lost.add(min(named), kept[0].start)
-    return _log_of(kept, directories), size, unplaced
+    return replace(_log_of(kept, directories), begin=min(named, default=OFFSET_MAX)), size, unplaced
 
 
 def _log_of(files: Sequence[StoreFile], directories: Sequence[str]) -> CommitLog:

@@ -109,10 +109,11 @@ class Diagnosis(list[Problem]):
     `summary` has the numbers of the commitlog, `verdict` is one sentence about all problems, and `root` is
     the path of the store. `is_checked` is False if the messages are in a DLedger commitlog, which is not
     checked; `has_more` is True if a broker serves messages from other files, too. With a `lost_log` only the
-    configuration is checked. `lacks_last_files` is True if queues lead behind the last commitlog file of a
-    store that was shut down cleanly. `refusal` is the error with which all other commands refuse the files of
-    the commitlog. `lacks_queue_size` is True if consume queues have to be built, and the store does not show
-    the size of their files.
+    configuration is checked. The log begins at `log_begin`; `given_up` says what recoveries gave up before.
+    `lacks_last_files` is True if queues lead behind the last commitlog file of a store that was shut down
+    cleanly. `refusal` is the error with which all other commands refuse the files of the commitlog.
+    `lacks_queue_size` is True if consume queues have to be built, and the store does not show the size of
+    their files.
     """
 
     def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
@@ -120,6 +121,7 @@ class Diagnosis(list[Problem]):
         self.summary, self.root, self.verdict = summary, root, ""
         self.is_checked, self.has_more = True, False
         self.lost_log: LostLog | None = None
+        self.log_begin, self.given_up = 0, ""
         self.lacks_last_files = self.lacks_queue_size = False
         self.refusal: CorruptStoreError | None = None
 

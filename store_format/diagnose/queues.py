@@ -20,7 +20,7 @@ from store_format.consumequeue.dispatch import Dispatch
 from store_format.consumequeue.files import place_in_files
 from store_format.consumequeue.listing import queue_directory
 from store_format.consumequeue.simple import message_mask
-from store_format.diagnose.commitlog import Lost, Targets
+from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
 from store_format.files.read import offset_file_name
@@ -30,6 +30,7 @@ from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.fates import Fate, decide
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 
@@ -89,6 +90,8 @@ class QueueCheck:
         self.lead_behind_files = False  # known after `finish`
         self._has_queues = has_queues
         self.is_incomplete = False  # whether the files of a queue are lost, known after `finish`
+        self._contradictions = Contradictions(root, log)
+        self.contradicted = 0  # messages with a wrong topic
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
@@ -135,10 +138,19 @@ class QueueCheck:
         names, rows = self._dispatch.take_rows()
         if self._log_end is not None:
             rows = rows[rows["physical"] < self._log_end]
+        for number, key in enumerate(names):
+            if key not in self._stored and self._contradictions.similar_to(key[0]):
+                mine = rows["queue"] == number
+                bad = self._contradictions.of_queue(key, rows["offset"][mine], rows["physical"][mine])
+                for error in bad.values():
+                    self._findings.add_error("damage", error, DAMAGE_ADVICE)
+                rows = rows[~np.isin(rows["physical"], list(bad))]
+                self.contradicted += len(bad)
         self.comparison.add(names, rows)
 
     def finish(self, lost: Lost, log_end: int) -> int:
-        """Reports all differences, and returns how many entries point to lost messages.
+        """Reports all differences, and returns how many messages are lost: entries lead to them, or
+        they have a wrong topic, or the queue offsets of a queue without files have holes.
 
         The walk ended at `log_end`; entries may point into `lost`.
         """
@@ -166,7 +178,11 @@ class QueueCheck:
             found = f"{self.comparison.misplaced} messages whose queue id or queue offset no queue can have"
             advice = "Nothing needs to be done: only a search of the commitlog finds them, also at a broker"
             self._findings.add("info", place, 0, expected, found, advice)
-        return stranded + (behind if is_clean else 0)
+        hidden = 0
+        if lost.stop:  # else the places of messages that were never given these queue offsets
+            queues = self.comparison.queues.values()
+            hidden = sum(queue.places.lost for queue in queues if not queue.stored.files)
+        return stranded + hidden + self.contradicted + (behind if is_clean else 0)
 
     def _report_absent(self) -> None:
         """Reports the queues that have messages and no files, by the fate of the messages."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from store_format.bookkeeping.given_up import GivenUp, read_given_up
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal
 from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
@@ -131,8 +132,11 @@ def check_lost_log(findings: Findings, root: str, log: CommitLog) -> LostLog | N
     return lost
 
 
-def check_commits(findings: Findings, root: str, log: CommitLog) -> None:
-    """Reports a commit that was broken off, and committed batches that were cut or overwritten since."""
+def check_commits(findings: Findings, root: str, log: CommitLog) -> GivenUp:
+    """Reports a commit that was broken off, and committed batches that were cut or overwritten since.
+
+    Returns what earlier recoveries gave up.
+    """
     try:
         journal = read_journal(root)
         if journal is not None:
@@ -143,13 +147,14 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> None:
             except StoreError as error:
                 advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
             findings.add("warning", journal_path(root), 0, expected, found, advice)
-        ledger = read_ledger(root)
+        ledger, given_up = read_ledger(root), read_given_up(root)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
-        return
+        return GivenUp()
     for report in ledger.reports(log):
         expected = "every committed batch in the log"
         findings.add("damage", ledger_path(root), 0, expected, report, _LEDGER_ADVICE, kind=report)
+    return given_up
 
 
 def check_formats(findings: Findings, root: str) -> None:

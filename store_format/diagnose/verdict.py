@@ -21,7 +21,6 @@ class NextStep(StrEnum):
     NOTHING = "nothing"
     RECOVER = "recover"  # look at what a recovery of the store changes
     SALVAGE = "salvage"  # look at a recovered copy, which keeps what is whole
-    GIVE_UP = "give up"  # the same, without the messages of the last commitlog files, which are missing
     AGAIN = "again"  # check again when nobody writes
 
 
@@ -42,7 +41,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     damages, warnings = diagnosis.of("damage"), diagnosis.of("warning")
     if not summary.files and not damages:
         return "empty: the commitlog has no files", NextStep.NOTHING
-    whole = f"{summary.readable:,} {_messages(summary.readable)} readable"
+    whole, notes = f"{summary.readable:,} {_messages(summary.readable)} readable", _notes(diagnosis)
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
         gone = summary.damage_bytes + summary.missing_bytes + summary.unplaced_bytes
@@ -55,15 +54,14 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         step = NextStep.SALVAGE if is_salvage else NextStep.RECOVER
         if diagnosis.lacks_last_files:
             lost += ", with the last commitlog files: copy those back if you have them"
-            step = NextStep.GIVE_UP
         if diagnosis.refusal is not None:
             file = diagnosis.refusal.file
             lost += f"; all other commands refuse the store until {file} is restored, or moved out of a copy"
             step = NextStep.AGAIN
-        return f"damaged in {places}: {whole}, {lost}{_start(diagnosis)}", step
+        return f"damaged in {places}: {whole}, {lost}{notes}{_start(diagnosis)}", step
     if summary.cut_messages:
-        return f"damaged before its end: {whole}{_start(diagnosis)}", NextStep.SALVAGE
-    whole += _NOT_ALL if diagnosis.has_more else ", none lost"
+        return f"damaged before its end: {whole}{notes}{_start(diagnosis)}", NextStep.SALVAGE
+    whole += (_NOT_ALL if diagnosis.has_more else ", none lost") + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}", NextStep.AGAIN
     if summary.state == "crashed":
@@ -77,6 +75,15 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
 
 def _messages(count: int) -> str:
     return "message" if count == 1 else "messages"
+
+
+def _notes(diagnosis: Diagnosis) -> str:
+    """What the log does not have any more, although nothing is wrong with it."""
+    begin, given_up = diagnosis.log_begin, diagnosis.given_up
+    notes = f"; an earlier recovery gave up {given_up}" if given_up else ""
+    if begin:
+        notes += f"; the log begins at {begin}: earlier messages were deleted (by retention or by hand)"
+    return notes
 
 
 def _start(diagnosis: Diagnosis) -> str:

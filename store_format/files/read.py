@@ -54,12 +54,17 @@ class StoreFile:
         return self.start + self.size
 
 
-def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> list[StoreFile]:
+def list_store_files(
+    directory: str,
+    name: re.Pattern[str] = _OFFSET_NAME,
+    irregular: Callable[[CorruptStoreError], object] | None = None,
+) -> list[StoreFile]:
     """Returns the files of a file queue by start offset; [] when the directory is missing.
 
     Only names of 20 digits count; `diagnose` reports other names. Another `name` pattern lists other files,
     whose `start` is the number in the last group of the pattern, or the whole name. Raises CorruptStoreError
-    for a link and for an entry that is not a regular file: to skip it would hide missing bytes.
+    for a link and for an entry that is not a regular file: to skip it would hide missing bytes. The caller
+    that gives `irregular` gets the errors of such entries instead.
     """
     found = []
     for entry in _scan(directory):
@@ -70,7 +75,11 @@ def list_store_files(directory: str, name: re.Pattern[str] = _OFFSET_NAME) -> li
             raise symbolic_link(entry.path)
         if not entry.is_file(follow_symlinks=False):
             found_kind = "a directory, a pipe, a socket or a device"
-            raise CorruptStoreError(entry.path, 0, "a regular file", found_kind)
+            error = CorruptStoreError(entry.path, 0, "a regular file", found_kind)
+            if irregular is None:
+                raise error
+            irregular(error)
+            continue
         status = _file_status(entry)
         if status is not None:
             start, identity = int(match[match.lastindex or 0]), (status.st_dev, status.st_ino)

@@ -30,6 +30,7 @@ from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.log_queue import LogQueue
 
 _log = logging.getLogger(__name__)
@@ -97,18 +98,35 @@ def scan_units(
     stop: int | None = None,
     *,
     is_live: bool = False,
+    contradictions: Contradictions | None = None,
 ) -> Iterator[pa.RecordBatch]:
-    """Every message record of the commitlog in order, in any queue or none. `is_live` as for `survey`."""
+    """Every message record of the commitlog in order, in any queue or none. `is_live` as for `survey`.
+
+    A message that is among `contradictions` is damaged.
+    """
     from store_format.message.decode import decode_parts  # planning imports this module, too
 
     for refs in _units(log, stop, is_live):
         if isinstance(refs, Damage):
             tolerance.damage(CorruptStoreError(refs.file.path, refs.start, refs.expected, refs.found))
             continue
+        if contradictions is not None:
+            refs = without_contradicted(refs, locate(refs, verify_crc=False)[0], contradictions, tolerance)
         for _, batch, bad in decode_parts(refs, decode_options, broker_name):
             tolerance.drop(bad)
             if batch.num_rows:
                 yield batch
+
+
+def without_contradicted(
+    refs: UnitRefs, units: Units, contradictions: Contradictions, tolerance: Tolerance
+) -> UnitRefs:
+    """The `refs` of `units` that no consume queue contradicts; the others are damaged."""
+    bad = contradictions.of_units(units)
+    if not bad:
+        return refs
+    tolerance.drop([BadUnit(0, error) for error in bad.values()])
+    return refs.select(np.flatnonzero(~np.isin(refs.physical_offsets, list(bad))))
 
 
 def _units(

@@ -45,7 +45,9 @@ from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.fates import Unfiled, deleted_until
+from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.log_ends import find_log_end
 from store_format.survey.log_queue import LogQueue
 
@@ -288,12 +290,17 @@ class Store:
     ) -> Iterator[pa.RecordBatch]:
         """Yields every message of the commitlog in its order, also half messages and rolled back ones.
 
-        At damaged bytes, `on_damage` FAILFAST raises CorruptStoreError; DROPMALFORMED warns and skips.
+        At damaged bytes, `on_damage` FAILFAST raises CorruptStoreError; DROPMALFORMED warns and skips. Warns
+        of messages that are lost with the last commitlog files.
         """
         decode_options, tolerance = decode_options_of(columns, verify_crc), Tolerance(on_damage)
         log, state = self.log.relisted(), self.state
         stop, is_live = find_log_end(self.path, log, state), state is StoreState.LIVE
-        yield from scan_units(log, decode_options, self.broker_name, tolerance, stop, is_live=is_live)
+        yield from scan_units(
+            log, decode_options, self.broker_name, tolerance, stop, is_live=is_live,
+            contradictions=Contradictions(self.path, log),
+        )  # fmt: skip
+        warn_of_gone(self.path, find_gone(self.path, log, state))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

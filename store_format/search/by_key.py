@@ -24,6 +24,7 @@ from store_format.metadata.values import TopicConfig
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted
+from store_format.survey.contradicted import Contradictions
 from store_format.survey.log_ends import find_log_end
 
 _LOOK_SIZE = 8  # total size and magic code of a message, never zero
@@ -57,7 +58,10 @@ def find(
         root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
     )
     names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
-    search = KeySearch(log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE)
+    search = KeySearch(
+        log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE,
+        Contradictions(root, log),
+    )  # fmt: skip
     if on_scanned is not None:
         search.on_scanned = partial(_report_scanned, on_scanned, scan_size(log, coverage.uncovered))
     return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))

@@ -16,7 +16,8 @@ class Searched:
 
     `topics` are the topics that were looked up in `index_files`. `unused` has (index file, reason) pairs.
     `candidates` is the number of messages that the index named. `scanned` are physical offsets [start, stop)
-    of the commitlog, `bytes_scanned` in all; a scan skipped `damaged_bytes` of them.
+    of the commitlog, `bytes_scanned` in all; a scan skipped `damaged_bytes` of them. `lost` messages are gone
+    with missing commitlog files.
     """
 
     topics: tuple[str, ...]
@@ -26,6 +27,7 @@ class Searched:
     scanned: tuple[tuple[int, int], ...]
     bytes_scanned: int
     damaged_bytes: int
+    lost: int = 0
 
     def __str__(self) -> str:
         return self._text(f"{self.bytes_scanned} bytes")
@@ -42,6 +44,8 @@ class Searched:
             parts.append(f"{len(self.unused)} index files not used, the first because {self.unused[0][1]}")
         if self.damaged_bytes:
             parts.append(f"{self.damaged_bytes} bytes are damaged and may have held more")
+        if self.lost:
+            parts.append(f"{self.lost} messages are lost with missing commitlog files")
         return "; ".join(parts)
 
 

@@ -24,8 +24,9 @@ from store_format.message.locate import Units, inner_batches, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import is_light_queue
-from store_format.read.log_reader import written_refs
+from store_format.read.log_reader import without_contradicted, written_refs
 from store_format.read.tolerance import Tolerance
+from store_format.survey.contradicted import Contradictions
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,7 @@ class KeySearch:
     tolerance: Tolerance
     verify_crc: bool
     is_live: bool
+    contradictions: Contradictions | None = None
     bytes_scanned: int = 0
     damaged_bytes: int = 0
     units_scanned: int = 0  # without those at the edges of index files
@@ -138,7 +140,15 @@ class KeySearch:
         # A batch matches as a whole by its own key, and its messages match by theirs.
         for rows, key in ((by_key, None), (inner & ~by_key, self.wanted.key)):
             if rows.any():
-                yield from self._decode(units.select(rows).refs, key)
+                yield from self._decode(self._whole(units.select(rows)), key)
+
+    def _whole(self, units: Units) -> UnitRefs:
+        """The messages that no consume queue contradicts."""
+        if self.contradictions is None:
+            return units.refs
+        refs = without_contradicted(units.refs, units, self.contradictions, self.tolerance)
+        self.damaged_bytes += int(units.refs.sizes.sum() - refs.sizes.sum())
+        return refs
 
     def _of_topic_and_time(self, units: Units) -> NDArray[np.bool_]:
         # Rolled back units are not indexed (IndexService.buildIndex), so a scan does not show them either.

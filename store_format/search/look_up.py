@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,16 +22,21 @@ from store_format.errors import OptionError
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema
 from store_format.message.decode import decode
+from store_format.message.locate import locate
 from store_format.names import is_light_queue
+from store_format.read.log_reader import without_contradicted
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import Wanted
+from store_format.survey.contradicted import Contradictions
+from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.log_ends import find_log_end
 
 if TYPE_CHECKING:
-    from store_format.read.store import Queue, Store
+    from store_format.read.log_reader import without_contradicted
+from store_format.read.store import Queue, Store
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
@@ -82,7 +87,17 @@ class How:
 
 
 def look_up(store: Store, question: Question, how: How) -> Found:
-    """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found."""
+    """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found.
+
+    Warns of messages that are lost with missing commitlog files: the question may have been for one of them.
+    """
+    found, gone = _found(store, question, how), find_gone(store.path, store.log, store.state)
+    warn_of_gone(store.path, gone)
+    lost = sum(each.count for each in gone)
+    return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
+
+
+def _found(store: Store, question: Question, how: How) -> Found:
     if question.message_id is not None:
         placed = _OFFSET_ID.match(question.message_id)
         found = None if placed is None else _at_offset(store, question, how, int(placed[1], 16))
@@ -186,6 +201,9 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
         return None
     _, refs = next(log.refs_at(file, np.array([offset])))
     names = tuple(dict.fromkeys((*_names(how, question), "offsetMsgId", "topic")))
+    contradictions = Contradictions(store.path, log)
+    units, _ = locate(refs, verify_crc=False)
+    refs = without_contradicted(refs, units, contradictions, Tolerance(how.on_damage))
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
     Tolerance(how.on_damage).drop(bad)
     table = pa.Table.from_batches([batch], arrow_schema(names))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -9,6 +10,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.names import QueueKey
+from store_format.survey.gone import gone_of
 from store_format.views.measure import measure
 from store_format.views.view import View
 
@@ -21,7 +24,11 @@ QUEUE_COLUMNS = (
     ViewColumn("queueId", INT, "The queue."),
     ViewColumn("minOffset", LONG, "The first offset that can be read."),
     ViewColumn("maxOffset", LONG, "The offset after the last message."),
-    ViewColumn("messages", LONG, "`maxOffset` minus `minOffset`."),
+    ViewColumn(
+        "messages",
+        LONG,
+        "`maxOffset` minus `minOffset`, without the messages that are lost with missing commitlog files.",
+    ),
     ViewColumn(
         "bytes",
         LONG,
@@ -44,6 +51,7 @@ class SizedQueue:
     """A queue, its bytes, and the store times of its first and last message."""
 
     queue: Queue
+    messages: int
     bytes: int
     first: int | None
     last: int | None
@@ -62,7 +70,7 @@ def _queue_row(broker_name: str, sized: SizedQueue) -> tuple[object, ...]:
         queue.queue_id,
         queue.min_offset,
         queue.max_offset,
-        queue.max_offset - queue.min_offset,
+        sized.messages,
         sized.bytes,
         time_us(sized.first),
         time_us(sized.last),
@@ -79,12 +87,20 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     edges = {(queue.topic, queue.queue_id): _edges(queue) for queue in found}
     measured = measure(store, found, edges)
     sized = []
+    gone: Counter[QueueKey] = Counter()
+    bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
+    for each in gone_of(found[0].store.log, bounds) if found else ():
+        gone[each.topic, each.queue_id] += each.count
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
         sized.append(
             SizedQueue(
-                queue, stretches.bytes_between(low, high), stretches.time_at(low), stretches.time_at(last)
+                queue,
+                queue.max_offset - queue.min_offset - gone[queue.key],
+                stretches.bytes_between(low, high),
+                stretches.time_at(low),
+                stretches.time_at(last),
             )
         )
     return sized

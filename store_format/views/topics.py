@@ -74,7 +74,7 @@ def _topic_row(name: str, configured: Topics | None, sized: Sequence[SizedQueue]
         None if configured is None else config is not None,
         *settings,
         len(sized),
-        sum(each.queue.max_offset - each.queue.min_offset for each in sized),
+        sum(each.messages for each in sized),
         sum(each.bytes for each in sized),
         time_us(min(times, default=None)),
         time_us(max(times, default=None)),

@@ -271,7 +271,7 @@ def _report_search(stores: list[MessageStore], founds: list[Found], count: int, 
             f": {shown(str(found.searched))}" if found.searched.index_files or found.searched.scanned else ""
         )
         remark(f"{broker}{found.table.num_rows} found by {found.how}{looked}")
-    is_partial = any(found.searched.damaged_bytes for found in founds)
+    is_partial = any(found.searched.damaged_bytes or found.searched.lost for found in founds)
     if not count and not is_partial:
         raise NotFoundError(nothing)
     return PARTIAL if is_partial else OK

@@ -128,7 +128,6 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
         NextStep.NOTHING: "",
         NextStep.RECOVER: f"rmqlog recover {store}{conf}",
         NextStep.SALVAGE: salvage,
-        NextStep.GIVE_UP: f"{salvage} --cut-after-damage",
         NextStep.AGAIN: f"rmqlog verify {store}",
     }
     return Verdict(text, commands[step], is_bad=step is NextStep.SALVAGE or bool(diagnosis.of("damage")))

@@ -19,7 +19,7 @@ from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.prepare_store import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
-from store_format.errors import CorruptStoreError, StoreNotFoundError
+from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
@@ -131,7 +131,7 @@ def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch:
 def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_end, "queue_ends", None)
+    monkeypatch.setattr(log_end, "queues_in_log", None)
     append(root, numbered("T", 12, 8))
     assert len(messages_of(root)) == 23
 
@@ -237,7 +237,7 @@ def test_a_copy_that_ends_within_a_file_is_refused_by_its_checkpoint(root: Path)
         replace(checkpoint, physic_msg_timestamp=checkpoint.physic_msg_timestamp + 1),
         FileWrites(sync=False),
     )
-    with pytest.raises(CorruptStoreError, match="copy the missing commitlog files"):
+    with pytest.raises(CorruptStoreError, match="Copy the missing commitlog files"):
         append(root, numbered("T", 112, 8))
 
 
@@ -260,11 +260,11 @@ def test_a_crashed_store_without_its_last_file_is_refused(crashed: Path, by_appe
     write = (
         (lambda: append(crashed, numbered("T", 112, 8))) if by_append else plan_recovery(str(crashed)).apply
     )
-    with pytest.raises(StoreNotFoundError, match=r"consume queue T-3 points .*storePathCommitLog"):
+    with pytest.raises(CorruptStoreError, match=r"consume queue T-3 points .*storePathCommitLog"):
         write()
     assert _files(crashed) == before
     rows = plan_recovery(str(crashed)).table().to_pylist()
-    assert ["cut_after_damage" in row["reason"] for row in rows if row["action"] == "refused"] == [True]
+    assert ["--cut-after-damage" in row["reason"] for row in rows if row["action"] == "refused"] == [True]
 
 
 @pytest.mark.parametrize("cut", [True, False])

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.errors import (
     CorruptStoreError,
     FileReplacedError,
@@ -99,7 +100,6 @@ def test_an_empty_last_file_is_as_good_as_none(tmp_path: Path) -> None:
     ("files", "where", "expected", "found"),
     [
         ([(0, 100), (100, 101), (200, 100)], 100, "a file of 100 bytes, like the others", "101 bytes"),
-        ([(0, 0), (100, 100), (200, 100)], 0, "a file of 100 bytes, like the others", "0 bytes"),
         ([(0, 100), (60, 100)], 60, "00000000000000000100 as the file after 00000000000000000000", "60"),
         (
             [(99999999999999999999, 100)],
@@ -157,6 +157,21 @@ def test_a_file_cut_short_is_a_finding_and_read_to_its_end(
     assert (log.file_size, log.size_bytes) == (100, sum(sizes))
     assert log.file_at(100 * short + sizes[short]) is None
     assert log.read(100 * short, sizes[short]) == bytes(sizes[short])
+
+
+@pytest.mark.parametrize("kind", ["empty", "directory"])
+@pytest.mark.parametrize("at", [0, 100])
+def test_what_holds_no_byte_of_the_log_counts_as_missing(tmp_path: Path, at: int, kind: str) -> None:
+    directory = _write(tmp_path / "log", *((start, 100) for start in (0, 100, 200) if start != at))
+    path = tmp_path / "log" / offset_file_name(at)
+    path.touch() if kind == "empty" else path.mkdir()
+    log = _open(directory)
+    assert [error.file for error in log.unusable] == [str(path)]
+    assert set(log.unusable) <= set(log.findings)
+    assert (log.min_offset, log.stop, log.has_gaps, log.file_at(at)) == (0, 300, True, None)
+    (gap, *_) = log.walk(0, resync=True) if not at else list(log.walk(0, resync=True))[1:]
+    assert isinstance(gap, Damage)
+    assert (gap.file.start, gap.file.stop) == (at, at + 100)
 
 
 def test_two_files_of_one_name_are_refused(tmp_path: Path) -> None:

@@ -1,0 +1,70 @@
+"""What a recovery has given up, in `.rmqlog/given-up.json`: the trace of messages that are lost for good.
+
+A recovery removes the evidence of lost messages: the queue entries behind the log's end, and in a salvaged
+copy the damaged bytes. Later checks report what is noted here, and find no message missing.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.errors import CorruptStoreError
+from store_format.files.read import read_bytes
+from store_format.files.write import FileWrites
+
+GIVEN_UP = "given-up.json"  # in `.rmqlog`
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """`messages` are (topic, queue id, first queue offset, stop); of other lost messages nothing is known.
+
+    `fillers` are the physical offsets [start, stop) of damaged bytes that a salvage has filled.
+    """
+
+    messages: tuple[tuple[str, int, int, int], ...] = ()
+    fillers: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(stop - first for _, _, first, stop in self.messages)
+
+    def __str__(self) -> str:
+        """What was given up; empty for nothing."""
+        if self.messages:
+            return f"{self.count:,} message{'s' * (self.count != 1)}"
+        size = sum(stop - start for start, stop in self.fillers)
+        return f"what was in {size:,} damaged bytes" if size else ""
+
+    def with_more(self, more: GivenUp) -> GivenUp:
+        """Both, each entry once."""
+        return GivenUp(
+            tuple(sorted({*self.messages, *more.messages})), tuple(sorted({*self.fillers, *more.fillers}))
+        )
+
+
+def read_given_up(root: str) -> GivenUp:
+    """Returns the notes of all recoveries. Raises CorruptStoreError for a file that is not such a note."""
+    path = f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}"
+    data = read_bytes(path)
+    if data is None:
+        return GivenUp()
+    try:
+        value = json.loads(data)
+        return GivenUp(
+            tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
+            tuple((int(start), int(stop)) for start, stop in value["fillers"]),
+        )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
+
+
+def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:
+    """Adds to the notes. A second call changes nothing."""
+    before = read_given_up(root)
+    now = before.with_more(more)
+    if now != before:
+        data = json.dumps({"version": 1, **asdict(now)}).encode()
+        files.replace(f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}", data)

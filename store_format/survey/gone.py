@@ -1,0 +1,185 @@
+"""Messages that are gone with commitlog files: consume queues prove that they existed.
+
+A file in the middle of the log or before its first one is seen to be missing by the names of the others. A
+lost last file leaves a log that ends with a full file, and entries that lead behind it: a broker creates the
+next file before it fills one, and a recovery that cuts the log ends it within a file.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import pairwise
+
+from store_format.bookkeeping.state import StoreState
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import EndKind
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.listing import list_queues
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.read import refuse
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, OFFSET_MAX
+from store_format.metadata.checkpoint import read_checkpoint
+from store_format.survey.broker_end import LogEnd
+from store_format.survey.written_end import last_unit
+
+_log = logging.getLogger(__name__)
+
+_BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
+FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Messages of the queue offsets [first, stop) that nobody can read, though a consume queue points to
+    them: to the first at commitlog `physical`.
+    """
+
+    topic: str
+    queue_id: int
+    first: int
+    stop: int
+    physical: int
+
+    def __str__(self) -> str:
+        offsets = f"{shown(self.topic)}-{self.queue_id} offsets {self.first} to {self.stop - 1}"
+        return f"{offsets}: its consume queue points to commitlog {self.physical}"
+
+    @property
+    def count(self) -> int:
+        """How many messages these are; fewer if the queue has holes."""
+        return self.stop - self.first
+
+
+def queues_in_log(
+    root: str, log: CommitLog, refused: Callable[[StoreError], object] = refuse
+) -> list[QueueBounds]:
+    """The bounds of every queue whose newest entry points to the log, as its files show them.
+
+    Calls `refused`, which by default raises, for queues whose files do not fit together.
+    """
+    found = []
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, refused):
+        try:
+            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+        except StoreError as error:
+            refused(error)
+            continue
+        if bounds is not None and bounds.last_physical_offset >= 0:
+            found.append(bounds)
+    return found
+
+
+def gone_of(log: CommitLog, queues: Iterable[QueueBounds]) -> list[Gone]:
+    """The messages to which these queues point and whose commitlog files are missing.
+
+    Costs nothing without missing files, else a few reads a queue.
+    """
+    edges = [(log.min_offset, log.min_offset), *((file.start, file.stop) for file in log.files)]
+    missing = [(stop, start) for (_, stop), (start, _) in pairwise(edges) if stop < start]
+    return pointing_to(queues, [*missing, (log.stop, OFFSET_MAX)])
+
+
+def pointing_to(queues: Iterable[QueueBounds], ranges: Sequence[tuple[int, int]]) -> list[Gone]:
+    """The messages of these queues in the ranges [start, stop) of physical offsets."""
+    found = []
+    for queue in queues:
+        for start, stop in ranges if queue.unit_start < queue.unit_stop else ():
+            if start <= queue.last_physical_offset and queue.first_physical_offset < stop:
+                with suppress(StoreError):  # a reader of the queue raises the error
+                    found += _pointing_between(queue, start, stop)
+    return found
+
+
+def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
+    is_batch = queue.kind == "batch"
+    with queue.open(BATCH_CQ_UNIT if is_batch else CQ_UNIT) as files:
+
+        def first_from(physical: int, low: int) -> int:
+            high = queue.unit_stop
+            while low < high:
+                middle = (low + high) // 2
+                if int(files.read(middle, middle + 1)["physical_offset"][0]) < physical:
+                    low = middle + 1
+                else:
+                    high = middle
+            return low
+
+        def offset_at(unit: int) -> int:
+            if not is_batch:
+                return unit
+            if unit == queue.unit_stop:
+                return queue.max_offset
+            return int(files.read(unit, unit + 1)["base_offset"][0])
+
+        low = first_from(start, queue.unit_start)
+        high = first_from(stop, low)
+        if low == high:
+            return []
+        physical = int(files.read(low, low + 1)["physical_offset"][0])
+        return [Gone(queue.topic, queue.queue_id, offset_at(low), offset_at(high), physical)]
+
+
+def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:
+    """The messages of all queues that are gone with commitlog files, if the log shows that files are missing.
+
+    In a store that is in use, queues may lead to files that were created since the log was listed.
+    """
+    if state is StoreState.LIVE or not log.files or not (log.has_gaps or _ends_full(log)):
+        return []
+    with suppress(StoreError):  # a reader of queues raises the error
+        return gone_of(log, queues_in_log(root, log, lambda _: None))
+    return []
+
+
+def warn_of_gone(root: str, gone: Sequence[Gone]) -> None:
+    """Warns of messages that a search of the commitlog cannot see."""
+    if gone:
+        count = sum(each.count for each in gone)
+        _log.warning(
+            "%s: %d messages are lost with missing commitlog files, the first %s", root, count, gone[0]
+        )
+
+
+def _ends_full(log: CommitLog) -> bool:
+    """Whether the last file is full or cut off, so that another one must follow."""
+    file, last = log.files[-1], last_unit(log)
+    if file.size < log.file_size or last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
+        return file.size < log.file_size or last is not None
+    return int.from_bytes(log.read(last.stop, _BLANK_HEAD_SIZE)[4:], "big") == MAGIC_BLANK
+
+
+def lost_last_files(
+    root: str, log: CommitLog, end: LogEnd, queues: Iterable[QueueBounds], *, is_crashed: bool
+) -> CorruptStoreError | None:
+    """The error for queues that point behind the last commitlog file because files are missing; else None.
+
+    A broker's recovery also removes files behind the log's end, and leaves entries that point there. But then
+    the log ends within a whole file, and the checkpoint knows of no later message. After a crash entries may
+    be ahead of the log, and the checkpoint of both.
+    """
+    farthest = max(queues, key=lambda queue: queue.last_physical_offset, default=None)
+    if not log.files or farthest is None or farthest.last_physical_offset < log.stop:
+        return None
+    last = log.files[-1]
+    is_full = end.end.kind in FULL or end.offset > log.stop - _BLANK_HEAD_SIZE
+    if not is_crashed and not is_full:
+        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        known = checkpoint.physic_msg_timestamp if checkpoint is not None else -1
+        is_full = last.size < log.file_size or known > log.store_timestamp_at(end.last_unit_offset) >= 0
+    if not is_full:
+        return None
+    return CorruptStoreError(
+        last.path,
+        last.size,
+        f"a commitlog file for physical offset {farthest.last_physical_offset}, to which consume queue "
+        f"{farthest.topic}-{farthest.queue_id} points at offset {farthest.max_offset - 1}",
+        f"no later file, and the commitlog ends at {end.offset}. Nothing was written. Copy the missing "
+        "commitlog files back, or give all directories of the commitlog (storePathCommitLog: option "
+        "--commitlog of the command, commit_log_paths in Python). Or give up the messages behind "
+        f"{end.offset}: rmqlog recover STORE --cut-after-damage --apply",
+    )
