@@ -23,7 +23,7 @@ from store_format.consumequeue.simple import message_mask
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
-from store_format.files.read import offset_file_name
+from store_format.files.read import entry_names, offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
 from store_format.message.locate import locate
@@ -37,17 +37,20 @@ from store_format.survey.queues import ComparedQueue, Difference, QueueCompariso
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
 _USUAL_UNITS = 300_000  # of a file: mappedFileSizeConsumeQueue / 20
+_TOPICS = frozenset({"topics.json", "topics.json.bak"})
 _SIZE_AT, _TAGS_CODE_AT = 8, 12  # in a unit
 _BEHIND_ADVICE = (
     "A broker that starts on this store cuts these entries off (ConsumeQueue.truncateDirtyLogicFiles)"
 )
-_FATE_ADVICE = {
-    Fate.DELETED: "{}; retention deletes the messages",
-    Fate.LOST: "Lost: {}. Readers scan the commitlog for this queue; a broker does not see these messages. A "
-    "write of rmqlog to the topic rebuilds the queue; do not start a broker before that write: "
-    "howto-recover.md, section 6",
-    Fate.UNKNOWN: "{}. Readers and writers ask: unfiledQueues=read or skip",
-}
+_DELETED_ADVICE = "The topic was deleted; retention deletes the messages"
+_LOST_ADVICE = (
+    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to "
+    "the topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
+)
+_UNKNOWN_ADVICE = (
+    "Readers and writers ask which of the two happened: unfiledQueues=read if the queue was lost, "
+    "unfiledQueues=skip if the topic was deleted"
+)
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
     "rmqlog recover: no message is lost"
@@ -192,15 +195,21 @@ class QueueCheck:
             if self._has_queues and not queue.stored.files and not queue.stored.misfit
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
+        has_topics = bool(entry_names(f"{self._root}/config", missing_ok=True) & _TOPICS)
         for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
-            place, queue = f"{self._root}/consumequeue/{key[0]}/{key[1]}", absent[key]
+            queue = absent[key]
             count = queue.places.entries + queue.places.misplaced
+            place = f"{self._root}/consumequeue/{key[0]}/{key[1]}"
             expected = f"consume queue files of {key[0]}-{key[1]}"
-            found = f"none for {count} messages, the first at commitlog {queue.begin}"
-            advice = _FATE_ADVICE[fate].format(evidence[0].upper() + evidence[1:])
-            is_deleted = fate is Fate.DELETED or is_light_queue(key[0])
-            self.is_incomplete |= not is_deleted
-            self._findings.add("info" if is_deleted else "damage", place, 0, expected, found, advice)
+            found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
+            if fate is Fate.DELETED or is_light_queue(key[0]):
+                self._findings.add("info", place, 0, expected, found, _DELETED_ADVICE)
+                continue
+            self.is_incomplete = True
+            # readers find lost queues by topics.json
+            lost_advice = _LOST_ADVICE if has_topics else QUEUE_ADVICE
+            advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
+            self._findings.add("damage", place, 0, expected, found, advice)
 
 
 @dataclass(slots=True)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from store_format.errors import StoreError
@@ -17,8 +18,10 @@ from store_format.files import paths
 from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
-from store_format.read.log_windows import OpenStore
 from store_format.survey.lost_log import dledger_logs
+
+if TYPE_CHECKING:
+    from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -72,7 +75,7 @@ class _Said:
 _said: WeakKeyDictionary[FileCache, dict[str, _Said]] = WeakKeyDictionary()
 
 
-def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None:
+def warn_of_other_files(store: Store, select: Callable[[str], bool]) -> None:
     """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
     root = store.path
     said = _said.setdefault(store.files, {}).setdefault(root, _Said())

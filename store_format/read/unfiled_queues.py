@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
+from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import QueueBounds
@@ -27,17 +30,25 @@ from store_format.files.status import stat_identity
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
+from store_format.metadata.values import TopicConfig
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
-from store_format.read.log_windows import OpenStore, queues_in_windows
+from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.survey.fates import Fate, decide, question
 from store_format.survey.log_queue import LogQueue
-from store_format.survey.written_end import last_unit
+from store_format.survey.written_end import last_unit, written_stop
+
+if TYPE_CHECKING:
+    from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
 
 _WINDOW_SIZE = 32 << 20  # bytes read at the beginning and at the end of a log
 _NAMED_MAX = 8
+_SAMPLE_SIZE = 4096
+_SEEN_MAX = 64
+# what this process has seen between two places of a log
+_SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
 _DISPATCH_MAX_MS = 1_000
 _ADVICE = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
 
@@ -60,7 +71,7 @@ class UnfiledQueues:
     _topics: tuple[object, dict[str, int]] = (None, {})
 
     def among(
-        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
+        self, store: Store, taken: Snapshot, select: Callable[[str], bool]
     ) -> tuple[dict[QueueKey, StoreError], OptionError | None]:
         """The queues of the selected topics that only a scan of the commitlog can read, with the reason, and
         the question about those of unknown fate.
@@ -88,13 +99,13 @@ class UnfiledQueues:
             self._told.add(about)
             _log.warning(text, *values)
 
-    def warn_of_none(self, store: OpenStore) -> None:
+    def warn_of_none(self, store: Store) -> None:
         """Warns once that the store has no consume queue files at all."""
         if not has_rocksdb_queues(store.path):
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             self.warn("none", told, store.path, _advice(store.state))
 
-    def warn_of_hidden(self, store: OpenStore, found: Mapping[QueueKey, LogQueue]) -> None:
+    def warn_of_hidden(self, store: Store, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._told and queue.hides_messages
@@ -107,7 +118,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _queue_names(hiding))
 
-    def _configured(self, store: OpenStore, select: Callable[[str], bool]) -> list[QueueKey]:
+    def _configured(self, store: Store, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues of the selected topics that topics.json names."""
         return [
             (topic, queue_id)
@@ -116,25 +127,20 @@ class UnfiledQueues:
             for queue_id in range(number)
         ]
 
-    def _queue_numbers(self, store: OpenStore) -> dict[str, int]:
+    def _queue_numbers(self, store: Store) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
         if now is not None and now == self._topics[0]:
             return self._topics[1]
-        try:
-            topics = read_topics(store.path) if now is not None else None
-        except (StoreError, OSError):  # a read that needs the file raises the error
-            topics = None
-        numbers = (
-            {}
-            if topics is None
-            else {topic: len(each.queue_ids) for topic, each in topics.items() if can_be_queue(topic, 0)}
-        )
+        topics: Mapping[str, TopicConfig] = {}
+        with suppress(StoreError, OSError):  # a read that needs the file raises the error
+            topics = read_topics(store.path) or {}
+        numbers = {topic: len(each.queue_ids) for topic, each in topics.items() if can_be_queue(topic, 0)}
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
+    def _look(self, store: Store, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
-        found, self._is_complete = queues_in_windows(
+        found, self._is_complete = _queues_in_windows(
             store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
         )
         self._seen |= found
@@ -143,7 +149,7 @@ class UnfiledQueues:
             any(_had_messages(taken, key) for key in unfiled) or _consumed_queues(store) & unfiled
         ):
             topics = frozenset(topic for topic, _ in unfiled)
-            seen |= queues_in_windows(store, taken, topics, None)[0]
+            seen |= _queues_in_windows(store, taken, topics, None)[0]
         elif not self._is_complete:
             missed = [key for key in undecided if key not in seen and not is_system_topic(key[0])]
             missed = [key for key in missed if not _has_files_now(store.path, key)]
@@ -156,7 +162,7 @@ class UnfiledQueues:
                 _log.warning(told, store.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
         self._open |= {key: seen[key] for key in undecided if key in seen}
 
-    def _settle(self, store: OpenStore, taken: Snapshot) -> None:
+    def _settle(self, store: Store, taken: Snapshot) -> None:
         """Decides what became of the messages of the open queues."""
         if any(queue.epochs[-1][0] >= self._dispatched for queue in self._open.values()):
             # found first: messages dispatched before that have their files now
@@ -190,7 +196,7 @@ class UnfiledQueues:
 
     def _warn(
         self,
-        store: OpenStore,
+        store: Store,
         taken: Snapshot,
         lost: dict[QueueKey, LogQueue],
         short: dict[QueueKey, LogQueue],
@@ -223,7 +229,7 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _lost_error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
+def _lost_error(store: Store, taken: Snapshot, key: QueueKey) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
@@ -291,7 +297,7 @@ def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
     return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last
 
 
-def _dispatched(store: OpenStore, taken: Snapshot) -> int:
+def _dispatched(store: Store, taken: Snapshot) -> int:
     """The physical offset before which a broker has dispatched all messages.
 
     That is the newest message in a consume queue. No limit without a broker. A writer of this project that
@@ -334,7 +340,7 @@ def _has_files_now(root: str, key: QueueKey) -> bool:
         return True
 
 
-def _consumed_queues(store: OpenStore) -> set[QueueKey]:
+def _consumed_queues(store: Store) -> set[QueueKey]:
     """Queues of which a group has consumed messages, perhaps before their topic was deleted."""
     try:
         offsets = read_committed(store.path).offsets
@@ -347,3 +353,74 @@ def _consumed_queues(store: OpenStore) -> set[QueueKey]:
         for queue_id, offset in table.items()
         if offset > 0
     }
+
+
+# ---- what the log has --------------------------------------------------------------------------------------
+
+
+def _queues_in_windows(
+    store: Store, taken: Snapshot, topics: frozenset[str], window: int | None
+) -> tuple[dict[QueueKey, LogQueue], bool]:
+    """The queues of the topics as the log shows them, and whether the whole log was read.
+
+    `window` is the number of bytes read at each end; None reads the whole log.
+    """
+    before = read_commit_state(store.path)
+    stop = taken.log_end if before.base is None else before.base
+    found = _queues_in(store, taken, topics, window, stop)
+    if read_commit_state(store.path) == before:
+        return found
+    # a commit made progress meanwhile: only what was complete before
+    return _queues_in(store, taken, topics, window, committed_end(store.path))
+
+
+def _queues_in(
+    store: Store, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
+) -> tuple[dict[QueueKey, LogQueue], bool]:
+    log = CommitLog.open(store.commit_log_paths, store.files)
+    is_live = taken.state is StoreState.LIVE
+    high = log.stop if stop is None else stop
+    if window is None:
+        return survey(log, topics.__contains__, stop=high, is_live=is_live).queues, True
+    limit = min(high, log.min_offset + window)
+    queues, end = _seen_once(log, topics, log.min_offset, limit, is_live=is_live)
+    if _reaches_end(log, end, limit, high):
+        return queues, True
+    newest = min(written_stop(log), high)
+    start, limit = max(end, newest - window), min(high, newest + window)
+    later, last = _seen_once(log, topics, start, limit, is_live=is_live, written=newest)
+    for key, queue in later.items():
+        queues.setdefault(key, LogQueue(*key)).join(queue)
+    return queues, start == end and _reaches_end(log, last, limit, high)
+
+
+def _seen_once(
+    log: CommitLog, topics: frozenset[str], start: int, stop: int, *, is_live: bool, written: int = OFFSET_MAX
+) -> tuple[dict[QueueKey, LogQueue], int]:
+    """The queues of the topics between two physical offsets, and the end of the last message.
+
+    A process walks them once: the same files with the same bytes at both ends of what is `written` between
+    the offsets have the same messages.
+    """
+    places = (start, max(start, min(stop, written) - _SAMPLE_SIZE))
+    files = [file.identity for file in log.files if file.start < stop and file.stop > start]
+    samples = [
+        log.view(file).read(at - file.start, _SAMPLE_SIZE) for at in places if (file := log.file_at(at))
+    ]
+    key = (*files, start, stop, is_live, topics, *samples)
+    if key not in _SEEN:
+        found = survey(log, topics.__contains__, start=start, stop=stop, is_live=is_live)
+        if len(_SEEN) >= _SEEN_MAX:
+            _SEEN.pop(next(iter(_SEEN)))
+        _SEEN[key] = found.queues, found.cuts[-1]
+    queues, end = _SEEN[key]
+    return {key: replace(queue, epochs=[*queue.epochs]) for key, queue in queues.items()}, end
+
+
+def _reaches_end(log: CommitLog, end: int, limit: int, high: int) -> bool:
+    """Whether a walk has seen all of a log.
+
+    The walk went up to `limit`, its last message ends at `end`; the log ends at `high` or before.
+    """
+    file = log.file_at(end)
+    return limit >= high or (file is not None and not any(log.view(file).read(end - file.start, 8)))

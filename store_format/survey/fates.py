@@ -248,13 +248,14 @@ def has_queue_files(root: str) -> bool:
 
 def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str, int, str, QueueKind]]:
     """The selected queues that have a file that is not empty, or files that cannot be listed."""
-    for found in list_queues(root, select, lambda error: None):
-        try:
-            is_filed = any(file.size for file in list_store_files(found[2]))
-        except StoreError:  # who needs the queue raises the error
-            is_filed = True
-        if is_filed:
-            yield found
+    with suppress(StoreError):  # who needs the directory raises the error
+        for found in list_queues(root, select, lambda error: None):
+            try:
+                is_filed = any(file.size for file in list_store_files(found[2]))
+            except StoreError:
+                is_filed = True
+            if is_filed:
+                yield found
 
 
 def _is_not_configured(topic: str) -> bool:

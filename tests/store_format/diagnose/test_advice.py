@@ -23,7 +23,7 @@ from rmq_spark.cli.main import main
 from store_format import MessageStore
 from store_format.commit.prepare_store import CommitOptions
 from store_format.diagnose import diagnose
-from store_format.errors import StoreError
+from store_format.errors import OptionError, StoreError
 from store_format.message.columns import decode_options_of
 from store_format.read.log_reader import LogReader
 from store_format.read.store import Queue
@@ -92,7 +92,7 @@ def rows(root: Path) -> set[Row]:
     """Every message of every queue that can be read around damage; none of a store that is refused."""
     found: set[Row] = set()
     try:
-        store = MessageStore.open(str(root))
+        store = MessageStore.open(str(root), unfiled_queues="read")
         queues = store.queues()
     except (StoreError, OSError):
         return found
@@ -283,6 +283,14 @@ def written_to(topic: str, queues: int = 4) -> Step:
     return lambda root, _: append(root, numbered(topic, 10_000, 8, queues=queues), key=("other", 1))
 
 
+def asked(root: Path, _: Path) -> None:
+    """Nothing shows whether the topic was deleted: the answer rebuilds its queues."""
+    messages, options = numbered("Orders", 10_000, 8, queues=4), CommitOptions(unfiled_queues="read")
+    with pytest.raises(OptionError, match="unfiledQueues=read"):
+        append(root, messages)
+    append(root, messages, options=options)
+
+
 def not_flushed(root: Path, _: Path) -> None:
     append(root, numbered("T", 0, 20), options=CommitOptions(sync=False))
 
@@ -387,6 +395,12 @@ CASES = {
     "a lost topics.json, made again": Case(_TOPICS, lost_topics, recovered),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
     "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
+    "a topic without queues": Case(
+        "Readers and writers ask which of the two happened",
+        removed("consumequeue/Orders"),
+        asked,
+        "basic-4.9.7",
+    ),
     "a link": Case("Links below the store's root are not followed", linked, restored(LAST_LOG)),
     "strays": Case(
         "Move it out of the store: a broker may",

@@ -1,4 +1,7 @@
-"""Messages of deleted topics: nobody reads them from the commitlog, and no writer makes queues for them."""
+"""The fate of messages that no consume queue file shows: each row of the table, and what callers do with it.
+
+Nobody reads messages of deleted topics from the commitlog, and no writer makes queues for them.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,12 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.journal import read_journal
+from store_format.commit.prepare_store import CommitOptions
+from store_format.errors import OptionError
 from store_format.layouts import OFFSET_MAX
-from store_format.survey.fates import deleted_until
+from store_format.names import QueueKey
+from store_format.read.log_reader import survey
+from store_format.survey.fates import Fate, Unfiled, decide, deleted_until
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
 from tests.support.referee.world import commit_killed
@@ -33,6 +40,113 @@ def _counts(root: Path) -> dict[str, int]:
         rows = sum(batch.num_rows for batch in queue.read())
         counts[queue.topic] = counts.get(queue.topic, 0) + rows
     return counts
+
+
+# ---- the table ---------------------------------------------------------------------------------------------
+
+
+def _fates(root: Path, *keys: QueueKey, dispatched: int = OFFSET_MAX) -> list[Fate]:
+    store = MessageStore.open(str(root))
+    seen = survey(store.log, {topic for topic, _ in keys}.__contains__).queues
+    return [each.fate for each in decide(str(root), store.log, keys, seen, dispatched).values()]
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> Path:
+    """T, whose queues have offsets 0 to 3, and Other behind it."""
+    root = make_store(tmp_path / "two")
+    append(root, numbered("T", 0, 16))
+    append(root, numbered("Other", 0, 4))
+    return root
+
+
+def _commit(root: Path, topic: str, queue_id: int, *, version: bool = True) -> None:
+    value: dict[str, object] = {"offsetTable": {f"{topic}@g": {str(queue_id): 1}}}
+    if version:
+        value["dataVersion"] = {"counter": 1, "timestamp": 1}
+    (root / "config/consumerOffset.json").write_text(json.dumps(value))
+
+
+def test_a_running_broker_dispatches_later_messages_soon(two: Path) -> None:
+    shutil.rmtree(two / "consumequeue/T")
+    last = MessageStore.open(str(two)).queue("Other", 3).range.bounds
+    assert last is not None
+    assert _fates(two, ("T", 0), dispatched=0) == [Fate.WAITING]
+    assert _fates(two, ("T", 0), dispatched=last.last_physical_offset) == [Fate.UNKNOWN]
+
+
+def test_the_queues_of_a_system_topic_are_lost(two: Path) -> None:
+    append(two, numbered("RMQ_SYS_TRANS_HALF_TOPIC", 0, 1))
+    append(two, numbered("Other", 4, 4))
+    shutil.rmtree(two / "consumequeue/RMQ_SYS_TRANS_HALF_TOPIC")
+    assert _fates(two, ("RMQ_SYS_TRANS_HALF_TOPIC", 0)) == [Fate.LOST]
+
+
+def test_a_topic_that_topics_json_lacks_is_deleted(two: Path) -> None:
+    deleted_topic(two, "T")
+    assert _fates(two, ("T", 0), ("T", 1)) == [Fate.DELETED] * 2
+
+
+def test_without_any_queue_file_all_are_lost(two: Path) -> None:
+    shutil.rmtree(two / "consumequeue")
+    assert _fates(two, ("T", 0), ("Other", 0)) == [Fate.LOST] * 2
+
+
+def test_offsets_that_begin_again_show_a_new_topic(two: Path) -> None:
+    deleted_topic(two, "T")
+    append(two, numbered("T", 16, 1), options=CommitOptions(new_topics={"T": 4}))
+    assert _fates(two, ("T", 1), ("T", 2)) == [Fate.DELETED] * 2
+
+
+def test_an_earlier_message_of_another_queue_shows_that_the_topic_was_there(two: Path) -> None:
+    shutil.rmtree(two / "consumequeue/T/3")
+    assert _fates(two, ("T", 3)) == [Fate.LOST]
+
+
+def test_other_files_know_that_a_queue_had_messages(two: Path) -> None:
+    shutil.rmtree(two / "consumequeue/T")
+    assert _fates(two, ("T", 0), ("T", 1)) == [Fate.UNKNOWN] * 2
+    _commit(two, "T", 1, version=False)  # a 4.9 broker keeps the offsets of deleted topics
+    assert _fates(two, ("T", 0), ("T", 1)) == [Fate.UNKNOWN] * 2
+    _commit(two, "T", 1)
+    assert _fates(two, ("T", 0), ("T", 1)) == [Fate.LOST] * 2  # T was there already
+    shutil.rmtree(two / "consumequeue/Other/0")
+    assert _fates(two, ("Other", 0)) == [Fate.LOST]  # the ledger's last commit
+
+
+def test_a_part_of_the_log_shows_a_new_topic_by_its_files(two: Path) -> None:
+    """The offsets of T-0 begin at 0 again in a part of the log that was not read."""
+    deleted_topic(two, "T")
+    append(two, numbered("T", 16, 40, queues=1), options=CommitOptions(new_topics={"T": 4}))
+    log = MessageStore.open(str(two)).log
+    whole = survey(log, "T".__eq__).queues
+    head = survey(log, "T".__eq__, stop=whole["T", 0].epochs[-1][0]).queues
+    tail = survey(log, "T".__eq__, start=whole["T", 0].last).queues["T", 0]
+    head["T", 0].join(tail)
+    assert len(head["T", 0].epochs) == 1
+    assert decide(str(two), log, [("T", 1)], head)["T", 1].fate is not Fate.LOST
+
+
+def test_everybody_asks_with_one_sentence(two: Path) -> None:
+    shutil.rmtree(two / "consumequeue/T")
+    store = MessageStore.open(str(two))
+    with pytest.raises(OptionError) as read:
+        store.queues()
+    with pytest.raises(OptionError) as write:
+        append(two, numbered("T", 16, 4))
+    assert str(read.value) == str(write.value)
+    assert "16 messages of 4 queues (the first is T-0)" in str(read.value)
+    assert {queue.topic for queue in store.queues("Other".__eq__)} == {"Other"}
+    answers: tuple[Unfiled, ...] = ("read", "skip")
+    counts = {
+        answer: sum(queue.max_offset for queue in MessageStore.open(str(two), unfiled_queues=answer).queues())
+        for answer in answers
+    }
+    assert counts == {"read": 20, "skip": 4}
+    assert sum(queue.max_offset for queue in MessageStore.open(str(two), skip_unreadable=True).queues()) == 4
+
+
+# ---- deleted topics ----------------------------------------------------------------------------------------
 
 
 def test_a_topic_is_deleted_if_neither_topics_json_nor_a_directory_has_it(root: Path) -> None:
