@@ -65,7 +65,7 @@ from store_format.survey.readable_end import find_readable_end
 
 def open_store_log(root: str, options: RecoverOptions) -> CommitLog:
     directories = options.log_directories or (f"{root}/commitlog",)
-    log = open_log(directories) if options.into is None else CommitLog.open(directories, FileCache())
+    log = CommitLog.open(directories, FileCache()) if options.salvage else open_log(directories)
     refuse_lost_log(root, log)
     return replace(log, whole_size=size_of_cut_file(root, log))
 

@@ -159,9 +159,11 @@ def _summary(store: MessageStore) -> Sequence[object]:
 
 def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> Verdict:
     """How the store was left, and the next command. No file is checked: that is `verify`."""
+    from store_format.bookkeeping.given_up import read_given_up
     from store_format.bookkeeping.state import StoreState
     from store_format.files.lock import lock_holder
     from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+    from store_format.survey.gone import find_gone
     from store_format.survey.log_ends import ends_after_crash
 
     path = shlex.quote(shown(store.path))
@@ -171,7 +173,13 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         holder = lock_holder(f"{store.path}/lock")
         return Verdict(f"{broker}in use by process {holder}: {readable}", f"rmqlog lag {path}")
     if store.state is StoreState.CLEAN:
-        return Verdict(f"{broker}stopped in order: {readable}; no file was checked", f"rmqlog verify {path}")
+        given_up = str(read_given_up(store.path))
+        before = f"; an earlier recovery gave up {given_up}" if given_up else ""
+        lost = sum(each.count for each in find_gone(store.path, store.log, store.state))
+        if lost:
+            readable += f", {count_text(lost)} messages lost with missing commitlog files"
+        text = f"{broker}stopped in order: {readable}{before}; no file was checked"
+        return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
     _, end = ends_after_crash(store.path, store.log, checkpoint)
     cut = f"a broker start will end the commitlog behind them, at {end.cut}"

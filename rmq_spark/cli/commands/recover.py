@@ -124,6 +124,9 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
     whole = _counted(messages, "whole message")
     if damaged:
         whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
+    cut = sum(row["entries"] for row in rows if row["action"] == "cut")
+    if cut:
+        whole += f", and {_counted(cut, 'entry')} of messages that the log does not have"
     if any(row["action"] == "refused" for row in rows):
         return f"{whole}; the recovery is refused, and nothing was changed"
     changes = [row for row in rows if row["action"] not in _NO_CHANGE]
@@ -138,4 +141,5 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
 
 
 def _counted(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'s' * (count != 1)}"
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{count:,} {noun if count == 1 else plural}"
