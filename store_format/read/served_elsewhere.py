@@ -10,18 +10,18 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
+from store_format.bookkeeping.state import StoreState
+from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
+from store_format.survey.fates import Unfiled
 from store_format.survey.lost_log import dledger_logs
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -38,6 +38,23 @@ DLEDGER = (
     "the commitlog of a DLedger store (enableDLegerCommitLog=true), which is not read: readers show the "
     "messages of commitlog/ only"
 )
+
+
+class OpenStore(Protocol):
+    """The part of an open `Store` that modules need which `Store` itself imports."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def log(self) -> CommitLog: ...
+    @property
+    def commit_log_paths(self) -> tuple[str, ...]: ...
+    @property
+    def files(self) -> FileCache: ...
+    @property
+    def state(self) -> StoreState: ...
+    @property
+    def unfiled_queues(self) -> Unfiled | None: ...
 
 
 def tiered_metadata(root: str) -> str | None:
@@ -75,7 +92,7 @@ class _Said:
 _said: WeakKeyDictionary[FileCache, dict[str, _Said]] = WeakKeyDictionary()
 
 
-def warn_of_other_files(store: Store, select: Callable[[str], bool]) -> None:
+def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None:
     """Warns once for each opened store of tiered storage, DLedger and each selected compacted topic."""
     root = store.path
     said = _said.setdefault(store.files, {}).setdefault(root, _Said())

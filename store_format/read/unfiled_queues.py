@@ -16,7 +16,6 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
@@ -33,13 +32,11 @@ from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
 from store_format.read.log_reader import survey
+from store_format.read.served_elsewhere import OpenStore
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.survey.fates import Fate, decide, question
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.written_end import last_unit, written_stop
-
-if TYPE_CHECKING:
-    from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
 
@@ -71,7 +68,7 @@ class UnfiledQueues:
     _topics: tuple[object, dict[str, int]] = (None, {})
 
     def among(
-        self, store: Store, taken: Snapshot, select: Callable[[str], bool]
+        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
     ) -> tuple[dict[QueueKey, StoreError], OptionError | None]:
         """The queues of the selected topics that only a scan of the commitlog can read, with the reason, and
         the question about those of unknown fate.
@@ -99,13 +96,13 @@ class UnfiledQueues:
             self._told.add(about)
             _log.warning(text, *values)
 
-    def warn_of_none(self, store: Store) -> None:
+    def warn_of_none(self, store: OpenStore) -> None:
         """Warns once that the store has no consume queue files at all."""
         if not has_rocksdb_queues(store.path):
             told = "%s has no consume queue files: its queues are read by a scan of the commitlog. %s"
             self.warn("none", told, store.path, _advice(store.state))
 
-    def warn_of_hidden(self, store: Store, found: Mapping[QueueKey, LogQueue]) -> None:
+    def warn_of_hidden(self, store: OpenStore, found: Mapping[QueueKey, LogQueue]) -> None:
         """Warns once of queues with messages in the commitlog that no offset points to any more."""
         hiding = {
             key: queue for key, queue in found.items() if key not in self._told and queue.hides_messages
@@ -118,7 +115,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _queue_names(hiding))
 
-    def _configured(self, store: Store, select: Callable[[str], bool]) -> list[QueueKey]:
+    def _configured(self, store: OpenStore, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues of the selected topics that topics.json names."""
         return [
             (topic, queue_id)
@@ -127,7 +124,7 @@ class UnfiledQueues:
             for queue_id in range(number)
         ]
 
-    def _queue_numbers(self, store: Store) -> dict[str, int]:
+    def _queue_numbers(self, store: OpenStore) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
         if now is not None and now == self._topics[0]:
             return self._topics[1]
@@ -138,7 +135,7 @@ class UnfiledQueues:
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
-    def _look(self, store: Store, taken: Snapshot, undecided: list[QueueKey]) -> None:
+    def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
         found, self._is_complete = _queues_in_windows(
             store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
@@ -162,7 +159,7 @@ class UnfiledQueues:
                 _log.warning(told, store.path, len(missed), _queue_names(missed), _WINDOW_SIZE >> 20)
         self._open |= {key: seen[key] for key in undecided if key in seen}
 
-    def _settle(self, store: Store, taken: Snapshot) -> None:
+    def _settle(self, store: OpenStore, taken: Snapshot) -> None:
         """Decides what became of the messages of the open queues."""
         if any(queue.epochs[-1][0] >= self._dispatched for queue in self._open.values()):
             # found first: messages dispatched before that have their files now
@@ -196,7 +193,7 @@ class UnfiledQueues:
 
     def _warn(
         self,
-        store: Store,
+        store: OpenStore,
         taken: Snapshot,
         lost: dict[QueueKey, LogQueue],
         short: dict[QueueKey, LogQueue],
@@ -229,7 +226,7 @@ def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:
     )
 
 
-def _lost_error(store: Store, taken: Snapshot, key: QueueKey) -> StoreError:
+def _lost_error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
     directory = f"{store.path}/consumequeue/{key[0]}/{key[1]}"
     if _lacks_entries(taken, key):
         there = taken.queues[key]
@@ -297,7 +294,7 @@ def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
     return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last
 
 
-def _dispatched(store: Store, taken: Snapshot) -> int:
+def _dispatched(store: OpenStore, taken: Snapshot) -> int:
     """The physical offset before which a broker has dispatched all messages.
 
     That is the newest message in a consume queue. No limit without a broker. A writer of this project that
@@ -340,7 +337,7 @@ def _has_files_now(root: str, key: QueueKey) -> bool:
         return True
 
 
-def _consumed_queues(store: Store) -> set[QueueKey]:
+def _consumed_queues(store: OpenStore) -> set[QueueKey]:
     """Queues of which a group has consumed messages, perhaps before their topic was deleted."""
     try:
         offsets = read_committed(store.path).offsets
@@ -359,7 +356,7 @@ def _consumed_queues(store: Store) -> set[QueueKey]:
 
 
 def _queues_in_windows(
-    store: Store, taken: Snapshot, topics: frozenset[str], window: int | None
+    store: OpenStore, taken: Snapshot, topics: frozenset[str], window: int | None
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether the whole log was read.
 
@@ -375,7 +372,7 @@ def _queues_in_windows(
 
 
 def _queues_in(
-    store: Store, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
+    store: OpenStore, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
     is_live = taken.state is StoreState.LIVE
