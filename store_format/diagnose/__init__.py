@@ -73,7 +73,7 @@ def diagnose(
         return found
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     lost = Lost()
-    log, file_size, unplaced_bytes = usable_log(findings, root, directories, lost)
+    log, file_size, unplaced_bytes = usable_log(findings, root, directories)
     lost_log = None if unplaced_bytes else check_lost_log(findings, root, log)
     if lost_log is not None:
         found = Diagnosis(findings.problems(), Summary(state=state.value), root)

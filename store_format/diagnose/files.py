@@ -18,7 +18,6 @@ from store_format.bookkeeping.settings import size_of_cut_file
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FileRun, file_run
 from store_format.consumequeue.listing import FOLDERS, is_queue_id
-from store_format.diagnose.commitlog import Lost
 from store_format.diagnose.problems import Findings
 from store_format.errors import CorruptStoreError
 from store_format.files.read import Entry, StoreFile, list_entries
@@ -78,13 +77,10 @@ def checked_files(
 # ---- commitlog ---------------------------------------------------------------------------------------------
 
 
-def usable_log(
-    findings: Findings, root: str, directories: Sequence[str], lost: Lost
-) -> tuple[CommitLog, int, int]:
+def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
     """(the commitlog of the files that fit, the length that files should have, bytes of the others)
 
-    What has the name of a file before the first file that fits is added to `lost`. Gaps between files are
-    found by the walk.
+    The log begins with the first name of a file, also if that file does not fit. The walk finds the gaps.
     """
     entries = [entry for directory in directories for entry in checked_files(findings, directory)]
     files = sorted(
