@@ -38,7 +38,6 @@ from store_format.commit.recovery_survey import (
     find_end,
     index_parts,
     look,
-    queues_ahead,
 )
 from store_format.commit.roll_forward import open_log
 from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
@@ -58,7 +57,7 @@ from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.survey.contradicted import Contradictions
 from store_format.survey.entries import LogPart
 from store_format.survey.fates import has_queue_files
-from store_format.survey.gone import pointing_to
+from store_format.survey.gone import first_unit_from, pointing_to
 from store_format.survey.lost_log import refuse_lost_log
 from store_format.survey.readable_end import find_readable_end
 
@@ -117,7 +116,11 @@ def survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
         readable = find_readable_end(source, log, survey.end)
         survey.holes = find_holes(log, survey.end.offset, readable, Contradictions(source, log))
         survey.end = end_of_salvaged(log, survey.end, readable)
-        survey.ahead = queues_ahead(log, survey.end.offset, survey.queues)
+        survey.ahead = [
+            (queue, first_unit_from(queue, survey.end.offset))
+            for queue in survey.queues
+            if queue.last_physical_offset >= survey.end.offset
+        ]
         survey.refused = None
     else:
         survey.holes = short_tails(log, survey.end.offset)

@@ -140,13 +140,14 @@ def find_end(root: str, log: CommitLog, options: RecoverOptions, source: str | N
         end.start if is_crashed else max(known + 1, end.start),
         known,
         queues,
-        queues_ahead(log, end.offset, queues),
+        _ahead(log, end.offset, queues),
         refused,
         topics=lost_topics(root) if options.topics is None else {},
     )
 
 
-def queues_ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[QueueBounds, int]]:
+def _ahead(log: CommitLog, end: int, queues: list[QueueBounds]) -> list[tuple[QueueBounds, int]]:
+    """The queues with entries at or behind the log's end, and the number of the first unit that is cut."""
     return [
         (queue, queue_state(log, end, queue.topic, queue.queue_id, queue.directory, queue.kind).unit_stop)
         for queue in queues

@@ -29,7 +29,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import DLQ_PREFIX, RETRY_PREFIX, QueueKey, is_light_queue, is_system_topic
 from store_format.survey.log_queue import LogQueue
-from store_format.survey.queue_evidence import known_ends
+from store_format.survey.queue_evidence import committed_ends
 
 Unfiled = Literal["read", "skip"]
 
@@ -95,7 +95,7 @@ def decide(
     if not open_keys or not has_queue_files(root):
         return found | dict.fromkeys(open_keys, _NONE_FILED)
     begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
-    known = known_ends(root, log)
+    known = committed_ends(root)
     for key in open_keys:
         queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
         alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
