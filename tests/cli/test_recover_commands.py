@@ -32,7 +32,7 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     assert rows[2]["entries"] == rows[2]["byBroker"] == 56
     assert not queue.exists()
     assert rmqlog("recover", store).out.splitlines()[-2:] == [
-        "verdict: 353 whole messages; to write: 2 consume queues, index",
+        "verdict: 353 whole messages; to cut: 1 entry; to write: 2 consume queues, index",
         f"next:    rmqlog recover {store} --apply",
     ]
     new = f"{tmp_path}/a copy"
@@ -40,7 +40,7 @@ def test_recover_shows_first_and_changes_with_apply(rmqlog: Runner, golden: Gold
     assert shown.endswith(f"\nnext:    rmqlog recover {store} --into '{new}' --salvage --apply\n")
     assert max(map(len, rmqlog("recover", store).out.splitlines()[:-1])) <= 80
     assert rmqlog("recover", store, "--apply").out.splitlines()[-2:] == [
-        "verdict: 353 whole messages; written: 2 consume queues, index",
+        "verdict: 353 whole messages; cut: 1 entry; written: 2 consume queues, index",
         f"next:    rmqlog verify {store}",
     ]
     assert queue.read_bytes() == before

@@ -126,7 +126,7 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
         whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
     cut = sum(row["entries"] for row in rows if row["action"] == "cut")
     if cut:
-        whole += f", and {_counted(cut, 'entry')} of messages that the log does not have"
+        whole += f"; {'cut' if is_done else 'to cut'}: {_counted(cut, 'entry')}"
     if any(row["action"] == "refused" for row in rows):
         return f"{whole}; the recovery is refused, and nothing was changed"
     changes = [row for row in rows if row["action"] not in _NO_CHANGE]

@@ -4,6 +4,7 @@ next to nothing.
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
@@ -217,6 +218,8 @@ def test_what_a_look_changed_is_told(tmp_path: Path) -> None:
         ("T", 0): 3,
         ("U", 0): 1,
     }
+    committed = {"offsetTable": {"U@G": {"0": 1}}, "dataVersion": {"counter": 1}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(committed))  # so U was not created again
     shutil.rmtree(root / "consumequeue" / "U")
     assert follower.look()
     scanned = follower.queues["U", 0]

@@ -111,7 +111,16 @@ def test_other_files_know_that_a_queue_had_messages(two: Path) -> None:
     _commit(two, "T", 1)
     assert _fates(two, ("T", 0), ("T", 1)) == [Fate.LOST] * 2  # T was there already
     shutil.rmtree(two / "consumequeue/Other/0")
-    assert _fates(two, ("Other", 0)) == [Fate.LOST]  # the ledger's last commit
+    assert _fates(two, ("Other", 0)) == [Fate.UNKNOWN]
+
+
+def test_the_ledger_does_not_show_that_no_broker_has_deleted_the_topic_since(two: Path) -> None:
+    """The topic was deleted and created again after our last commit, and has no message yet."""
+    append(two, numbered("T", 16, 4))
+    topics = (two / "config/topics.json").read_bytes()
+    deleted_topic(two, "T")
+    (two / "config/topics.json").write_bytes(topics)
+    assert _fates(two, ("T", 0), ("T", 1)) == [Fate.UNKNOWN] * 2
 
 
 def test_a_part_of_the_log_shows_a_new_topic_by_its_files(two: Path) -> None:
