@@ -230,8 +230,8 @@ def plan(
     command mqadmin deleteExpiredCommitLog. `zone` is the time zone of deleteWhen (default: the local zone).
     `disk_percent` is a function that returns how full the disk of a path is.
 
-    Raises OptionError without fileReservedTime, and StoreWriteError if a directory of queues, index or timer
-    log is a symbolic link.
+    Raises OptionError without fileReservedTime, StoreWriteError if a directory of queues, index or timer log
+    is a symbolic link, and CorruptStoreError for a commitlog file that no broker can use.
 
     Example::
 
@@ -263,6 +263,8 @@ def _clean_plan(
     conf = now.conf
     kept_ms = reserved_ms(conf)
     refuse_linked_directories(store.path)
+    for error in store.log.unusable:  # a broker does not start on such a store
+        raise error
     hour = local_hour(now.ms, zone)
     log_percent = min(disk_percent(directory) for directory in store.commit_log_paths)
     decision = gate(conf, hour, log_percent, disk_percent(f"{store.path}/consumequeue"), is_manual=is_manual)

@@ -25,10 +25,11 @@ from store_format.files.read import refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.survey.broker_end import LogEnd
-from store_format.survey.written_end import last_unit
+from store_format.survey.written_end import last_unit, written_stop
 
 _log = logging.getLogger(__name__)
 
+_UNUSED_MAX = 64 << 20  # bytes at the end of a full file: less than its next message needs
 _BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
 FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
 
@@ -157,6 +158,8 @@ def warn_of_gone(root: str, gone: Sequence[Gone]) -> None:
 
 def _ends_full(log: CommitLog) -> bool:
     """Whether the last file is full or cut off, so that another one must follow."""
+    if log.stop - written_stop(log) > _UNUSED_MAX and log.files[-1].size == log.file_size:
+        return False
     file, last = log.files[-1], last_unit(log)
     if file.size < log.file_size or last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
         return file.size < log.file_size or last is not None
