@@ -50,8 +50,8 @@ def diagnose(
 
     It also works on stores that `MessageStore.open` refuses; of a store with a DLedger commitlog, only the
     configuration is checked. A million messages take less than a second of one core. Memory does not grow
-    with the log: it is five bytes for each entry of one index file, and 131,072 queue entries. `on_offset` is
-    called from time to time with the physical offset that the walk has reached.
+    with the log: it is one byte for each entry and four for each hash slot of one index file, and 131,072
+    queue entries. `on_offset` is called from time to time with the physical offset that the walk has reached.
 
     Raises StoreNotFoundError when `root` cannot be listed, or has something but nothing of a store; no damage
     inside the store raises. In a store that is in use, retention may delete a file between listing and

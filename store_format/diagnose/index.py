@@ -1,8 +1,9 @@
 """Index files against themselves and against the commitlog: counts, slots, chains, and the keys of the
 messages that units point to.
 
-In a sound file exactly one link points to each unit: from its slot, or from a later unit of the slot. One
-pass with one byte a unit finds what is wrong, without following the chains.
+The units of a sound file say what its links must be: a unit leads to the unit before it in its slot, and a
+slot to its newest unit. One pass compares them, without following a chain: a link to a later unit would lead
+a broker in a circle, and a link that skips units hides their messages.
 """
 
 from __future__ import annotations
@@ -20,12 +21,11 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import INDEX_ADVICE, checked_files
-from store_format.diagnose.index_links import check_links
 from store_format.diagnose.problems import Findings, Severity
 from store_format.errors import CorruptStoreError
 from store_format.files.view import FileView
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, key_hash_many
-from store_format.layouts import INDEX_UNIT
+from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
 from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
@@ -33,8 +33,9 @@ from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
-_BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header
-_PHYSICAL_OFFSET_AT = 4  # in a unit
+_BEGIN_OFFSET_AT, _END_OFFSET_AT, _SLOT_COUNT_AT, _COUNT_AT = 16, 24, 32, 36  # in the header
+_PHYSICAL_OFFSET_AT, _PREV_AT = 4, 16  # in a unit
+_LINKS_SHOWN_MAX = 100  # of a file
 _KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
 
 
@@ -82,10 +83,9 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
     if header.index_count > file.geometry.index_num:
         expected = f"an index count of at most {file.geometry.index_num}"
         findings.add("damage", file.path, _COUNT_AT, expected, str(header.index_count), INDEX_ADVICE)
-    hashes = np.empty(file.stop - 1, np.int32)
-    foreign = np.zeros(len(hashes) + 1, bool)  # units with the hash of no key of their message, by number
+    foreign = np.zeros(file.stop, bool)  # units with the hash of no key of their message, by number
     _check_header(findings, file, header)
-    behind = _check_targets(findings, file, file.geometry, hashes, foreign, targets)
+    behind = _check_targets(findings, file, file.geometry, foreign, targets)
     if behind and state is not StoreState.LIVE:
         severity: Severity = "damage" if state is StoreState.CLEAN else "warning"
         position = file.geometry.units_start + INDEX_UNIT.itemsize * behind[0] + _PHYSICAL_OFFSET_AT
@@ -93,7 +93,13 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
         found = f"{behind[1]} units that point behind it"
         advice = "A broker that starts on a crashed store deletes such files (IndexService.load)"
         findings.add(severity, file.path, position, expected, found, advice)
-    check_links(findings, file, file.geometry, header, hashes, foreign, is_live=state is StoreState.LIVE)
+    _check_links(findings, file, file.geometry, header, foreign, is_live=state is StoreState.LIVE)
+
+
+def _chunks(file: IndexFile, stop: int) -> Iterator[tuple[int, NDArray[np.void]]]:
+    """(number of the first unit, units) up to unit `stop`: more may be written meanwhile."""
+    for start in range(1, stop, _CHUNK_UNITS):
+        yield start, file.units(start, min(start + _CHUNK_UNITS, stop))
 
 
 def _check_header(findings: Findings, file: IndexFile, header: IndexHeader) -> None:
@@ -117,19 +123,15 @@ def _check_targets(
     findings: Findings,
     file: IndexFile,
     geometry: IndexGeometry,
-    hashes: NDArray[np.int32],
     foreign: NDArray[np.bool_],
     targets: Targets,
 ) -> tuple[int, int] | None:
     """Reports units that point to no message, or to one without their key, and marks the latter in `foreign`.
 
-    Fills `hashes` with those of the units. Returns the number of the first unit that points behind the log's
-    end, and how many do; None without one.
+    Returns the number of the first unit that points behind the log's end, and how many do; None without one.
     """
     behind: tuple[int, int] | None = None
-    for start in range(1, len(hashes) + 1, _CHUNK_UNITS):
-        part = file.units(start, min(start + _CHUNK_UNITS, len(hashes) + 1))
-        hashes[start - 1 : start - 1 + len(part)] = part["key_hash"]
+    for start, part in _chunks(file, len(foreign)):
         physical = part["physical_offset"].astype(np.int64)
         late = np.flatnonzero((physical >= targets.end) & ~targets.lost.contains(physical))
         if len(late):
@@ -208,3 +210,56 @@ def _message_hashes(units: Units) -> NDArray[np.int64]:
         hashes = key_hash_many(texts).astype(np.int64)
         found.append((of.to_numpy(zero_copy_only=False) << 32 | hashes)[present])
     return np.concatenate(found)
+
+
+def _check_links(
+    findings: Findings,
+    file: IndexFile,
+    geometry: IndexGeometry,
+    header: IndexHeader,
+    foreign: NDArray[np.bool_],
+    *,
+    is_live: bool,
+) -> None:
+    """Reports links of units and slots that are others than IndexFile.putKey writes.
+
+    The slot of a unit in `foreign` is not known, because its hash is wrong. While a broker or a commit writes
+    (`is_live`), slots may lead to older units, or to units that the header does not count yet.
+    """
+    newest = np.zeros(geometry.hash_slot_num, np.int32)
+    shown = 0
+
+    def report(position: int, number: int, what: str, right: int, found: int) -> None:
+        nonlocal shown
+        if not foreign[[number, right, found if 0 < found < len(foreign) else 0]].any():
+            shown += 1
+            expected = f"a link from {what} to unit {right}" if right else f"no link from {what}"
+            findings.add("damage", file.path, position, expected, f"unit {found}", INDEX_ADVICE)
+
+    for start, units in _chunks(file, len(foreign)):
+        slots = units["key_hash"].astype(np.int64) % geometry.hash_slot_num
+        numbers = np.arange(start, start + len(units), dtype=np.int32)
+        order = np.argsort(slots, kind="stable")
+        previous = newest[slots]
+        again = np.flatnonzero(np.diff(slots[order]) == 0)
+        previous[order[again + 1]] = numbers[order[again]]
+        newest[slots[order]] = numbers[order]  # of a slot's units the last one stays
+        for i in np.flatnonzero(units["prev_index"] != previous).tolist():
+            if shown < _LINKS_SHOWN_MAX:
+                number, right = start + i, int(previous[i])
+                position = geometry.units_start + INDEX_UNIT.itemsize * number + _PREV_AT
+                report(position, number, f"unit {number}", right, int(units["prev_index"][i]))
+    for start in range(0, len(newest), _CHUNK_UNITS):
+        stored = file.slots(start, start + _CHUNK_UNITS)
+        wanted = newest[start : start + len(stored)]
+        wrong = stored != wanted
+        if is_live:
+            wrong &= (stored > wanted) & (stored < len(foreign))
+        for i in np.flatnonzero(wrong).tolist():
+            if shown < _LINKS_SHOWN_MAX:
+                position = INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * (start + i)
+                report(position, 0, f"slot {start + i}", int(wanted[i]), int(stored[i]))
+    used = int(np.count_nonzero(newest))
+    if used != header.hash_slot_count and not is_live and not foreign.any():
+        expected, found = f"{used} hash slots in use, as there are", str(header.hash_slot_count)
+        findings.add("damage", file.path, _SLOT_COUNT_AT, expected, found, INDEX_ADVICE)
