@@ -29,7 +29,7 @@ OLD_NAMES: dict[str, dict[str, str]] = {
     },
     "store_format.bookkeeping.staged_file": {"StagedFile": "store_format.staging"},
     "store_format.commit.append": {"commit": "store_format.append"},
-    "store_format.commit.prepare_store": {"CommitOptions": "store_format.append"},
+    "store_format.commit.options": {"CommitOptions": "store_format.append"},
     "store_format.commit.staging": {
         "StagingWriter": "store_format.staging",
         "stage_columns": "store_format.stage_columns",

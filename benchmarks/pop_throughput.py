@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_spark.pop.simple_consumer import SimpleConsumer
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.names import TAGS, UNIQ_KEY

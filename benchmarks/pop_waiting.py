@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from rmq_spark.pop.simple_consumer import SimpleConsumer
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 
 _TOPIC, _QUEUES = "Orders", 4

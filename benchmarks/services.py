@@ -17,7 +17,7 @@ from rmq_spark.services.turn import TurnReport, now_of, take_turn
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import create_store
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.consumequeue.slices import read_slice
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns

@@ -30,7 +30,7 @@ from rmq_spark.spark.types import to_spark_schema
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 
 _IDLE_LOOKS = 200

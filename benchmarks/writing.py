@@ -21,7 +21,7 @@ from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.message.encode import encode
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from store_format import errors, layouts
-    from store_format.commit.prepare_store import CommitOptions
+    from store_format.commit.options import CommitOptions
     from store_format.message.encode import MessageColumns
     from store_format.message.property_encoder import encode_property_columns
     from store_format.metadata.group_offsets import Committed
@@ -32,7 +32,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "CommitOptions": "store_format.commit.prepare_store",
+    "CommitOptions": "store_format.commit.options",
     "Committed": "store_format.metadata.group_offsets",
     "MessageColumns": "store_format.message.encode",
     "MessageStore": "store_format.store",

@@ -28,7 +28,7 @@ from store_format.read.store import Store
 # the command line would wait for it at each start.
 if TYPE_CHECKING:
     from store_format.commit.append import CommitResult
-    from store_format.commit.prepare_store import CommitOptions
+    from store_format.commit.options import CommitOptions
     from store_format.commit.recover import RecoverPlan
     from store_format.diagnose.problems import Diagnosis
     from store_format.message.columns import PropertyFilter
@@ -114,7 +114,7 @@ class MessageStore(Store):
         """
         from store_format.bookkeeping.ledger import refuse_service_key
         from store_format.commit.append import commit
-        from store_format.commit.prepare_store import CommitOptions
+        from store_format.commit.options import CommitOptions
         from store_format.commit.session import stage_messages
 
         if key is not None:
@@ -130,7 +130,7 @@ class MessageStore(Store):
         Raises StoreInUseError if another process has the store open.
         """
         from store_format.commit.append import flush
-        from store_format.commit.prepare_store import CommitOptions
+        from store_format.commit.options import CommitOptions
 
         flush(self.path, options=CommitOptions(log_directories=self.commit_log_paths))
 

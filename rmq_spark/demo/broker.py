@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from rmq_spark.demo.shop import LENGTH_MS, Message
 from rmq_spark.produce.unique_ids import format_ids
 from rmq_spark.services import retry, run_once
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import MessageColumns

@@ -28,7 +28,8 @@ from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import Revived, finish_revive, revive_due
 from rmq_spark.pop.take_over import take_over
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.prepare_store import CommitOptions, is_sync
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder

@@ -25,7 +25,7 @@ from store_format.commit.expiry import (
     log_files_before_last,
     refuse_linked_directories,
 )
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError

@@ -28,7 +28,7 @@ from rmq_spark.plan.stores import open_stores
 from rmq_spark.produce.send_back import give_up
 from rmq_spark.produce.unique_ids import own_address
 from store_format.bookkeeping.ledger import ServiceTurn
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import OptionError

@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.produce.timers import recall_messages
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError

@@ -24,7 +24,7 @@ from rmq_spark.services.service import Tally, tallied
 from rmq_spark.write.send_back import kept_group
 from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage

@@ -20,7 +20,7 @@ from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import commit
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.disk_limit import refuse_full_disk
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter
 from store_format.commit.unsupported import refuse_store
 from store_format.errors import OptionError

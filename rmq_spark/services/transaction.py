@@ -24,7 +24,7 @@ from rmq_spark.services.half_message import Decide, HalfMessage
 from rmq_spark.services.service import Now, tallied
 from rmq_spark.services.turn import now_of
 from store_format.bookkeeping.ledger import read_ledger, refuse_service_key
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import OptionError

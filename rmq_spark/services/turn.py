@@ -18,7 +18,8 @@ from rmq_spark.services.service import Now, PartsFailedError, Service, ServicePl
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commit.prepare_store import CommitOptions, is_sync
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import CorruptStoreError, StoreError

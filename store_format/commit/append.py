@@ -32,8 +32,9 @@ from store_format.bookkeeping.left_out import LeftOut, note_left_out, settle_not
 from store_format.bookkeeping.settings import settings_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
+from store_format.commit.options import CommitOptions
 from store_format.commit.plan import check, plan, writer_end
-from store_format.commit.prepare_store import CommitOptions, Opened, open_store
+from store_format.commit.prepare_store import Opened, open_store
 from store_format.commit.publication import Publication
 from store_format.commit.queue_rebuild import rebuild_queues
 from store_format.commit.repeats import note_repeat, totals

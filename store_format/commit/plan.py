@@ -21,7 +21,8 @@ from store_format.commit.append_position import WriterEnd, find_writer_end, queu
 from store_format.commit.appended_crc import has_crc_property_before
 from store_format.commit.checkpoint import note_flushed
 from store_format.commit.journal_place import bytes_before
-from store_format.commit.prepare_store import CommitOptions, Opened
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import Opened
 from store_format.commit.repeats import totals
 from store_format.commit.staged_units import check_staged
 from store_format.commit.staging import TIMES_SUFFIX

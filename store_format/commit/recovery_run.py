@@ -27,7 +27,8 @@ from store_format.commit.log_shortage import (
     cut_queues,
     lower_checkpoint,
 )
-from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import open_store
 from store_format.commit.queue_changes import QueueChange, QueuesAside
 from store_format.commit.queue_moves import clear_directory, end_rebuild, move_in
 from store_format.commit.queue_repair import queue_state, truncate

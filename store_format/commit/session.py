@@ -20,8 +20,9 @@ from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.disk_limit import refuse_full_disk
+from store_format.commit.options import CommitOptions
 from store_format.commit.plan import writer_end
-from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.prepare_store import open_store
 from store_format.commit.roll_forward import open_log
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.commit.unsupported import refuse_store

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 from tests.support.cli_runs import command, environment, process
 

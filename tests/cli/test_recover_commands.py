@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from tests.store_format.commit.test_missing_stores import break_off
 from tests.support.cli_runs import Runner
 from tests.support.staged import append, make_store, messages_of, numbered

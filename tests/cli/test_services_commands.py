@@ -15,7 +15,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from tests.support.cli_runs import Runner, command, environment
 from tests.support.staged import columns_of, make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed, poisoned

@@ -16,7 +16,7 @@ from rmq_spark.produce.send_back import give_up
 from rmq_spark.services import retry, run_once, timer, transaction
 from rmq_spark.services.half_message import HalfMessage
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.read.store import Queue, Store

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
 from tests.interop.jvm import java

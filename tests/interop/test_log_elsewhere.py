@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_format.bookkeeping.identity import log_id_path
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import ProgramError
 from tests.support.staged import append, make_store, numbered

@@ -13,7 +13,7 @@ import pytest
 
 from store_format.commit.append import commit
 from store_format.commit.checkpoint import save_checkpoint
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import read_checkpoint
 from tests.interop.harness import RocketMQ

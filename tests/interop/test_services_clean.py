@@ -20,7 +20,7 @@ import pytest
 from rmq_spark.services import clean
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.metadata.broker_conf import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support import goldens

@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import functions as F
 
 from rmq_spark import drop_duplicates
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import OptionError
 from tests.support import oracle
 from tests.support.oracle import Message

@@ -22,7 +22,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.group_start import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
 from tests.support.staged import append, make_store, numbered

@@ -20,7 +20,7 @@ from store_format import kernels
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit import publication as publish
 from store_format.commit.append import commit, commit_cluster
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from tests.support.staged import numbered, stage
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from pathlib import Path
 
 from store_format.commit.append import commit, commit_cluster
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, install
 from tests.support.oracle import walk_files

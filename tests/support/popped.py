@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.group_offsets import write_group_offsets

@@ -21,7 +21,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit
 from store_format.commit.create_store import create_store
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, StagingWriter
 from store_format.message.encode import MessageColumns, encode
 from tests.support import oracle

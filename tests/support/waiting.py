@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support import oracle
 from tests.support.oracle import Message

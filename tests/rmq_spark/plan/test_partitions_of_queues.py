@@ -17,7 +17,7 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.splits import Split
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import OptionError
 from tests.support.staged import append, make_store, numbered, update_topic
 

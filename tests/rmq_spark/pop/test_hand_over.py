@@ -14,7 +14,7 @@ from rmq_spark.pop.mirror import Mirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.take_over import take_over
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.commit.steps import write_topics
 from store_format.diagnose import diagnose

@@ -19,7 +19,7 @@ from rmq_spark.pop.due import bits_of, first_due, positions_of
 from rmq_spark.pop.revive import Revived, revive_due
 from rmq_spark.pop.share import Share, ShareOptions
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_topics

@@ -16,7 +16,7 @@ from rmq_spark.pop import waiting
 from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Look, Waiter
 from rmq_spark.pop.watcher import notify
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.files.watch import FileWatch
 from tests.support.fork_server import ForkServer

@@ -17,7 +17,7 @@ import pytest
 from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Look, Waiter
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.files.watch import FileWatch
 from tests.support.fork_server import ForkServer
 from tests.support.staged import append, make_store, numbered

@@ -12,7 +12,7 @@ import pyarrow as pa
 from rmq_spark.produce.messages import ProducedMessages
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter
 from store_format.message.columns import DEFAULT_COLUMNS
 from store_format.message.encode import encode

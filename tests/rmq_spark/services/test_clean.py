@@ -19,7 +19,7 @@ from rmq_spark.services.service import Now
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.expiry import expired_count, following_files
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, TIMER_LOG_UNIT, pack

@@ -17,7 +17,7 @@ from rmq_spark.services.schedule import Schedule
 from rmq_spark.services.service import Now, PartsFailedError, Service
 from rmq_spark.services.timer import Timer
 from rmq_spark.services.turn import TurnReport, take_turn
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read import stored_messages

@@ -15,7 +15,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.store import Store

@@ -19,7 +19,7 @@ from rmq_spark.services.service import Now
 from rmq_spark.services.turn import TurnReport
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import Ledger
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.read.store import Store
 from tests.support.staged import columns_of, make_store, numbered

@@ -14,7 +14,7 @@ import pytest
 
 from rmq_spark.services import recover, retry, run_once
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import (
     CorruptStoreError,
     IllegalMessageError,

@@ -19,7 +19,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf

@@ -13,7 +13,7 @@ from rmq_spark.services import run_once, timer
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.timer import read_timer_check

@@ -17,7 +17,7 @@ from rmq_spark.options.option import BATCH
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Stream, expected

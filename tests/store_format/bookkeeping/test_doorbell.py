@@ -15,7 +15,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.doorbell import doorbell_path, ring_doorbell
 from store_format.commit.append import recover
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.files.write import FileWrites
 from tests.support.staged import append, columns_of, make_store, numbered

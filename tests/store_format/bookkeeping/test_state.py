@@ -12,7 +12,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import read_commit_state, write_abort_mark
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import StoreError
 from store_format.files.write import FileWrites
 from tests.support.failing_writer import Failure, install

@@ -12,7 +12,7 @@ from store_format.bookkeeping.journal import read_journal, state_of
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.states import STATES, Abort, Reading, State, Writing, find_state
 from store_format.commit.append import commit_cluster
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.store import MessageStore
 from tests.support.failing_writer import staged_members, write, write_cluster
 from tests.support.fork_server import ForkServer

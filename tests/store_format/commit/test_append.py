@@ -21,7 +21,7 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit import staged_units
 from store_format.commit.append import commit, flush, recover
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.staged_units import read_staged
 from store_format.commitlog.log import CommitLog
 from store_format.errors import (

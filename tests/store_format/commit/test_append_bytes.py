@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.metadata.read import read_topics
 from tests.support import goldens
 from tests.support.staged import make_store, messages_of, settings_from, stage

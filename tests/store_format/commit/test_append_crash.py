@@ -16,7 +16,8 @@ import pytest
 from store_format import kernels
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.commit.append import commit, recover
-from store_format.commit.prepare_store import CommitOptions, is_sync
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import is_sync
 from store_format.errors import StoreError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import read_checkpoint

@@ -13,7 +13,7 @@ import pytest
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit, recover
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import UnsupportedFormatError
 from store_format.store import MessageStore
 from tests.support import goldens, oracle

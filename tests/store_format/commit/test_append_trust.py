@@ -16,7 +16,7 @@ import pytest
 
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, Ledger, LedgerEntry, read_ledger
 from store_format.commit.append import commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commitlog.log import CommitLog
 from store_format.errors import (
     CorruptStoreError,

@@ -12,8 +12,9 @@ from store_format.bookkeeping.identity import named_member
 from store_format.bookkeeping.journal import Journal, write_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.append import commit_cluster, recover
+from store_format.commit.options import CommitOptions
 from store_format.commit.plan import plan
-from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.prepare_store import open_store
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites

@@ -9,7 +9,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.commit.append import recover
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf

@@ -17,7 +17,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit import append_position as log_end
 from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites

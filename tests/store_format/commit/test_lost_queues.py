@@ -18,8 +18,9 @@ from store_format.bookkeeping.journal import write_abort_mark, write_journal
 from store_format.commit import queue_repair
 from store_format.commit.append import flush, recover
 from store_format.commit.checkpoint import save_checkpoint
+from store_format.commit.options import CommitOptions
 from store_format.commit.plan import plan
-from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication
 from store_format.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files.write import FileWrites

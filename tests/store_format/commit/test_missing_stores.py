@@ -18,8 +18,9 @@ from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_le
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit import append as append_module
 from store_format.commit.append import commit_cluster, flush, recover
+from store_format.commit.options import CommitOptions
 from store_format.commit.plan import plan
-from store_format.commit.prepare_store import CommitOptions, open_store
+from store_format.commit.prepare_store import open_store
 from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
 from store_format.errors import StoreNotFoundError

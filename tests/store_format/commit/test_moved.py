@@ -15,7 +15,7 @@ from store_format.bookkeeping.identity import log_id_path
 from store_format.bookkeeping.journal import read_journal
 from store_format.commit.append import recover
 from store_format.commit.journal_place import is_concluded
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError

@@ -8,7 +8,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import ServiceTurn, read_ledger
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.errors import IllegalMessageError, StoreInUseError
 from store_format.message.encode import MessageColumns

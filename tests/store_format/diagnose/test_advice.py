@@ -21,7 +21,7 @@ import pytest
 from rmq_spark.cli.exit_codes import PARTIAL
 from rmq_spark.cli.main import main
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError, StoreError
 from store_format.message.columns import decode_options_of

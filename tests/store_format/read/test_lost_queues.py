@@ -17,7 +17,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
 from store_format.commit.checkpoint import save_checkpoint
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.follow.follower import StoreFollower

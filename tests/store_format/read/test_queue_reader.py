@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.consumequeue import slices as slices_room
 from store_format.consumequeue.slices import QueueSlice, read_slice, split_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError

@@ -15,7 +15,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.commit.append import commit, recover
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.message.columns import DecodeOptions

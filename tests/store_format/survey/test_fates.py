@@ -13,7 +13,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.journal import read_journal
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.errors import OptionError
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.views import duplicates
 from tests.support import oracle
 from tests.support.oracle import Message

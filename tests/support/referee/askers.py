@@ -24,7 +24,7 @@ from rmq_spark.plan.scan import Scan
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import CommitResult, commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from store_format.commit.session import stage_messages
 from store_format.names import is_system_topic
 from tests.support import oracle

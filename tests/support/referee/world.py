@@ -10,7 +10,7 @@ from pathlib import Path
 
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import CommitResult, commit
-from store_format.commit.prepare_store import CommitOptions
+from store_format.commit.options import CommitOptions
 from tests.support import goldens, oracle
 from tests.support.failing_writer import Failure, install
 from tests.support.oracle import Message
