@@ -266,6 +266,8 @@ def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
         yield (
             part, *change.queue, change.action, change.first, change.entries, change.by_broker, change.reason
         )  # fmt: skip
+    for key, end in survey.past.items():
+        yield "consumequeue", *key, "create", end.offset, 0, 0, f"no file, and {end.evidence}"
     for left in survey.left:
         yield "consumequeue", *left.queue, "left", None, left.entries, None, left.reason
     if survey.misplaced:

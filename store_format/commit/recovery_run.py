@@ -47,14 +47,16 @@ from store_format.commit.store_copy import copy_parts, copy_store, end_copy
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
+from store_format.consumequeue.updates import pre_blank_bytes
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
-from store_format.files.read import entry_names, list_store_files, read_bytes
+from store_format.files.read import entry_names, list_store_files, offset_file_name, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
-from store_format.layouts import OFFSET_MAX
+from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.names import QueueKey
 from store_format.survey.contradicted import Contradictions
 from store_format.survey.entries import LogPart
 from store_format.survey.fates import has_queue_files
@@ -256,6 +258,8 @@ def _change_queues(survey: Survey, aside: QueuesAside, files: FileWrites) -> Non
         elif change.action == "replace":
             _replace_queue(root, aside, change, files)
     _create([change for change in survey.changes if change.action == "create"], survey, aside, files)
+    for key, known in survey.past.items():
+        _create_empty(survey, aside, key, known.offset, files)
     if survey.is_crashed:
         for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
             with suppress(StoreError):  # a queue that is left as it is
@@ -308,6 +312,24 @@ def _create(changes: Sequence[QueueChange], survey: Survey, aside: QueuesAside, 
     for key in move_in(root, aside.root, simple, is_all_new, files):
         moved = f"{aside.root}/{simple.index(key)}"
         aside.write_moved(root, survey.compared[key], moved, files)
+
+
+def _create_empty(
+    survey: Survey, aside: QueuesAside, key: QueueKey, stop: int, files: FileWrites
+) -> None:
+    """Makes the files of a queue that ends at queue offset `stop` and whose messages are all expired."""
+    size, topic = survey.settings.mapped_file_size_consume_queue, key[0]
+    within = stop * CQ_UNIT.itemsize % size
+    built, target = f"{aside.root}/empty", queue_directory(survey.root, *key)
+    files.make_directories(aside.root, "empty")
+    with files.create(f"{built}/{offset_file_name(stop * CQ_UNIT.itemsize - within)}", size) as file:
+        file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))
+    _sync(built, files)
+    files.make_directories(survey.root, FOLDERS["simple"], topic)
+    clear_directory(target, files)
+    if not files.move(built, target):
+        raise StoreWriteError(f"{target}: cannot move the built queue there: another file system")
+    files.sync_directory(target.rpartition("/")[0])
 
 
 def _change_index(

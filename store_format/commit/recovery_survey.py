@@ -40,8 +40,9 @@ from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
 from store_format.survey.entries import LogPart, LogScan, scan_log
-from store_format.survey.fates import Fate, decide, filed_queues, lost_topics
+from store_format.survey.fates import Fate, decide, filed_queues, lost_topics, past_queues
 from store_format.survey.gone import queues_in_log
+from store_format.survey.queue_evidence import KnownEnd
 from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
 
 
@@ -82,6 +83,7 @@ class Survey:
     index: IndexCheck | None = None
     index_problem: str = ""
     misplaced: int = 0
+    past: dict[QueueKey, KnownEnd] = field(default_factory=dict)  # queues that get an empty file
     levels: list[LoweredLevel] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)  # that topics.json has lost, with numbers of queues
     holes: list[Hole] = field(default_factory=list)
@@ -244,16 +246,20 @@ def _find(
         if queue[0] in batch_topics:
             return StoredQueue.list_in(survey.root, queue, batch, is_batch=True)
         if simple is None:
-            raise OptionError(
-                f"{survey.source}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store "
-                "does not show the size of the files. Nothing was changed. Give the configuration of this "
-                "store's broker (--broker-conf FILE): the broker loads files of its "
-                "mappedFileSizeConsumeQueue only. For a broker with the default size, FILE has one line: "
-                "mappedFileSizeConsumeQueue=6000000"
-            )
+            raise _unknown_size(survey, queue)
         return StoredQueue.list_in(survey.root, queue, simple, is_batch=False)
 
     return find
+
+
+def _unknown_size(survey: Survey, queue: QueueKey) -> OptionError:
+    return OptionError(
+        f"{survey.source}: the consume queue {queue[0]}-{queue[1]} has to be built, and the store "
+        "does not show the size of the files. Nothing was changed. Give the configuration of this "
+        "store's broker (--broker-conf FILE): the broker loads files of its "
+        "mappedFileSizeConsumeQueue only. For a broker with the default size, FILE has one line: "
+        "mappedFileSizeConsumeQueue=6000000"
+    )
 
 
 def _begin_index(survey: Survey, options: RecoverOptions) -> None:
@@ -305,6 +311,11 @@ def _plan_changes(survey: Survey, options: RecoverOptions) -> None:
     for key, reason in _not_created(survey, new, options).items():
         survey.left.append(LeftQueue(key, found.pop(key).entries, reason))
     survey.changes = list(found.values())
+    if options.queues:
+        ends = past_queues(survey.source, survey.log, survey.compared)
+        survey.past = {key: end for key, end in ends.items() if options.chooses(key[0])}
+        if survey.past and known_queue_file_size(survey.source, survey.log, options) is None:
+            raise _unknown_size(survey, min(survey.past))
 
 
 def _unusable(survey: Survey, options: RecoverOptions) -> Iterator[LeftQueue]:

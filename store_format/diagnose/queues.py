@@ -31,7 +31,7 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.contradicted import Contradictions
-from store_format.survey.fates import Fate, decide
+from store_format.survey.fates import Fate, decide, past_queues
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
@@ -50,6 +50,10 @@ _LOST_ADVICE = (
 _UNKNOWN_ADVICE = (
     "Readers and writers ask which of the two happened: unfiledQueues=read if the queue was lost, "
     "unfiledQueues=skip if the topic was deleted"
+)
+_PAST_ADVICE = (
+    "Retention has deleted the messages, and the files are lost: a broker gives the next messages offsets from "
+    "0, which the group does not read. rmqlog recover makes an empty file that continues the offsets"
 )
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
@@ -210,6 +214,12 @@ class QueueCheck:
             lost_advice = _LOST_ADVICE if has_topics else QUEUE_ADVICE
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
             self._findings.add("damage", place, 0, expected, found, advice)
+        past = past_queues(self._root, self._log, self.comparison.queues) if self._has_queues else {}
+        for (topic, queue_id), end in past.items():
+            self.is_incomplete = True
+            place = f"{self._root}/consumequeue/{topic}/{queue_id}"
+            expected = f"consume queue files of {topic}-{queue_id} that end at offset {end.offset} or later"
+            self._findings.add("damage", place, 0, expected, f"none, and {end.evidence}", _PAST_ADVICE)
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ and 4.9.7 one with all 30. But topics.json still lacks the topic, so that a clie
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from contextlib import suppress
 from enum import Enum
 from functools import cache
@@ -29,7 +29,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import DLQ_PREFIX, RETRY_PREFIX, QueueKey, is_light_queue, is_system_topic
 from store_format.survey.log_queue import LogQueue
-from store_format.survey.queue_evidence import committed_ends
+from store_format.survey.queue_evidence import KnownEnd, committed_ends
 
 Unfiled = Literal["read", "skip"]
 
@@ -230,6 +230,22 @@ def lost_topics(root: str) -> dict[str, int]:
     if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root) or read_topics(root):
         return {}
     return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not _is_not_configured(topic))
+
+
+def past_queues(root: str, log: CommitLog, seen: Container[QueueKey]) -> dict[QueueKey, KnownEnd]:
+    """The ends of the queues without files that have had messages, of which the log has none (`seen`: those
+    of which it has one).
+
+    Retention has deleted the messages, and the files were lost. The next message must not get offset 0:
+    groups would not see it.
+    """
+    if not log.min_offset:  # nothing was deleted, and a group may commit any number
+        return {}
+    known = {key: end for key, end in committed_ends(root).items() if key not in seen and can_be_queue(*key)}
+    topics = {topic for topic, _ in known}
+    for topic, queue_id, _, _ in filed_queues(root, topics.__contains__) if known else ():
+        known.pop((topic, queue_id), None)
+    return known
 
 
 def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:

@@ -27,6 +27,7 @@ from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import QueueKey, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
 from store_format.read.served_elsewhere import tiered_metadata
+from store_format.survey.fates import past_queues
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View
 
@@ -171,17 +172,19 @@ def group_queues(
     by_topic: dict[str, dict[int, Queue]] = {}
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
+    past = past_queues(store.path, store.log, {(topic, each) for topic, ids in by_topic.items() for each in ids})
     found = []
     for name, topic in sorted(pairs):
         offsets, pulled = committed.offsets.get((name, topic), {}), committed.pulled.get((name, topic), {})
         queues = by_topic.get(topic, {})
         for queue_id in sorted({*queues, *offsets, *pulled, *_configured(topics, topic)}):
             there = queues.get(queue_id)
-            limits = (
-                (there.min_offset, there.max_offset)
-                if there is not None
-                else _empty(store, topics, topic, queue_id)
-            )
+            if there is not None:
+                limits: tuple[int, int] | None = there.min_offset, there.max_offset
+            elif (topic, queue_id) in past:
+                limits = (past[topic, queue_id].offset,) * 2
+            else:
+                limits = _empty(store, topics, topic, queue_id)
             found.append(
                 GroupQueue(
                     name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id),

@@ -250,6 +250,14 @@ def no_topics(root: Path, _: Path) -> None:
     shutil.rmtree(root / "consumequeue/Orders/2")
 
 
+def lost_expired_queue(root: Path, _: Path) -> None:
+    """A group has read what retention has deleted since, and the queue has no file."""
+    path = root / "config" / "consumerOffset.json"
+    offsets = json.loads(path.read_text())
+    offsets["offsetTable"]["Orders@G"] = {"7": 60}
+    path.write_text(json.dumps(offsets))
+
+
 def bad_topics(root: Path, _: Path) -> None:
     for name in ("topics.json", "topics.json.bak"):
         (root / "config" / name).write_text("{")
@@ -395,6 +403,12 @@ CASES = {
     "a lost topics.json, made again": Case(_TOPICS, lost_topics, recovered),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
     "a lost topic": Case(_LOST, removed("consumequeue/Audit"), written_to("Audit", 1)),
+    "a lost queue without messages": Case(
+        "Retention has deleted the messages, and the files are lost",
+        lost_expired_queue,
+        recovered,
+        "cleaned-5.5.0",
+    ),
     "a topic without queues": Case(
         "Readers and writers ask which of the two happened",
         removed("consumequeue/Orders"),
