@@ -314,9 +314,7 @@ def _create(changes: Sequence[QueueChange], survey: Survey, aside: QueuesAside, 
         aside.write_moved(root, survey.compared[key], moved, files)
 
 
-def _create_empty(
-    survey: Survey, aside: QueuesAside, key: QueueKey, stop: int, files: FileWrites
-) -> None:
+def _create_empty(survey: Survey, aside: QueuesAside, key: QueueKey, stop: int, files: FileWrites) -> None:
     """Makes the files of a queue that ends at queue offset `stop` and whose messages are all expired."""
     size, topic = survey.settings.mapped_file_size_consume_queue, key[0]
     within = stop * CQ_UNIT.itemsize % size

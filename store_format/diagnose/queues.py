@@ -52,8 +52,8 @@ _UNKNOWN_ADVICE = (
     "unfiledQueues=skip if the topic was deleted"
 )
 _PAST_ADVICE = (
-    "Retention has deleted the messages, and the files are lost: a broker gives the next messages offsets from "
-    "0, which the group does not read. rmqlog recover makes an empty file that continues the offsets"
+    "Retention has deleted the messages, and the files are lost: a broker gives the next messages offsets "
+    "from 0, which the group does not read. rmqlog recover makes an empty file that continues the offsets"
 )
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "

@@ -172,22 +172,23 @@ def group_queues(
     by_topic: dict[str, dict[int, Queue]] = {}
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
-    past = past_queues(store.path, store.log, {(topic, each) for topic, ids in by_topic.items() for each in ids})
+    there = {(topic, queue_id) for topic, queues in by_topic.items() for queue_id in queues}
+    past = past_queues(store.path, store.log, there)
     found = []
     for name, topic in sorted(pairs):
         offsets, pulled = committed.offsets.get((name, topic), {}), committed.pulled.get((name, topic), {})
         queues = by_topic.get(topic, {})
         for queue_id in sorted({*queues, *offsets, *pulled, *_configured(topics, topic)}):
-            there = queues.get(queue_id)
-            if there is not None:
-                limits: tuple[int, int] | None = there.min_offset, there.max_offset
+            on_disk = queues.get(queue_id)
+            if on_disk is not None:
+                limits: tuple[int, int] | None = on_disk.min_offset, on_disk.max_offset
             elif (topic, queue_id) in past:
                 limits = (past[topic, queue_id].offset,) * 2
             else:
                 limits = _empty(store, topics, topic, queue_id)
             found.append(
                 GroupQueue(
-                    name, topic, queue_id, there, limits, offsets.get(queue_id), pulled.get(queue_id),
+                    name, topic, queue_id, on_disk, limits, offsets.get(queue_id), pulled.get(queue_id),
                     _popped(progress, name, topic, queue_id), is_tiered,
                 )
             )  # fmt: skip
