@@ -30,6 +30,7 @@ from store_format.commit.chunks import (
 from store_format.commit.staged_units import RecordsCheck
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import Extent, LogLayout, blank_head
+from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.updates import CqBatch
 from store_format.consumequeue.write import QueueFiles
@@ -38,6 +39,7 @@ from store_format.files.background import AHEAD, Behind
 from store_format.files.read import entry_names
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
+from store_format.index import keys
 from store_format.index.file import IndexGeometry
 from store_format.index.write import IndexFiles, last_index_file
 from store_format.message.encode import EncodedUnits, assign
@@ -48,6 +50,7 @@ _QUEUE_UNITS = 1 << 17
 _QUEUE_UNITS_MAX = 1 << 19
 _UNITS_OF_QUEUE = 64  # With many queues a group is larger, so that each queue gets more with one write.
 _NO_BROKER = "Do not start a broker on the store during a write"
+_GAP_MAX = 64 << 20  # bytes of the log that are looked through for messages without an index entry
 _WRITING = ("", "")  # while the index is written its end is not known
 
 
@@ -98,6 +101,7 @@ class Publication:
         self.root = root
         self.journal = journal
         self._files = files
+        self._log = log
         self.log_files = LogFiles(log, log.directories, journal.file_size, files)
         self.log_directories = log.directories
         self.touched_queues = False
@@ -289,7 +293,24 @@ class Publication:
         zone = datetime.timezone(datetime.timedelta(seconds=journal.zone_seconds))
         geometry = IndexGeometry(journal.hash_slot_num, journal.index_num)
         lower_index_mark(self.root, geometry)
-        return IndexFiles(f"{self.root}/index", geometry, journal.written_at, zone, self._files)
+        return IndexFiles(
+            f"{self.root}/index", geometry, journal.written_at, zone, self._files, indexed=self._is_indexed
+        )
+
+    def _is_indexed(self, end: int) -> bool:
+        """Whether no message with a key lies between the index's last message, at `end`, and the commit.
+
+        A write without an index, or index files from an older backup, leave such messages.
+        """
+        if self.journal.base - end > _GAP_MAX:
+            return False
+        for run in self._log.walk(max(end, self._log.min_offset), self.journal.base, resync=True):
+            if not isinstance(run, Damage):
+                refs = self._log.refs_of(run)
+                new = refs.select(np.flatnonzero(refs.physical_offsets > end))
+                if len(keys.index_batch(new, tag_keys=False).key_hashes):
+                    return False
+        return True
 
     def disturbance(self) -> str | None:
         """What another process has changed during this commit, as a sentence; None for nothing.

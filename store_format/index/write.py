@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import datetime
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -38,14 +39,20 @@ class IndexFiles:
         files: FileWrites,
         *,
         after: IndexState | None = None,
+        indexed: Callable[[int], bool] = lambda end: True,
     ) -> None:
-        """`after` is a full file in another directory that the first new file follows."""
+        """`after` is a full file in another directory that the first new file follows.
+
+        `indexed` says whether all messages between the physical offset `end` and the first entry that is
+        written are in the index. If not, the entries begin a new file: what lies between two files is
+        scanned by a search, and messages that are missing within a file are not found.
+        """
         self._directory = directory
         self._geometry = geometry
         self._timestamp = timestamp
         self._zone = zone
         self._files = files
-        self._state = after or _last_state(directory, geometry)
+        self._state = after or _last_state(directory, geometry, indexed)
         self._file: WritableFile | None = None
         self._is_new = False  # whether the open file was created here
         self._written: IndexState | None = None  # the state of the open file with all units written so far
@@ -103,13 +110,17 @@ class IndexFiles:
             self._is_new = False
 
 
-def _last_state(directory: str, geometry: IndexGeometry) -> IndexState | None:
+def _last_state(directory: str, geometry: IndexGeometry, indexed: Callable[[int], bool]) -> IndexState | None:
+    """The state of the last file, as if it were full if its entries cannot be continued."""
     files = list_index_files(directory)
     if not files:
         return None
-    return IndexState.read(
+    state = IndexState.read(
         IndexFile.open(files[-1].path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
     )
+    if state.header.index_count <= 1 or indexed(state.header.end_physical_offset):
+        return state
+    return replace(state, header=replace(state.header, index_count=geometry.index_num))
 
 
 # ---- rewinding ---------------------------------------------------------------------------------------------

@@ -13,11 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.layouts import INDEX_HEADER
 from store_format.search.found import Found
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
 
@@ -296,3 +298,25 @@ def test_finding_changes_nothing(golden: Golden, unchanged: Callable[[Path], Any
     root = golden("basic-5.5.0")
     with unchanged(root):
         MessageStore.open(str(root)).find(key="id-5")
+
+
+def _add(root: Path, first: int, *, index: bool) -> None:
+    options = CommitOptions(clock=lambda: 1_700_000_100_000 + first, message_index_enable=index)
+    append(root, numbered("T", first, 10), options=options)
+
+
+@pytest.mark.parametrize("how", ["without an index", "an older index"])
+def test_a_write_does_not_hide_messages_that_the_index_lacks(tmp_path: Path, how: str) -> None:
+    root = tmp_path / "store"
+    make_store(root)
+    _add(root, 0, index=True)
+    backup = shutil.copytree(root / "index", tmp_path / "index")
+    _add(root, 10, index=how == "an older index")
+    if how == "an older index":
+        shutil.rmtree(root / "index")
+        backup.rename(root / "index")
+    _add(root, 20, index=True)
+    _add(root, 30, index=True)
+    store = MessageStore.open(str(root))
+    assert [len(_offsets(store.find(key=f"k{i}"))) for i in range(40)] == [1] * 40
+    assert len(list((root / "index").iterdir())) == 2  # the last write goes on with the new file
