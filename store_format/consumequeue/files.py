@@ -28,7 +28,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 
 _BLOCK_SIZE = 4096
-_ZEROS = bytes(_BLOCK_SIZE)
+_ZEROS = bytes(2 * _BLOCK_SIZE)
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
 QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
@@ -197,7 +197,7 @@ class UnitFiles:
         self._view: FileView | None = None
         self._view_start = -1
         self._data = b""
-        self._block: NDArray[np.void] = np.empty(0, layout)  # `_data` as units
+        self._block: NDArray[np.void] = np.empty(0, layout)  # `_data`, up to a page's end, as units
         self._block_start = self._block_stop = 0  # unit numbers
         self._block_units = _BLOCK_SIZE // layout.itemsize
 
@@ -234,16 +234,63 @@ class UnitFiles:
         invalid unit (ConsumeQueue.truncateDirtyLogicFiles). `scan` checks every unit of these files, as the
         broker does. Without `scan` each file is bisected, which is right if no invalid unit has valid ones
         behind it; only a crash or damage leaves such a unit. In a store that was shut down cleanly (`clean`)
-        all bytes behind the last unit are zeros: raises CorruptStoreError when the rest of the block is not.
+        all bytes behind the last unit are zeros. If few reads show other bytes, the stop is behind the last
+        valid unit there; raises CorruptStoreError when there is none, and the bytes are in the same block.
         """
         stop = self._find_stop(is_valid, scan)
-        if clean:
-            self._refuse_rest(stop)
+        while clean and (data := self._data_behind(stop)) is not None:
+            behind = self._find_stop(is_valid, scan, data)
+            if behind == data:
+                self._refuse_rest(stop)
+                break
+            stop = behind
         return stop
 
-    def _find_stop(self, is_valid: Validity, scan: bool) -> int:
+    def _data_behind(self, stop: int) -> int | None:
+        """The number of the first unit behind a queue's end that is not zeros, by one look at each file."""
+        size, file_size = self._layout.itemsize, self._run.file_size
+        position, end = stop * size, self._run.last_file + file_size
+        if position < end:
+            if not self._block_start <= stop < self._block_stop:
+                self._load(stop)
+            used = (stop - self._block_start) * size
+            if self._data[used:] != _ZEROS[: len(self._data) - used]:
+                return self._first_used(stop)
+            within = (self._block_start * size) % file_size + len(self._data)
+            view = self._view
+            if view is not None and used and view.allocated <= within and position + file_size >= end:
+                return None  # a hole follows, as in most files
+            position += within - position % file_size
+        while position < end:
+            within = position % file_size
+            at = self._open(position - within).data_from(within)
+            if at < file_size:
+                number = (position - within + at) // size
+                self._load(number)
+                if self._data != _ZEROS[: len(self._data)]:
+                    return self._first_used(number)
+            position += file_size - within
+        return None
+
+    def _first_used(self, number: int) -> int | None:
+        """The first unit of the block from `number` on that is not zeros."""
+        whole = len(self._data) - len(self._data) % self._layout.itemsize
+        units = np.frombuffer(self._data[:whole], np.uint8).reshape(-1, self._layout.itemsize)
+        used = np.flatnonzero(np.count_nonzero(units[number - self._block_start :], axis=1))
+        return number + int(used[0]) if len(used) else None
+
+    def _find_stop(self, is_valid: Validity, scan: bool, number: int | None = None) -> int:
+        """The stop; with `number`, that of the units of one file from this one on, whose block is loaded."""
         size, first, last = self._run
         per_file = size // self._layout.itemsize
+        if number is not None:
+            if number >= self._block_stop:
+                self._load(number)
+            valid = is_valid(self._block)[number - self._block_start :]
+            if not valid.all():
+                return number + int(valid.argmin())
+            low, high = self._block_stop, (number // per_file + 1) * per_file
+            return self._stop_in_file(low, high, is_valid, scan) if low < high else high
         start = max(first, last - (_RECOVERED_FILES - 1) * size)
         while (
             start > first
@@ -264,11 +311,10 @@ class UnitFiles:
             return
         if not self._block_start <= stop < self._block_stop:
             self._load(stop)
-        behind = (self._block_stop - stop) * size
-        if not self._data.endswith(_ZEROS[:behind]):
-            rest = self._data[-behind:].lstrip(b"\0")
+        rest = self._data[(stop - self._block_start) * size :]
+        if rest.strip(b"\0"):
             path, within = place_in_files(self.directory, file_size, stop * size)
-            at = within + (self._block_stop - stop) * size - len(rest)
+            at = within + len(rest) - len(rest.lstrip(b"\0"))
             expected = f"zeros behind the queue's last entry, unit {stop - 1}"
             raise CorruptStoreError(path, at, expected, "other bytes")
 
@@ -309,8 +355,9 @@ class UnitFiles:
         within -= within % (self._block_units * size)
         position += within - position % self._run.file_size
         length = min(self._block_units * size, self._run.file_size - within)
-        self._data = self._read(position, length)
-        self._block = np.frombuffer(self._data, self._layout)
+        page_end = -(-(within + length) // _BLOCK_SIZE) * _BLOCK_SIZE
+        self._data = self._read(position, min(page_end, self._run.file_size) - within)
+        self._block = np.frombuffer(self._data, self._layout, length // size)
         self._block_start = position // size
         self._block_stop = self._block_start + len(self._block)
 

@@ -65,26 +65,52 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
     start = run.first_file // CQ_UNIT.itemsize
     if stop == start or files.unit(stop - 1)[0] < commit_log_min:
         return stop, -1  # the queue keeps its offset even without a readable message
-    while start + per_file < stop and files.unit(start + per_file - 1)[0] < commit_log_min:
+    while start + per_file < stop and _is_expired(files, start + per_file - 1, start, commit_log_min):
         start += per_file
     file_stop = min(start + per_file, stop)
+    first = start
     physical_offset, size, _ = files.unit(start)
+    if physical_offset < 0 or size <= 0:
+        first = _first_valid(files, start, stop)
+        physical_offset, size, _ = files.unit(first)
     if physical_offset < commit_log_min:
-        start = _bisect_expired(files, start, file_stop - 1, commit_log_min)
-        physical_offset, size, _ = files.unit(start)
+        start = first = _bisect_expired(files, first, file_stop - 1, commit_log_min)
+        physical_offset, size, _ = files.unit(first)
     if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
-        return start, _first_message(files, start, file_stop, stop)
+        return start, _first_message(files, first, file_stop, stop)
     return start, physical_offset
+
+
+def _is_valid(files: UnitFiles, number: int) -> bool:
+    physical_offset, size, _ = files.unit(number)
+    return bool(physical_offset >= 0 and size > 0)
+
+
+def _first_valid(files: UnitFiles, number: int, stop: int) -> int:
+    """The first valid unit from `number` on: zeros before it are damage, and have not expired. The last unit
+    before `stop` is valid.
+    """
+    while number < stop - 1 and not _is_valid(files, number):
+        number += 1
+    return number
+
+
+def _is_expired(files: UnitFiles, last: int, first: int, commit_log_min: int) -> bool:
+    """Whether the last valid unit of [first, last] points before `commit_log_min`."""
+    while last > first and not _is_valid(files, last):
+        last -= 1
+    return _is_valid(files, last) and bool(files.unit(last)[0] < commit_log_min)
 
 
 def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) -> int:
     """The first unit of [low, high] that points to `commit_log_min` or behind, by the broker's probes."""
     while high - low > 1:
         middle = (low + high) // 2
-        physical_offset = files.unit(middle)[0]
-        if physical_offset == commit_log_min:
+        valid = _first_valid(files, middle, high + 1)
+        physical_offset = files.unit(valid)[0]
+        if physical_offset == commit_log_min and valid == middle:
             return middle
-        if physical_offset > commit_log_min:
+        if physical_offset >= commit_log_min or not _is_valid(files, valid):
             high = middle
         else:
             low = middle

@@ -306,8 +306,9 @@ class _EntryCheck:
             self.stop = int(self._offsets(number, units)[filled[-1]]) + covers
         self._report_holes(number, units, np.flatnonzero(~valid))
         entries = message_mask(units)
-        gone = entries & targets.lost.contains(physical)
+        gone = entries & targets.lost.contains(physical) & ~self._is_elsewhere(number, units)
         current = entries & (physical >= targets.log.min_offset) & ~gone
+        current &= (physical < targets.end) | ~self._is_elsewhere(number, units)
         behind = current & (physical >= targets.end)
         inside = current & ~behind
         if behind.any() and not self.behind:
@@ -318,6 +319,13 @@ class _EntryCheck:
         self.inside += int(inside.sum())
         self.lost += int(gone.sum())
         self.behind += int(behind.sum())
+
+    def _is_elsewhere(self, number: int, units: _Units) -> NDArray[np.bool_]:
+        """Which of the units lead to another place than that of their whole message."""
+        offsets, found = self._offsets(number, units), np.zeros(len(units), bool)
+        for each in self._differences("wrong"):
+            found |= (offsets >= each.first) & (offsets < each.stop)
+        return found
 
     def _report_holes(self, number: int, units: _Units, holes: _IntArray) -> None:
         """Reports the invalid units at `holes`; equal ones in a row, such as zeros, as one problem."""
@@ -358,7 +366,13 @@ class _EntryCheck:
         """Compares every entry with the message that it points to."""
         for number, units in self._chunks():
             physical = units["physical_offset"].astype(np.int64)
-            rows = np.flatnonzero(message_mask(units) & self.targets.readable(physical))
+            is_readable = self.targets.readable(physical)
+            lost = message_mask(units) & ~is_readable & self._is_elsewhere(number, units)
+            for row in np.flatnonzero(lost).tolist():
+                offset = int(self._offsets(number, units)[row])
+                expected = f"the place of the message {self._name} offset {offset}, which is whole"
+                self._report(*self._place(number + row), expected, f"physicalOffset {int(physical[row])}")
+            rows = np.flatnonzero(message_mask(units) & is_readable)
             in_files = self.targets.log.file_index(physical[rows])
             for index in np.unique(in_files).tolist():
                 if index >= 0:

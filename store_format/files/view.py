@@ -61,6 +61,7 @@ class FileView:
             self._descriptor = -1
             raise CorruptStoreError(path, 0, "a regular file", "something else")
         self.size = status.st_size
+        self.allocated = status.st_blocks * 512  # bytes, about; fewer than `size` in a sparse file
         self.identity = (status.st_dev, status.st_ino)
 
     def read(self, position: int, length: int) -> bytes:

@@ -160,4 +160,4 @@ def _physical_offset(queue: QueueRange, offset: int) -> int | None:
         _, units = read_slice(queue.piece(offset, offset + 1))
     except StoreError:
         return None
-    return int(units["physical_offset"][-1]) if len(units) else None
+    return int(units["physical_offset"][-1]) if len(units) and units["size"][-1] > 0 else None

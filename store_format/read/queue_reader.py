@@ -11,7 +11,8 @@ are not in the order of the log.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -25,7 +26,7 @@ from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
-from store_format.consumequeue.slices import QueueSlice, cut_slice, place_of_entry, read_slice
+from store_format.consumequeue.slices import QueueSlice, cut_slice, place_of_entry
 from store_format.errors import (
     CorruptStoreError,
     FileReplacedError,
@@ -37,8 +38,11 @@ from store_format.files.view import Buffers, Window, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
-from store_format.names import SCHEDULE_TOPIC, is_light_queue
+from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
+from store_format.survey.right_entries import NOWHERE, entries_of, leads_to_own, read_right_slice
+
+_log = logging.getLogger(__name__)
 
 CHUNK_ENTRIES = 1 << 16  # their arrays fit a core's own cache: 28 ns an entry, 43 ns in chunks of 2^18
 _GROUP_CHUNKS = 4  # so many slices are read at once that their first blocks are at most four chunks
@@ -57,6 +61,7 @@ _FIRST_ROWS = 1024
 _CONTENT = frozenset({"body", "rawBody", "properties"})
 
 _Ints = NDArray[np.int64]
+_Suspect = tuple[QueueKey, int, tuple[int, int]]  # queue, queue offset, (physical offset, size)
 
 
 # ---- entries in the order of the log -----------------------------------------------------------------------
@@ -206,11 +211,11 @@ class EntryReader:
         if piece is None:
             return None
         try:
-            return cursor.hold(piece, *read_slice(piece))
+            return cursor.hold(piece, *read_right_slice(self.log, piece))
         except (OffsetOutOfRangeError, StoreNotFoundError) as error:
             cursor.pieces = cut_slice(self._after_loss(replace(piece, stop=cursor.stop), error), step)
         piece = next(cursor.pieces, None)
-        return None if piece is None else cursor.hold(piece, *read_slice(piece))
+        return None if piece is None else cursor.hold(piece, *read_right_slice(self.log, piece))
 
     def _after_loss(self, piece: QueueSlice, error: OffsetOutOfRangeError | StoreNotFoundError) -> QueueSlice:
         """The rest of a slice whose first files retention has deleted since planning."""
@@ -380,7 +385,7 @@ class QueueReader:
                 part.tags_code,
                 identity,
             )
-            yield from self._decode(refs)
+            yield from self._decode(refs, pieces)
 
     def _windows(self, file: StoreFile, parts: Sequence[Entries]) -> Iterator[Window]:
         """The bytes of the messages of each part; ends with a part that is lost."""
@@ -398,15 +403,21 @@ class QueueReader:
         end = self.log.stop
         expected = f"a commitlog offset between {self.log.min_offset} and {end}, inside a file"
         bad = []
+        suspects = {}
         for i in range(len(entries)):
             physical, offset = int(entries.physical_offset[i]), int(entries.queue_offset[i])
-            path, position = place_of_entry(pieces[int(entries.piece[i])], offset)
-            bad.append(
-                BadUnit(
-                    i, CorruptStoreError(path, position, expected, f"{physical} at queue offset {offset}")
-                )
-            )
+            piece = pieces[int(entries.piece[i])]
+            path, position = place_of_entry(piece, offset)
+            found = "no message" if physical == NOWHERE else str(physical)
+            error = CorruptStoreError(path, position, expected, f"{found} at queue offset {offset}")
+            bad.append(BadUnit(i, error))
+            if physical != NOWHERE:
+                suspects[i] = (piece.topic, piece.queue_id), offset, (physical, int(entries.size[i]))
+        right = self._right_entries(pieces, suspects)
+        bad = [unit for unit in bad if unit.index not in right]
         self.tolerance.drop(bad)
+        for each in right.values():
+            yield from self.read_entries(pieces, each)
         if self.tolerance.mode == "PERMISSIVE":
             names = tuple(piece.topic for piece in pieces)
             queue_ids = np.array([piece.queue_id for piece in pieces], np.int32)[entries.piece]
@@ -456,22 +467,62 @@ class QueueReader:
             yield start, stop
             start = stop
 
-    def _decode(self, refs: UnitRefs) -> Iterator[pa.RecordBatch]:
+    def _decode(self, refs: UnitRefs, pieces: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         from store_format.message.decode import decode_parts  # planning imports this module, too
 
         for part, batch, bad in decode_parts(refs, self.decode_options, self.broker_name):
-            self.tolerance.drop(bad)
-            if bad and self.tolerance.mode == "PERMISSIVE":
-                yield from self._with_corrupt_rows(part, bad)
+            right = self._right_entries(pieces, _suspects(part, bad)) if bad else {}
+            self.tolerance.drop([unit for unit in bad if unit.index not in right])
+            if right or (bad and self.tolerance.mode == "PERMISSIVE"):
+                yield from self._with_bad(part, bad, right, pieces)
             elif batch.num_rows:
                 yield batch
 
-    def _with_corrupt_rows(self, refs: UnitRefs, bad: list[BadUnit]) -> Iterator[pa.RecordBatch]:
-        """The same messages again, with a row for each damaged one in its place."""
+    def _right_entries(
+        self, pieces: Sequence[QueueSlice], suspects: Mapping[int, _Suspect]
+    ) -> dict[int, Entries]:
+        """Of entries that lead to no message of their queue, by index: the right one, if the log has it."""
+        numbers = {(piece.topic, piece.queue_id): i for i, piece in enumerate(pieces) if _is_plain(piece)}
+        suspects = {
+            i: each
+            for i, each in suspects.items()
+            if each[0] in numbers and not leads_to_own(self.log, *each)
+        }
+        wanted: dict[QueueKey, set[int]] = {}
+        for key, offset, _ in suspects.values():
+            wanted.setdefault(key, set()).add(offset)
+        found = entries_of(
+            self.log,
+            [(pieces[numbers[key]].queue, np.array(sorted(mine))) for key, mine in wanted.items()],
+        )
+        right: dict[int, Entries] = {}
+        for i, (key, offset, place) in suspects.items():
+            units = found[key].units[found[key].queue_offsets == offset] if key in found else []
+            for unit in units:
+                physical, size, tags = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
+                if (physical, size) != place:
+                    number = np.array([numbers[key]], np.int32)
+                    right[i] = Entries(number, *(np.array([n]) for n in (offset, physical, size, tags)))
+        if right:
+            (topic, queue_id), offset, _ = suspects[min(right)]
+            _log.warning(
+                "%d entries of consume queues lead to other messages, the first at offset %d of %s-%d: their "
+                "messages are read from the commitlog",
+                len(right), offset, topic, queue_id,
+            )  # fmt: skip
+        return right
+
+    def _with_bad(
+        self, refs: UnitRefs, bad: list[BadUnit], right: Mapping[int, Entries], pieces: Sequence[QueueSlice]
+    ) -> Iterator[pa.RecordBatch]:
+        """The same messages again, with those of `right` entries, and rows for damaged ones, in place."""
         start = 0
         for unit in bad:
             yield from self._good(refs, start, unit.index)
-            yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
+            if unit.index in right:
+                yield from self.read_entries(pieces, right[unit.index])
+            elif self.tolerance.mode == "PERMISSIVE":
+                yield _corrupt_row(refs, unit, self.decode_options.names, self.broker_name)
             start = unit.index + 1
         yield from self._good(refs, start, len(refs))
 
@@ -484,6 +535,26 @@ class QueueReader:
             ):
                 if batch.num_rows:
                     yield batch
+
+
+def _is_plain(piece: QueueSlice) -> bool:
+    """Whether the messages of the piece say its queue, and each has an entry of its own."""
+    return not piece.queue.is_batch and not is_light_queue(piece.topic)
+
+
+def _suspects(refs: UnitRefs, bad: Sequence[BadUnit]) -> dict[int, _Suspect]:
+    """The entries of bad units, by their index; none for a scan of the commitlog, which has no entries."""
+    who = refs.identity
+    if who is None or refs.tags_codes is None:
+        return {}
+    return {
+        i: (
+            (who.topic_of(i), int(who.queue_ids[i])),
+            int(who.queue_offsets[i]),
+            (int(refs.physical_offsets[i]), int(refs.sizes[i])),
+        )
+        for i in (unit.index for unit in bad)
+    }
 
 
 def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints, _Ints] | None:

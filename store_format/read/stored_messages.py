@@ -23,6 +23,7 @@ from store_format.message.stored import StoredMessages, stored_messages
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import QueueKey
 from store_format.read.store import Queue, Store
+from store_format.survey.right_entries import read_right_slice
 
 _GAP_MAX = 1 << 10  # entries of other messages that are read between two wanted ones
 _CHUNK_MESSAGES = 10_000
@@ -101,7 +102,7 @@ def read_stored_slice(
     log: CommitLog, piece: QueueSlice
 ) -> tuple[StoredMessages, _Ints, dict[int, StoreError]]:
     """`read_stored_units` for all units of a slice of a queue."""
-    return read_stored_units(log, (piece.topic, piece.queue_id), *read_slice(piece))
+    return read_stored_units(log, (piece.topic, piece.queue_id), *read_right_slice(log, piece))
 
 
 def read_stored_units(

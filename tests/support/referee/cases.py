@@ -42,6 +42,25 @@ def zeros_after_retention(place: Path) -> World:
     return world
 
 
+def flipped_entry(place: Path) -> World:
+    """Entries lead to no message: behind the log, into another message, before its place, to another queue.
+
+    Readers leave out whole messages, and name them.
+    """
+    world = new_world(place)
+    for offset, byte, bit in ((20, 1, 0x40), (45, 7, 0x10), (60, 6, 0x08), (99, 7, 0x01), (0, 0, 0x80)):
+        world.flip_entry("T", 0, offset, byte, bit)
+    return world
+
+
+def flipped_size(place: Path) -> World:
+    """The same for entries with a wrong size."""
+    world = new_world(place)
+    for offset, byte, bit in ((20, 11, 0x02), (45, 8, 0x80), (60, 8, 0x40), (99, 11, 0x01)):
+        world.flip_entry("T", 0, offset, byte, bit)
+    return world
+
+
 def _lost_tail(place: Path, *, sync: bool) -> World:
     world = empty_world(place)
     world.append(numbered("T", 0, 50, queues=1))
@@ -371,6 +390,8 @@ def no_groups(place: Path) -> World:
 CASES: dict[str, Callable[[Path], World]] = {
     "zeros in the middle of a queue": zeros_in_the_middle,
     "zeros in a queue after retention": zeros_after_retention,
+    "flipped queue entry": flipped_entry,
+    "flipped size in a queue entry": flipped_size,
     "lost tail of a queue": lost_tail,
     "lost tail of a queue after a power loss": lost_tail_after_power_loss,
     "lost directory of an expired queue": expired_queue_without_directory,

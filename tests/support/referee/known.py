@@ -16,23 +16,12 @@ KNOWN: dict[str, tuple[str, ...]] = {
             "done', and it is not: 6 entries of whole messages are missing or wrong"
         ),
     ),
-    "zeros in a queue after retention": (
-        "a batch read: says that retention has deleted Orders-0 offset 83, which is kept",
-        "a batch read with failOnDataLoss=false: with a warning leaves out 5 of 1003 whole messages",
-        (
-            "a batch read with failOnDataLoss=false: says that retention has deleted Orders-0 offset "
-            "83, which is kept"
-        ),
-        "export: says that retention has deleted Orders-0 offset 83, which is kept",
-        (
-            "export --skip-damage: refuses: exit code 1: Orders-0 offset 83: the message at commitlog "
-            "0 was deleted (retention); the log now begins at 196608. Start later, or set "
-            "failOnDataLoss=false to continue without these messages"
-        ),
-        "export --skip-damage: says that retention has deleted Orders-0 offset 83, which is kept",
-        "a write: leaves 5 entries of whole messages missing or wrong",
-        ("a batch read after a write: says that retention has deleted Orders-0 offset 83, which is kept"),
-        "verify says 1003 messages readable, and export --skip-damage refuses",
+    "zeros in a queue after retention": ("a write: leaves 5 entries of whole messages missing or wrong",),
+    "flipped queue entry": ("a write: leaves 5 entries of whole messages missing or wrong",),
+    "flipped size in a queue entry": (
+        "a write: gives T-0 the offset 45, and the next one was 100",
+        "a write: overwrites 14 valid entries of consume queues",
+        "a write: leaves 18 entries of whole messages missing or wrong",
     ),
     "lost tail of a queue": (
         "a batch read: silently leaves out 5 of 100 whole messages",

@@ -90,6 +90,14 @@ class World:
             overwrite(path, at - int(path.name), bytes(ENTRY_SIZE))
         self.truth.differences.append(f"zeros in {topic}-{queue_id} at {start} to {stop}")
 
+    def flip_entry(self, topic: str, queue_id: int, offset: int, byte: int, bit: int) -> None:
+        """Flips a bit of the entry of a queue offset, in one of its 20 bytes."""
+        at = offset * ENTRY_SIZE
+        (path,) = [path for path in self.queue_files(topic, queue_id) if int(path.name) <= at][-1:]
+        where = at - int(path.name) + byte
+        overwrite(path, where, bytes([path.read_bytes()[where] ^ bit]))
+        self.truth.differences.append(f"a bit of the entry {topic}-{queue_id} {offset} is wrong")
+
     def lose_log_file(self, path: Path) -> None:
         start, size = int(path.name), path.stat().st_size
         path.unlink()

@@ -1,0 +1,204 @@
+"""Entries of a consume queue that are zeros or lead to no message of the queue, made again from the log.
+
+Nothing but the log has the right entry. The entries before and behind it, which lead to messages of the
+queue, bound the place of its message: between their messages the log is read.
+"""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
+from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
+from store_format.errors import StoreError
+from store_format.files.read import StoreFile
+from store_format.files.view import FileView
+from store_format.layouts import OFFSET_MAX
+from store_format.message.one import find_parts, read_head
+from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.names import QueueKey, is_light_queue
+
+_log = logging.getLogger(__name__)
+
+NOWHERE = -1  # the physical offset of an entry whose message is not in the log
+_READ_SIZE = 1024
+_NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
+
+_Ints = NDArray[np.int64]
+_Units = NDArray[np.void]
+
+
+def leads_to_own(
+    log: CommitLog,
+    key: QueueKey,
+    offset: int,
+    place: tuple[int, int],
+    view_of: Callable[[StoreFile], FileView] | None = None,
+) -> bool:
+    """Whether a message of this size with the queue's name, number and offset begins at the physical offset
+    of `place`: one read of its first bytes. False for a light queue, whose messages belong to other queues.
+    """
+    (topic, queue_id), (physical, size) = key, place
+    file = log.file_at(physical)
+    if file is None:
+        return False
+    try:
+        view, position = (view_of or log.view)(file), physical - file.start
+        data = view.read(position, _READ_SIZE)
+        head = read_head(data)
+        if head is None or (head.total_size, head.queue_id, head.queue_offset, head.physical_offset) != (
+            size,
+            queue_id,
+            offset,
+            physical,
+        ):
+            return False
+        whole: bytes | FileView = data if len(data) >= size else view
+        at = 0 if len(data) >= size else position
+        parts, wrong = find_parts(whole, at, size, head)
+        name = topic.encode()
+        stored = data[parts.topic_start : parts.topic_start + len(name)]
+        if len(stored) < len(name):
+            stored = view.read(position + parts.topic_start, len(name))
+        return wrong is None and parts.topic_length == len(name) and stored == name
+    except (StoreError, OSError):
+        return False
+
+
+# ---- entries that can be seen to be wrong ------------------------------------------------------------------
+
+
+def read_right_slice(log: CommitLog, piece: QueueSlice) -> tuple[_Ints, _Units]:
+    """`read_slice`, with the entries that can be seen to be wrong made again from the log.
+
+    Wrong are zeros, and entries that are not in the order of the log and do not lead to their message. Zeros
+    whose message the log does not have lead NOWHERE.
+    """
+    offsets, units = read_slice(piece)
+    if piece.queue.is_batch or not len(units) or not log.files or is_light_queue(piece.topic):
+        return offsets, units
+    physical = units["physical_offset"].astype(np.int64)
+    if physical[0] >= max(log.min_offset, 1) and not (physical[1:] < physical[:-1]).any():
+        return offsets, units
+    wrong = _wrong(log, piece, offsets, units, physical)
+    if not len(wrong):
+        return offsets, units
+    right = entries_of(log, [(piece.queue, offsets[wrong])]).get((piece.topic, piece.queue_id))
+    units = units.copy()
+    units["physical_offset"][wrong[physical[wrong] < max(log.min_offset, 1)]] = NOWHERE  # not expired
+    made = 0
+    if right is not None:
+        _, at, of = np.intersect1d(offsets[wrong], right.queue_offsets, return_indices=True)
+        units[wrong[at]] = right.units[of]
+        made = len(at)
+    _log.warning(
+        "%s-%d: %d entries of the consume queue are zeros or lead to other messages, the first at offset %d: "
+        "%d of their messages are read from the commitlog",
+        piece.topic, piece.queue_id, len(wrong), int(offsets[wrong[0]]), made,
+    )  # fmt: skip
+    return offsets, units
+
+
+def _wrong(
+    log: CommitLog, piece: QueueSlice, offsets: _Ints, units: _Units, physical: _Ints
+) -> NDArray[np.intp]:
+    """The places in `units` of entries that are wrong, without the first ones that may have expired since."""
+    is_wrong = (units["size"] <= 0) | (physical < 0)
+    expired = (physical < log.min_offset) & (offsets >= piece.queue.min_offset)
+    bounds = piece.queue.bounds
+    if bounds is None or log.min_offset > bounds.commit_log_min:  # since the queue was looked at
+        good = ~expired & ~is_wrong
+        first = int(good.argmax()) if good.any() else len(units)
+        is_wrong[:first] = expired[:first] = False
+    valid = np.flatnonzero(~is_wrong & ~expired)
+    in_order = valid[_longest_ascent(physical[valid])]
+    is_wrong |= expired
+    odd = np.setdiff1d(valid, in_order)
+    for i in odd.tolist():
+        place = int(physical[i]), int(units["size"][i])
+        is_wrong[i] = not leads_to_own(log, (piece.topic, piece.queue_id), int(offsets[i]), place)
+    return np.flatnonzero(is_wrong)
+
+
+def _longest_ascent(values: _Ints) -> NDArray[np.intp]:
+    """The places of a longest subsequence that does not descend."""
+    if not (values[1:] < values[:-1]).any():
+        return np.arange(len(values))
+    ends: list[int] = []  # of the subsequences of each length, the least last value
+    places: list[int] = []
+    before = np.full(len(values), -1)
+    for i, value in enumerate(values.tolist()):
+        at = bisect_right(ends, value)
+        before[i] = places[at - 1] if at else -1
+        ends[at : at + 1], places[at : at + 1] = [value], [i]
+    chain = [places[-1]]
+    while before[chain[-1]] >= 0:
+        chain.append(int(before[chain[-1]]))
+    return np.array(chain[::-1])
+
+
+def _runs(offsets: _Ints) -> Iterator[tuple[int, int]]:
+    """[start, stop) of the consecutive numbers in ascending ones."""
+    for run in np.split(offsets, np.flatnonzero(np.diff(offsets) != 1) + 1):
+        yield int(run[0]), int(run[-1]) + 1
+
+
+# ---- what the log says -------------------------------------------------------------------------------------
+
+
+def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> dict[QueueKey, MissingEntries]:
+    """The entries that the log's messages give for these ascending queue offsets; each queue once."""
+    offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
+    runs = [queue.piece(*run) for queue, mine in wanted for run in _runs(mine)]
+    stretches: list[tuple[int, int]] = []
+    for start, stop in sorted(_stretch(log, run) for run in runs):
+        if stretches and start <= stretches[-1][1]:
+            stretches[-1] = stretches[-1][0], max(stop, stretches[-1][1])
+        else:
+            stretches.append((start, stop))
+    floors = {key: int(mine[0]) for key, mine in offsets.items()}
+    dispatch = Dispatch(
+        floors, {}, frozenset(), DELAY_LEVELS_MS, lambda key: -1 if key in floors else OFFSET_MAX
+    )
+    for start, stop in stretches:
+        for step in log.walk(start, stop, resync=True) if start < stop else ():
+            if not isinstance(step, Damage):
+                dispatch.add(step, log)
+    found = {}
+    for key, entries in dispatch.entries().items():
+        mine = np.isin(entries.queue_offsets, offsets[key])
+        found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
+    return found
+
+
+def _stretch(log: CommitLog, run: QueueSlice) -> tuple[int, int]:
+    """The physical offsets between which the messages of a run of offsets are."""
+    queue = run.queue
+    before = _nearest_own(log, run, range(run.start - 1, queue.min_offset - 1, -_NEIGHBOURS))
+    behind = _nearest_own(log, run, range(run.stop, queue.max_offset, _NEIGHBOURS))
+    start = log.min_offset if before is None else max(before, log.min_offset)
+    return start, log.stop if behind is None else behind
+
+
+def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
+    """The physical offset of the nearest entry before or behind a run that leads to its own message."""
+    queue = run.queue
+    for at in steps:
+        low, high = (at - _NEIGHBOURS + 1, at + 1) if steps.step < 0 else (at, at + _NEIGHBOURS)
+        try:
+            offsets, units = read_slice(queue.piece(max(low, queue.min_offset), min(high, queue.max_offset)))
+        except StoreError:  # retention has deleted a file
+            return None
+        rows = range(len(units))
+        for i in rows[::-1] if steps.step < 0 else rows:
+            place = int(units["physical_offset"][i]), int(units["size"][i])
+            if leads_to_own(log, (queue.topic, queue.queue_id), int(offsets[i]), place):
+                return place[0]
+    return None

@@ -1,0 +1,116 @@
+"""Entries that are zeros or lead elsewhere: their messages are read from the log, or named as damaged."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import CorruptStoreError
+from store_format.java.hashes import java_hash
+from store_format.message.columns import decode_options_of
+from store_format.read.queue_reader import EntryReader
+from store_format.read.tolerance import Tolerance
+from tests.support.staged import append, make_store, numbered
+
+ENTRY, BODY_AT = 20, 88
+QUEUE_FILE = "consumequeue/T/0/00000000000000000000"
+SETTINGS = StoreSettings("broker-a", 1 << 20, 2000 * ENTRY, 50, 2000)
+COUNT = 1200
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A queue of 1,200 entries, in six blocks of one file, and messages of another topic between them."""
+    root = make_store(tmp_path / "store", SETTINGS)
+    for first in range(0, COUNT, 400):
+        append(root, numbered("T", first, 400, queues=1) + numbered("Other", first, 40, queues=2))
+    return root
+
+
+def _write(root: Path, place: str, position: int, data: bytes) -> None:
+    with (root / place).open("r+b") as file:
+        file.seek(position)
+        file.write(data)
+
+
+def _zero(root: Path, start: int, stop: int) -> None:
+    _write(root, QUEUE_FILE, start * ENTRY, bytes((stop - start) * ENTRY))
+
+
+def _offsets(root: Path, tolerance: Tolerance | None = None, tags: set[int] | None = None) -> list[int]:
+    store = MessageStore.open(str(root))
+    codes = None if tags is None else frozenset(tags)
+    reader = store.reader(decode_options_of(["queueOffset"], True), tolerance or Tolerance(), codes)
+    batches = reader.read([store.queue("T", 0).piece()])
+    return [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
+
+
+@pytest.mark.parametrize("zeros", [(0, 1), (0, 250), (203, 205), (300, 1000), (900, 1100)], ids=str)
+def test_zeros_before_the_last_entry_are_no_end(
+    root: Path, zeros: tuple[int, int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Also a whole number of blocks: the search for the end of the queue may come to them."""
+    _zero(root, *zeros)
+    assert MessageStore.open(str(root)).queue("T", 0).max_offset == COUNT
+    assert _offsets(root) == list(range(COUNT))
+    count = zeros[1] - zeros[0]
+    assert f"T-0: {count} entries of the consume queue are zeros" in caplog.text
+
+
+def test_a_filter_by_tag_sees_messages_without_an_entry(root: Path) -> None:
+    whole = _offsets(root, tags={java_hash("T1")})
+    assert 0 < len(whole) < COUNT
+    _zero(root, 300, 1000)
+    assert _offsets(root, tags={java_hash("T1")}) == whole
+
+
+def test_a_message_that_is_damaged_itself_is_not_replaced(root: Path) -> None:
+    store = MessageStore.open(str(root))
+    _, entries = next(EntryReader(store.log, Tolerance()).chunks([store.queue("T", 0).piece(500, 503)]))
+    _write(root, f"commitlog/{0:020d}", int(entries.physical_offset[1]) + BODY_AT, b"?")
+    _zero(root, 500, 503)
+    with pytest.raises(CorruptStoreError, match="CRC"):
+        _offsets(root)
+    tolerance = Tolerance("DROPMALFORMED")
+    assert _offsets(root, tolerance) == [each for each in range(COUNT) if each != 501]
+    assert tolerance.dropped == 1
+
+
+def test_zeros_whose_message_is_not_in_the_log_are_damage_and_not_retention(root: Path) -> None:
+    """In front of them are messages that retention has not deleted."""
+    store = MessageStore.open(str(root))
+    _, entries = next(EntryReader(store.log, Tolerance()).chunks([store.queue("T", 0).piece(500, 503)]))
+    _write(root, f"commitlog/{0:020d}", int(entries.physical_offset[1]), bytes(int(entries.size[1])))
+    _zero(root, 500, 503)
+    with pytest.raises(CorruptStoreError, match="found no message at queue offset 501"):
+        _offsets(root)
+    assert len(_offsets(root, Tolerance("DROPMALFORMED"))) == COUNT - 1
+
+
+def test_messages_that_retention_deletes_during_a_read_are_not_looked_for(tmp_path: Path) -> None:
+    root = make_store(tmp_path / "small", replace(SETTINGS, mapped_file_size_commit_log=1 << 13))
+    append(root, numbered("T", 0, 100, queues=1))
+    store = MessageStore.open(str(root))
+    piece = store.queue("T", 0).piece()
+    (root / f"commitlog/{0:020d}").unlink()
+    later = MessageStore.open(str(root))
+    tolerance = Tolerance(fail_on_data_loss=False)
+    batches = later.reader(decode_options_of(["queueOffset"], True), tolerance).read([piece])
+    offsets = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
+    assert offsets == list(range(100 - len(offsets), 100)) != []
+    assert tolerance.lost == 100 - len(offsets)
+
+
+def test_expired_entries_do_not_hide_zeros_behind_them(tmp_path: Path) -> None:
+    """The search for the first message that is left may come to the zeros."""
+    root = make_store(tmp_path / "small", replace(SETTINGS, mapped_file_size_commit_log=1 << 13))
+    append(root, numbered("T", 0, 400, queues=1))
+    for start in range(0, 3 << 13, 1 << 13):
+        (root / f"commitlog/{start:020d}").unlink()
+    whole = _offsets(root)
+    _zero(root, whole[0] + 1, 399)
+    assert _offsets(root) == whole
