@@ -33,7 +33,7 @@ from tests.support.referee.answers import Answer, asked, rmqlog
 from tests.support.referee.truth import Fate, QueueKey, Row, Stored, Truth, digest
 from tests.support.staged import columns_of
 
-_ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
 _PLACE = ("topic", "queueId", "queueOffset", "body")
 
 
@@ -170,7 +170,7 @@ def write(
         after.appended(copy, messages, result)
         if any("the entries are removed" in text for text in answer.warnings):
             after.give_up()
-        after.differences = differences_left(copy, after)
+        look(copy, after)
         later = [batch_read(copy, after), verify(copy, after)]
         return [answer, *(replace(each, asker=f"{each.asker} after a write") for each in later)]
 
@@ -195,7 +195,7 @@ def written(
         staged = stage_messages(str(root), columns_of(messages), options)
         done.append(commit(str(root), [staged], options=options))
         starts = {queue: start for queue, (start, _) in done[0].queues.items()}
-        now = _entries(root)
+        now = entries_of(root)
         overwritten = sum(now.get(place) != entry for place, entry in before.items())
         # without any queue file it is not only the queues that it appends to that it has to look at
         left = sum(each.queue in starts or not has_queues for each in wrong_entries(root, truth))
@@ -232,48 +232,45 @@ def _new_messages(queues: Iterable[QueueKey]) -> list[Message]:
 _Place = tuple[str, int, int]
 
 
-def _entries(root: Path) -> dict[_Place, tuple[int, int]]:
+def entries_of(root: Path) -> dict[_Place, tuple[int, int]]:
     """(topic, queue id, queue offset) -> (physical offset, size) of each entry that is not zeros."""
     found = {}
     for path in sorted((root / "consumequeue").glob("*/*/*")):
         data = path.read_bytes()
-        units = np.frombuffer(data[: len(data) // _ENTRY.itemsize * _ENTRY.itemsize], _ENTRY)
+        units = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
         topic, queue_id = path.parent.parent.name, int(path.parent.name)
         for at in np.flatnonzero(units["size"]).tolist():
-            place = (topic, queue_id, int(path.name) // _ENTRY.itemsize + at)
+            place = (topic, queue_id, int(path.name) // ENTRY.itemsize + at)
             found[place] = (int(units["physical_offset"][at]), int(units["size"][at]))
     return found
 
 
 def _valid_entries(root: Path, truth: Truth) -> dict[_Place, tuple[int, int]]:
     """The entries that lead to the message that was given their place."""
-    right = {
-        (each.topic, each.queue_id, each.queue_offset): (each.physical_offset, each.size)
-        for each in truth.of(Fate.KEPT)
-    }
-    return {place: entry for place, entry in _entries(root).items() if right.get(place) == entry}
+    right = {each.place: (each.physical_offset, each.size) for each in truth.of(Fate.KEPT)}
+    return {place: entry for place, entry in entries_of(root).items() if right.get(place) == entry}
 
 
-def differences_left(root: Path, truth: Truth) -> list[str]:
-    """What a full check finds in a store that was written to: wrong entries, and messages that are lost."""
-    wrong = wrong_entries(root, truth)
-    lost, unknown = len(truth.lost), len(truth.of(Fate.UNKNOWN))
-    return [
+def look(root: Path, truth: Truth) -> None:
+    """Notes what a full check finds: wrong entries, and messages that are lost."""
+    wrong, entries = wrong_entries(root, truth), entries_of(root)
+    lost, unknown = truth.lost, truth.of(Fate.UNKNOWN)
+    truth.differences = [
         *([f"{len(wrong)} entries of whole messages are missing or wrong"] if wrong else []),
-        *([f"{lost} messages are lost"] if lost else []),
-        *([f"{unknown} messages may belong to a deleted topic"] if unknown else []),
+        *([f"{len(lost)} messages are lost"] if lost else []),
+        *([f"{len(unknown)} messages may belong to a deleted topic"] if unknown else []),
     ]
+    truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
 
 
 def wrong_entries(root: Path, truth: Truth) -> list[Stored]:
     """The whole messages of which the entry of the consume queue is missing or leads elsewhere."""
-    entries = _entries(root)
+    entries = entries_of(root)
     others = {each.topic for each in truth.messages if not each.is_plain}
     return [
         each
         for each in truth.of(Fate.KEPT)
-        if each.topic not in others
-        and entries.get((each.topic, each.queue_id, each.queue_offset)) != (each.physical_offset, each.size)
+        if each.topic not in others and entries.get(each.place) != (each.physical_offset, each.size)
     ]
 
 
@@ -287,15 +284,20 @@ def _unserved(root: Path, truth: Truth) -> int:
     )
 
 
-def flush(root: Path, truth: Truth, place: Path) -> list[Answer]:
-    """`MessageStore.flush` of a copy, and what is read from it afterwards."""
+def flushed(root: Path, truth: Truth) -> Answer:
+    """`MessageStore.flush` of the store itself."""
 
     def ask(answer: Answer) -> Answer:
-        MessageStore.open(str(copy)).flush()
+        MessageStore.open(str(root)).flush()
         return answer
 
+    return asked(Answer("flush", truth), root, ask)
+
+
+def flush(root: Path, truth: Truth, place: Path) -> list[Answer]:
+    """`MessageStore.flush` of a copy, and what is read from it afterwards."""
     with _copied(root, place) as copy:
-        answer = asked(Answer("flush", truth), copy, ask)
+        answer = flushed(copy, truth)
         return [answer] if answer.refusal or answer.bug else [answer, *_after("flush", copy, truth)]
 
 
@@ -306,26 +308,29 @@ def recover_report(root: Path, truth: Truth, place: Path) -> list[Answer]:
 
 
 def recover(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
-    """`rmqlog recover`: what it shows, what it says of a copy that it changes, and what is read from that."""
+    """`rmqlog recover`: what it shows, and what it says and what is read of a copy that it changes."""
     given = ("--broker-conf", _broker_conf(place, settings))
     shown = rmqlog(root, "recover", root, *given)
     answers = [replace(shown.onto(Answer("recover", truth), 3), text=shown.out)]
     with _copied(root, place) as copy:
-        new = copy.with_name("salvaged")
-        done = rmqlog(copy, "recover", copy, "--into", new, "--salvage", "--apply", *given)
-        name = "recover --into NEW --salvage --apply"
-        answer = replace(done.onto(Answer(name, truth, skips=True), 3), text=done.out + done.err)
-        answers.append(answer)
-        if not answer.refusal and not answer.bug:
-            answers += _after(name, new, truth, done.out)
         done = rmqlog(copy, "recover", copy, "--apply", *given)
         answer = replace(done.onto(Answer("recover --apply", truth), 3), text=done.out + done.err)
-        if not answer.refusal and not answer.bug:
-            answer = replace(answer, counts={"left": len(wrong_entries(copy, truth))})
-        answers.append(answer)
-        if not answer.refusal and not answer.bug:
-            answers += _after("recover --apply", copy, truth, done.out)
-    return answers
+        if answer.refusal or answer.bug:
+            return [*answers, answer]
+        answer = replace(answer, counts={"left": len(wrong_entries(copy, truth))})
+        return [*answers, answer, *_after("recover --apply", copy, truth, done.out)]
+
+
+def salvage(root: Path, truth: Truth, place: Path, settings: StoreSettings | None = None) -> list[Answer]:
+    """`rmqlog recover --into NEW --salvage`, and what is read from the new store."""
+    with _copied(root, place) as copy:
+        new, conf = copy.with_name("salvaged"), _broker_conf(place, settings)
+        done = rmqlog(copy, "recover", copy, "--into", new, "--salvage", "--apply", "--broker-conf", conf)
+        name = "recover --into NEW --salvage --apply"
+        answer = replace(done.onto(Answer(name, truth, skips=True), 3), text=done.out + done.err)
+        if answer.refusal or answer.bug:
+            return [answer]
+        return [answer, *_after(name, new, truth, done.out)]
 
 
 def _broker_conf(place: Path, settings: StoreSettings | None) -> Path:
@@ -364,7 +369,7 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
     after = truth.copy()
     if " salvage " in report or " cut " in report:
         after.give_up()
-    after.differences = differences_left(root, after)
+    look(root, after)
     after.is_crashed = False
     return [
         replace(answer, asker=f"{answer.asker} after {what}")
@@ -408,6 +413,7 @@ def ask_all(
         lag(root, truth),
     ]
     answers += write(root, truth, place, write_to, settings)
+    answers += salvage(root, truth, place, settings)
     answers += recover(root, truth, place, settings)
     answers += advice(root, truth, place, settings)
     return answers

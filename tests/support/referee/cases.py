@@ -245,6 +245,25 @@ def flipped_last_body(place: Path) -> World:
     return world
 
 
+def flipped_first_size(place: Path) -> World:
+    """The first message of a queue is damaged, and its queue is lost: a scan begins behind it."""
+    world = new_world(place)
+    world.flip(world.truth.messages[0], 3)
+    world.lose(world.root / "consumequeue/T")
+    world.refresh()
+    return world
+
+
+def flipped_unread_length(place: Path) -> World:
+    """Running queries take the damaged message for one that is being written: they wait, and say nothing."""
+    world = new_world(place)
+    world.follow()
+    world.broker_appends(numbered("T", 800, 10, queues=1))
+    world.flip(world.truth.messages[-3], 87)
+    world.step()
+    return world
+
+
 def damage_without_queues(place: Path) -> World:
     """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
     world = new_world(place)
@@ -409,6 +428,8 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped topic": flipped_topic,
     "flipped body": flipped_body,
     "flipped last body": flipped_last_body,
+    "flipped first size of a lost queue": flipped_first_size,
+    "flipped length that a running query has not read": flipped_unread_length,
     "damage without queues": damage_without_queues,
     "created again without messages": created_again_without_messages,
     "last topic with queues is deleted": last_topic_with_queues_is_deleted,

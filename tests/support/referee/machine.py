@@ -5,16 +5,25 @@ What contradicts today (`known.KNOWN`) is left out by name: without its entry th
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
+from hypothesis import HealthCheck, seed, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
-from tests.support.failing_writer import Failure
+from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
 from tests.support.oracle import Message
 from tests.support.referee import askers
@@ -23,7 +32,15 @@ from tests.support.referee.followers import Follower
 from tests.support.referee.known import KNOWN
 from tests.support.referee.rules import disagreements
 from tests.support.referee.truth import Fate, QueueKey, Stored
-from tests.support.referee.world import World, commit_killed, empty_world
+from tests.support.referee.world import (
+    BODY_AT,
+    ENTRY_SIZE,
+    UNPROTECTED,
+    World,
+    commit_killed,
+    empty_world,
+    overwrite,
+)
 from tests.support.staged import numbered
 
 TOPICS = {"A": 3, "B": 1, "C": 2}  # the number of queues of each
@@ -44,9 +61,16 @@ ASKERS: dict[str, Asker] = {
     "lag": lambda world: [askers.lag(world.root, world.truth)],
     "write": lambda world: askers.write(world.root, world.truth, world.place, (), world.settings),
     "recover": lambda world: askers.recover(world.root, world.truth, world.place, world.settings),
+    "salvage": lambda world: askers.salvage(world.root, world.truth, world.place, world.settings),
     "advice": lambda world: askers.advice(world.root, world.truth, world.place, world.settings),
 }
 some_askers = st.sets(st.sampled_from(sorted(ASKERS)), max_size=3)
+somewhere = st.integers(0, 1 << 16)
+
+# The last bytes of the fields of a message that lengths, positions and the checksum of the body protect:
+# size, magic code, body CRC, physical offset, length of the body, body. The queue's entry alone protects the
+# queue id, the queue offset and the topic, and scans and recoveries do not ask it (docs/read.md).
+_PROTECTED = (3, 7, 11, 35, 87, BODY_AT)
 
 
 def is_off(case: str) -> bool:
@@ -56,6 +80,11 @@ def is_off(case: str) -> bool:
 
 def _killed(root: Path, what: str, at: int, messages: list[Message], now_ms: int) -> None:
     commit_killed(root, Failure(what, at), messages, now_ms)
+
+
+def _recovery_killed(root: Path, what: str, at: int) -> int:
+    install(Failure(what, at))
+    return rmqlog(root, "recover", root, "--apply").code
 
 
 def _in_part(found: int, messages: list[Message], when: str) -> list[str]:
@@ -70,6 +99,7 @@ class Machine(RuleBasedStateMachine):
     base: ClassVar[Path]
     forks: ClassVar[ForkServer]
     judged: ClassVar[int] = 0  # how often callers were asked
+    ended: ClassVar[Callable[[World], None]]  # gets the world of each life at its end
 
     @initialize()
     def begin(self) -> None:
@@ -79,11 +109,7 @@ class Machine(RuleBasedStateMachine):
         self.judge([self.world.write(self.messages("A", 30) + self.messages("B", 20))])
         self.world.commit_offset("G", "A", 0, 2)
         self.world.commit_offset("G", "B", 0, 2)
-        self.world.followers = [
-            Follower(self.world.root),
-            Follower(self.world.root, offsets=self.place / "g"),
-        ]
-        self.follow()
+        self.follow_anew()
 
     def teardown(self) -> None:
         if not hasattr(self, "world"):
@@ -92,6 +118,7 @@ class Machine(RuleBasedStateMachine):
             if not self.has_failed:
                 self.ask(set(ASKERS))
                 self.follow()
+                type(self).ended(self.world)
         finally:
             for each in self.world.followers:
                 each.close()
@@ -111,30 +138,54 @@ class Machine(RuleBasedStateMachine):
     def ask(self, names: set[str]) -> None:
         world = self.world
         world.refresh()
-        if world.truth.lost and is_off("flipped body"):
-            names = names - {"recover", "advice"}
-        if world.truth.is_crashed and is_off("advice about a crashed store"):
-            names = names - {"info"}
         self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
     def go_on(self, case: str, then: str, asked: set[str]) -> None:
-        """Recovers the store if the rule says so, or if it is known that the next write is wrong."""
-        if then == "recover" or is_off(case):
+        """What comes after damage to the queues: nothing, a recovery, a write, or a broker that starts.
+
+        A recovery, if it is known that the next write is wrong. Where only a comparison of the whole log
+        shows that entries are lost, `verify` says so, and a recovery comes first.
+        """
+        if then == "broker" and not is_off(case):
+            self.world.broker_opens()
+        if is_off(case):
+            then = "recover"
+        elif self.world.without_evidence():
+            self.ask(asked & {"verify", "recover", "salvage", "scan", "find", "advice"})
+            then = "recover"
+        if then == "recover":
             self.recover()
+        elif then == "write":
+            self.write(self.messages("B", 3))
         self.ask(asked)
 
     def follow(self) -> None:
         """The running queries read on."""
         self.world.refresh()
-        if self.unfiled() and is_off("lost queue beside a running query"):
-            self.world.restart()
         self.judge([each.step(self.world.truth.copy()) for each in self.world.followers])
+
+    def follow_anew(self) -> None:
+        """Queries that begin now."""
+        for each in self.world.followers:
+            each.close()
+        self.world.followers = [
+            Follower(self.world.root),
+            Follower(self.world.root, offsets=Path(tempfile.mkdtemp(dir=self.place))),
+        ]
+        self.follow()
+
+    @invariant()
+    def look(self) -> None:
+        """Notes whether nothing is wrong with the consume queues, and no crash is to be completed."""
+        if hasattr(self, "world"):
+            self.world.refresh()
+            truth = self.world.truth
+            self.is_whole = not truth.is_crashed and not askers.wrong_entries(self.world.root, truth)
+            self.is_sound = self.is_whole and not truth.differences
 
     # ---- writes -------------------------------------------------------------------------------------------
 
     def messages(self, topic: str, count: int) -> list[Message]:
-        if is_off("created again in part"):
-            count = max(count, TOPICS[topic])  # some for each queue
         self.number += count
         return numbered(topic, self.number - count, count, queues=TOPICS[topic])
 
@@ -147,12 +198,14 @@ class Machine(RuleBasedStateMachine):
             self.judge([answer])
             self.expect([f"a write after recover refuses: {answer.refusal}"] if answer.refusal else [])
 
-    def recover(self) -> bool:
+    def recover(self, *options: str) -> bool:
         """Recovers the store in place; False if it must not, because whole messages are behind damage."""
         world = self.world
-        run = rmqlog(world.root, "recover", world.root, "--apply")
+        run = rmqlog(world.root, "recover", world.root, "--apply", *options)
         may_refuse = bool(world.truth.lost) and "whole messages behind it" in run.err
         self.expect([f"recover --apply refuses: {run.err}"] if run.code and not may_refuse else [])
+        if not run.code:
+            world.wrong.clear()
         world.refresh()
         return not run.code
 
@@ -166,6 +219,14 @@ class Machine(RuleBasedStateMachine):
         self.write(self.messages(topic, count), sync=sync)
         self.ask(asked)
 
+    @precondition(lambda self: self.is_sound)
+    @rule(topic=st.sampled_from(sorted(TOPICS)), count=st.integers(1, 70), asked=some_askers)
+    def broker_appends(self, topic: str, count: int, asked: set[str]) -> None:
+        answer = self.world.broker_appends(self.messages(topic, count))
+        self.expect([f"a write to a sound store refuses: {answer.refusal}"] if answer.refusal else [])
+        self.judge([answer])
+        self.ask(asked)
+
     @rule(
         topic=st.sampled_from(sorted(TOPICS)),
         count=st.integers(1, 30),
@@ -177,9 +238,6 @@ class Machine(RuleBasedStateMachine):
     def kill_a_commit(self, topic: str, count: int, at: int, what: str, then: str, asked: set[str]) -> None:
         """Readers see all of its messages or none; what completes the commit decides."""
         world = self.world
-        world.refresh()
-        if world.truth.is_crashed and is_off("killed while it repairs the index"):
-            self.recover()
         killed, end = self.messages(topic, count), world.log_end()
         world.now_ms += 1000
         ended = self.forks.run(_killed, world.root, what, at, killed, world.now_ms)
@@ -201,28 +259,29 @@ class Machine(RuleBasedStateMachine):
             world.truth.appended(world.root, more, result)
         self.ask(asked)
 
-    @precondition(lambda self: self.is_whole())
+    @precondition(lambda self: self.is_whole and not self.world.truth.lost)
     @rule(
         topic=st.sampled_from(sorted(TOPICS)),
         count=st.integers(1, 30),
         queued=st.integers(0, 30),
+        unwritten=st.integers(0, 10),
         torn=st.booleans(),
         asked=some_askers,
     )
-    def broker_crashes(self, topic: str, count: int, queued: int, torn: bool, asked: set[str]) -> None:
-        truth = self.world.truth
-        is_deleted = truth.of(Fate.DELETED) and is_off("deleted topic after a crash")
-        if topic not in self.topics() or truth.lost or is_deleted:
+    def broker_crashes(
+        self, topic: str, count: int, queued: int, unwritten: int, torn: bool, asked: set[str]
+    ) -> None:
+        if topic not in self.topics():
             return
-        self.world.broker_writes(self.messages(topic, count), queued=queued, torn=torn)
+        self.world.broker_writes(
+            self.messages(topic, count), queued=queued, torn=torn, unwritten=min(unwritten, count)
+        )
         self.ask(asked)
 
     # ---- damage -------------------------------------------------------------------------------------------
 
-    def is_whole(self) -> bool:
-        """Whether nothing is wrong with the consume queues, and no crash is to be completed."""
-        self.world.refresh()
-        return not askers.wrong_entries(self.world.root, self.world.truth) and not self.world.truth.is_crashed
+    def has_topics(self) -> bool:
+        return (self.world.root / "config/topics.json").exists()
 
     def topics(self) -> set[str]:
         return {each.topic for each in self.world.truth.of(Fate.KEPT)}
@@ -250,20 +309,17 @@ class Machine(RuleBasedStateMachine):
         retained = truth.of(Fate.EXPIRED) and (
             is_off("zeros in a queue after retention") or is_off("lost directory of an expired queue")
         )
-        damaged = truth.lost and is_off("damage without queues")
-        is_last = len(list((self.world.root / "consumequeue").glob("*/*/*"))) == 1
-        deleted = truth.of(Fate.DELETED) and is_last and is_off("last topic with queues is deleted")
-        return bool(retained or damaged or deleted)
+        return bool(retained or (truth.lost and is_off("flipped first size of a lost queue")))
 
-    @precondition(lambda self: self.is_whole() and self.queues())
+    @precondition(lambda self: self.is_whole and self.queues())
     @rule(
-        where=st.integers(0, 1 << 16),
+        where=somewhere,
         size=st.integers(1, 30),
-        then=st.sampled_from(["nothing", "recover"]),
+        then=st.sampled_from(["nothing", "recover", "write", "broker"]),
         asked=some_askers,
     )
     def zero_entries(self, where: int, size: int, then: str, asked: set[str]) -> None:
-        """A part of a queue is zeros. Unless it is recovered first, the next write comes upon it."""
+        """A part of a queue is zeros."""
         queue = self.queues()[where % len(self.queues())]
         kept = self.kept_in(queue)
         start = kept[where % len(kept)].queue_offset
@@ -274,10 +330,10 @@ class Machine(RuleBasedStateMachine):
         self.world.zero_entries(*queue, start, stop)
         self.go_on(case, then, asked)
 
-    @precondition(lambda self: self.is_whole() and self.queues())
+    @precondition(lambda self: self.is_whole and self.queues())
     @rule(
-        where=st.integers(0, 1 << 16),
-        then=st.sampled_from(["nothing", "recover"]),
+        where=somewhere,
+        then=st.sampled_from(["nothing", "recover", "write", "broker"]),
         asked=some_askers,
     )
     def lose_queue_file(self, where: int, then: str, asked: set[str]) -> None:
@@ -290,12 +346,8 @@ class Machine(RuleBasedStateMachine):
         self.world.lose(path)
         self.go_on("lost first queue file", then, asked)
 
-    @precondition(lambda self: self.is_whole() and self.queues())
-    @rule(
-        where=st.integers(0, 1 << 16),
-        what=st.sampled_from(["a queue", "all queues"]),
-        asked=some_askers,
-    )
+    @precondition(lambda self: self.is_whole and self.queues())
+    @rule(where=somewhere, what=st.sampled_from(["a queue", "all queues"]), asked=some_askers)
     def lose_queues(self, where: int, what: str, asked: set[str]) -> None:
         """The directory of a queue, or of all."""
         world = self.world
@@ -313,19 +365,138 @@ class Machine(RuleBasedStateMachine):
             world.lose(world.root / "consumequeue" / queue[0] / str(queue[1]))
         self.ask(asked)
 
-    @precondition(lambda self: self.is_whole() and self.queues())
-    @rule(where=st.integers(0, 1 << 16), asked=some_askers)
-    def flip_a_bit(self, where: int, asked: set[str]) -> None:
-        """A bit of a body, which a checksum protects."""
+    @precondition(lambda self: self.is_sound)
+    @rule(
+        what=st.sampled_from(["topics.json", "checkpoint", "index"]),
+        then=st.sampled_from(["nothing", "recover", "write"]),
+        asked=some_askers,
+    )
+    def lose_a_file(self, what: str, then: str, asked: set[str]) -> None:
+        """One that messages do not need. Without topics.json, nothing shows that a topic was deleted."""
+        if what == "topics.json" and self.world.truth.of(Fate.DELETED):
+            return
+        self.world.lose_file(what)
+        self.go_on(f"lost {what}", then, asked)
+
+    @precondition(lambda self: self.is_whole and self.queues())
+    @rule(where=somewhere, field=st.sampled_from(_PROTECTED), bit=st.integers(0, 7), asked=some_askers)
+    def flip_a_bit(self, where: int, field: int, bit: int, asked: set[str]) -> None:
+        """A bit of a message, which lengths, positions or the checksum of its body protect."""
+        if is_off("flipped length that a running query has not read"):
+            self.follow()
         kept = self.world.truth.of(Fate.KEPT)
         if is_off("flipped last body"):
             kept = kept[:-1]
-        self.world.flip_body(kept[where % len(kept)])
+        self.world.flip(kept[where % len(kept)], field, bit)
+        self.ask(asked)
+
+    @precondition(lambda self: self.queues())
+    @rule(where=somewhere, at=st.sampled_from(sorted(UNPROTECTED)), bit=st.integers(0, 7), asked=some_askers)
+    def flip_an_unprotected_bit(self, where: int, at: int, bit: int, asked: set[str]) -> None:
+        """Nobody notices it, and nobody loses the message for it."""
+        known = self.world.ledger()["last"]["last_offset"]  # the ledger has its checksum
+        kept = [each for each in self.world.truth.of(Fate.KEPT) if each.physical_offset != known]
+        self.world.flip(kept[where % len(kept)], at, bit)
+        self.ask(asked)
+
+    @precondition(lambda self: self.is_whole and self.queues())
+    @rule(
+        where=somewhere,
+        at=st.integers(0, 11),
+        bit=st.integers(0, 7),
+        then=st.sampled_from(["nothing", "recover", "write"]),
+        asked=some_askers,
+    )
+    def flip_an_entry(self, where: int, at: int, bit: int, then: str, asked: set[str]) -> None:
+        """A bit of a consume queue entry: of the physical offset, or of the size."""
+        if self.cannot_lose_entries():
+            return
+        kept = self.world.truth.of(Fate.KEPT)
+        self.world.flip_entry(*kept[where % len(kept)].place, at, 1 << bit)
+        self.go_on("flipped queue entry" if at < 8 else "flipped size in a queue entry", then, asked)
+
+    @precondition(lambda self: self.is_sound)
+    @rule(where=somewhere, bit=st.integers(0, 7), asked=some_askers)
+    def flip_in_the_index(self, where: int, bit: int, asked: set[str]) -> None:
+        """A bit of an index entry. No checksum protects it: `verify` compares it with the message."""
+        world = self.world
+        files = sorted((world.root / "index").glob("*"))
+        if not files:
+            return
+        path = files[where % len(files)]
+        data = path.read_bytes()
+        used = int.from_bytes(data[36:40], "big") - 1
+        if used < 1:
+            return
+        at = 40 + 4 * world.settings.max_hash_slot_num + ENTRY_SIZE * (1 + where % used) + where % 12
+        overwrite(path, at, bytes([data[at] ^ 1 << bit]))
+        world.wrong.append("the index has a wrong entry")
+        self.ask(asked & {"read", "verify", "recover", "info", "advice"})
+        self.recover()
+        self.ask({"verify", *asked})
+
+    @precondition(lambda self: self.is_sound and len(self.world.log_files()) > 1)
+    @rule(then=st.sampled_from(["restore", "give up"]), asked=some_askers)
+    def lose_last_log_file(self, then: str, asked: set[str]) -> None:
+        """It is put back from a backup, or its messages are given up."""
+        world = self.world
+        path, fates = world.log_files()[-1], world.truth.fates.copy()
+        backup = shutil.copy(path, self.place / "backup")
+        world.lose_log_file(path)
+        self.ask(asked)
+        if then == "restore" or is_off("messages that were given up"):
+            os.replace(backup, path)
+            world.truth.fates = fates
+            world.refresh()
+        else:
+            self.recover("--cut-after-damage")
+            world.truth.cut()
+            self.follow_anew()  # the positions of those that ran are behind the ends of the queues
+        self.ask(asked)
+
+    # ---- what is done about it ----------------------------------------------------------------------------
+
+    @rule(asked=some_askers)
+    def recover_it(self, asked: set[str]) -> None:
+        self.recover()
+        self.ask(asked)
+
+    @precondition(lambda self: not self.is_whole and not self.world.truth.lost)
+    @rule(at=st.integers(1, 40), what=st.sampled_from(["kill", "torn"]), asked=some_askers)
+    def kill_a_recovery(self, at: int, what: str, asked: set[str]) -> None:
+        ended = self.forks.run(_recovery_killed, self.world.root, what, at)
+        self.expect([f"a recovery ends with {ended}"] if ended.error or ended.value else [])
+        self.ask(asked)
+
+    @precondition(lambda self: self.world.truth.lost)
+    @rule(asked=some_askers)
+    def salvage(self, asked: set[str]) -> None:
+        """The life goes on in a recovered copy; the queries begin anew."""
+        world = self.world
+        new = Path(tempfile.mkdtemp(dir=self.place)) / "store"
+        run = rmqlog(world.root, "recover", world.root, "--into", new, "--salvage", "--apply")
+        self.expect([f"recover --salvage ends with {run.code}: {run.err}"] if run.code else [])
+        shutil.rmtree(world.root)
+        world.root = new
+        world.truth.give_up()
+        self.follow_anew()
+        self.ask(asked)
+
+    @rule(asked=some_askers)
+    def flush(self, asked: set[str]) -> None:
+        """What it completes, or refuses, a write completes or refuses too."""
+        self.judge([askers.flushed(self.world.root, self.world.truth)])
         self.ask(asked)
 
     # ---- what a broker does -------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.is_whole())
+    @rule(asked=some_askers)
+    def broker_opens(self, asked: set[str]) -> None:
+        self.world.refresh()
+        if not self.world.truth.is_crashed and not self.world.truth.lost:
+            self.go_on("a broker starts", "broker", asked)
+
+    @precondition(lambda self: self.is_whole and self.has_topics())
     @rule(topic=st.sampled_from(sorted(TOPICS)), looks=st.booleans(), asked=some_askers)
     def delete_topic(self, topic: str, looks: bool, asked: set[str]) -> None:
         """With `looks`, running queries see that it is gone before it is created again."""
@@ -333,12 +504,11 @@ class Machine(RuleBasedStateMachine):
         if topic not in self.topics() or len(self.topics()) < 2 or topic in damaged:
             return
         self.world.delete_topic(topic)
-        retained = self.world.truth.of(Fate.EXPIRED) and is_off("created again after retention")
-        if looks or retained:
+        if looks:
             self.follow()
         self.ask(asked)
 
-    @precondition(lambda self: not is_off("created again without messages") and self.is_whole())
+    @precondition(lambda self: self.is_whole and self.has_topics())
     @rule(topic=st.sampled_from(sorted(TOPICS)), asked=some_askers)
     def create_without_messages(self, topic: str, asked: set[str]) -> None:
         """A topic that was deleted is there again for a while, and nothing was written to it."""
@@ -352,12 +522,22 @@ class Machine(RuleBasedStateMachine):
         self.world.delete_topic(topic)
         truth.fates.update(dict.fromkeys(old, Fate.DELETED))
 
-    @precondition(lambda self: self.is_whole() and len(self.world.log_files()) > 2)
-    @rule(count=st.integers(1, 2), asked=some_askers)
-    def retain(self, count: int, asked: set[str]) -> None:
-        if is_off("created again after retention"):
-            self.follow()
-        self.world.retain(min(count, len(self.world.log_files()) - 2))
+    @precondition(lambda self: self.is_whole and len(self.world.log_files()) > 2)
+    @rule(count=st.integers(1, 2), by=st.sampled_from(["hand", "rmqlog"]), asked=some_askers)
+    def retain(self, count: int, by: str, asked: set[str]) -> None:
+        """The first commitlog files are deleted; `rmqlog clean` deletes queue files, too."""
+        world = self.world
+        count = min(count, len(world.log_files()) - 2)
+        if by == "hand":
+            world.retain(count)
+        else:
+            now_s = world.now_ms // 1000
+            for number, path in enumerate(world.log_files()):
+                os.utime(path, (0, 0) if number < count else (now_s, now_s))
+            words = ("--file-reserved-time", "1", "--now", f"{now_s + 60}", "--apply")
+            run = rmqlog(world.root, "clean", world.root, *words)
+            self.expect([f"clean ends with {run.code}: {run.err}"] if run.code else [])
+            world.forget_expired()
         self.ask(asked)
 
     @rule(restarts=st.booleans())
@@ -365,3 +545,19 @@ class Machine(RuleBasedStateMachine):
         if restarts:
             self.world.restart()
         self.follow()
+
+
+def live(
+    place: Path,
+    forks: ForkServer,
+    number: int,
+    *,
+    lives: int,
+    steps: int,
+    ended: Callable[[World], None] = lambda world: None,
+) -> None:
+    """So many lives of so many steps below `place`; another `number` has other lives."""
+    Machine.base, Machine.forks, Machine.judged, Machine.ended = place, forks, 0, staticmethod(ended)
+    chosen = settings(max_examples=lives, stateful_step_count=steps, suppress_health_check=list(HealthCheck))
+    run_state_machine_as_test(seed(number)(Machine), settings=chosen)
+    assert Machine.judged > lives * steps // 3  # a life may end early, but most do not

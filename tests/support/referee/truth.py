@@ -54,6 +54,10 @@ class Stored:
         return self.topic, self.queue_id
 
     @property
+    def place(self) -> tuple[str, int, int]:
+        return self.topic, self.queue_id, self.queue_offset
+
+    @property
     def row(self) -> Row:
         return self.topic, self.queue_id, self.queue_offset, digest(self.body)
 
@@ -75,6 +79,7 @@ class Truth:
     next_offsets: dict[QueueKey, int] = field(default_factory=dict)
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)  # (group, topic, queue id)
     differences: list[str] = field(default_factory=list)  # what a full check of the store has to find
+    unnamed: frozenset[Row] = frozenset()  # lost messages without an entry: nothing tells how many there were
     is_crashed: bool = False
     is_log_missing: bool = False  # the commitlog's disk is not mounted
     begins_by_hand: int | None = None  # the log's first byte, if it was not retention that deleted files
@@ -104,11 +109,7 @@ class Truth:
     def fate_at(self, topic: str, queue_id: int, queue_offset: int) -> Fate | None:
         """The fate of the newest message that was given this place."""
         place = (topic, queue_id, queue_offset)
-        there = [
-            self.fates[each]
-            for each in self.messages
-            if (each.topic, each.queue_id, each.queue_offset) == place
-        ]
+        there = [self.fates[each] for each in self.messages if each.place == place]
         return there[-1] if there else None
 
     def next_offset(self, queue: QueueKey) -> int:
@@ -159,6 +160,12 @@ class Truth:
     def give_up(self) -> None:
         """A recovery has said which messages are lost."""
         self.fates.update(dict.fromkeys(self.lost, Fate.GIVEN_UP))
+
+    def cut(self) -> None:
+        """The commitlog was cut in front of the lost messages, and so were their queues, as by a broker."""
+        for each in self.lost:
+            self.next_offsets[each.queue] = min(self.next_offsets[each.queue], each.queue_offset)
+            self.messages.remove(each)
 
     def delete_topic(self, topic: str) -> None:
         self.set(Fate.DELETED, lambda each: each.topic == topic)
