@@ -34,6 +34,7 @@ from tests.support.referee.truth import Fate, QueueKey, Row, Stored, Truth, dige
 from tests.support.staged import columns_of
 
 ENTRY = np.dtype([("physical_offset", ">i8"), ("size", ">i4"), ("tags_code", ">i8")])
+_BLANK = (1 << 31) - 1  # the size in an entry before a queue's first message (ConsumeQueue.fillPreBlank)
 _PLACE = ("topic", "queueId", "queueOffset", "body")
 
 
@@ -233,13 +234,13 @@ _Place = tuple[str, int, int]
 
 
 def entries_of(root: Path) -> dict[_Place, tuple[int, int]]:
-    """(topic, queue id, queue offset) -> (physical offset, size) of each entry that is not zeros."""
+    """(topic, queue id, queue offset) -> (physical offset, size) of each entry that is one."""
     found = {}
     for path in sorted((root / "consumequeue").glob("*/*/*")):
         data = path.read_bytes()
         units = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
         topic, queue_id = path.parent.parent.name, int(path.parent.name)
-        for at in np.flatnonzero(units["size"]).tolist():
+        for at in np.flatnonzero((units["size"] != 0) & (units["size"] != _BLANK)).tolist():
             place = (topic, queue_id, int(path.name) // ENTRY.itemsize + at)
             found[place] = (int(units["physical_offset"][at]), int(units["size"][at]))
     return found

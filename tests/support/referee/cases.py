@@ -97,6 +97,16 @@ def expired_queue_without_directory(place: Path) -> World:
     return world
 
 
+def expired_queue(place: Path) -> World:
+    """A salvaged copy lacks the files of a queue whose messages are expired."""
+    world = empty_world(place)
+    world.append(numbered("Old", 0, 60, queues=1))
+    world.append(numbered("Big", 1000, 200, queues=1))
+    world.commit_offset("G", "Old", 0, 60)
+    world.retain(3)
+    return world
+
+
 def lost_topics_json(place: Path) -> World:
     """A write creates the topic again with fewer queues."""
     world = empty_world(place)
@@ -414,6 +424,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost tail of a queue": lost_tail,
     "lost tail of a queue after a power loss": lost_tail_after_power_loss,
     "lost directory of an expired queue": expired_queue_without_directory,
+    "expired queue": expired_queue,
     "lost topics.json": lost_topics_json,
     "lost simple queues beside a batch queue": lost_simple_queues_beside_batch_queues,
     "lost first queue file": lost_first_queue_file,

@@ -78,4 +78,11 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "a group with failOnDataLoss=false: silently leaves out 2 of 139 whole messages",
         "a group with failOnDataLoss=false: does not say that 1 messages are lost",
     ),
+    "expired queue": (
+        (
+            "verify after recover --into NEW --salvage --apply: says 'damaged in 1 place: 134 messages "
+            "readable, the commitlog has no damaged byte; the log begins at 24576: earlier messages were "
+            "deleted (by retention or by hand)' of a sound store"
+        ),
+    ),
 }

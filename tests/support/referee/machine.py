@@ -138,6 +138,8 @@ class Machine(RuleBasedStateMachine):
     def ask(self, names: set[str]) -> None:
         world = self.world
         world.refresh()
+        if self.expired() and is_off("expired queue"):
+            names = names - {"salvage", "advice"}
         self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
     def go_on(self, case: str, then: str, asked: set[str]) -> None:
@@ -289,6 +291,11 @@ class Machine(RuleBasedStateMachine):
     def queues(self) -> list[QueueKey]:
         return sorted({each.queue for each in self.world.truth.of(Fate.KEPT)})
 
+    def expired(self) -> set[QueueKey]:
+        """The queues of which all messages are expired."""
+        truth = self.world.truth
+        return {each.queue for each in truth.of(Fate.EXPIRED)} & truth.next_offsets.keys() - {*self.queues()}
+
     def unfiled(self) -> list[QueueKey]:
         """Queues with messages and without a directory."""
         directory = self.world.root / "consumequeue"
@@ -356,8 +363,8 @@ class Machine(RuleBasedStateMachine):
         if what == "all queues":
             world.lose(world.root / "consumequeue")
         else:
-            expired = {each.queue for each in world.truth.of(Fate.EXPIRED)} & world.truth.next_offsets.keys()
-            queues = [queue for queue in sorted({*self.queues(), *expired}) if queue not in self.unfiled()]
+            there = {*self.queues(), *self.expired()}
+            queues = [queue for queue in sorted(there) if queue not in self.unfiled()]
             if not queues:
                 return
             queue = queues[where % len(queues)]
@@ -468,7 +475,7 @@ class Machine(RuleBasedStateMachine):
         self.expect([f"a recovery ends with {ended}"] if ended.error or ended.value else [])
         self.ask(asked)
 
-    @precondition(lambda self: self.world.truth.lost)
+    @precondition(lambda self: self.world.truth.lost and not (self.expired() and is_off("expired queue")))
     @rule(asked=some_askers)
     def salvage(self, asked: set[str]) -> None:
         """The life goes on in a recovered copy; the queries begin anew."""
