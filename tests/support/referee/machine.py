@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import ClassVar
 
-from hypothesis import HealthCheck, seed, settings
+from hypothesis import HealthCheck, Phase, seed, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -563,8 +563,16 @@ def live(
     steps: int,
     ended: Callable[[World], None] = lambda world: None,
 ) -> None:
-    """So many lives of so many steps below `place`; another `number` has other lives."""
+    """So many lives of so many steps below `place`; another `number` has other lives.
+
+    A failure is not shrunk, which takes minutes: it says its steps.
+    """
     Machine.base, Machine.forks, Machine.judged, Machine.ended = place, forks, 0, staticmethod(ended)
-    chosen = settings(max_examples=lives, stateful_step_count=steps, suppress_health_check=list(HealthCheck))
+    chosen = settings(
+        max_examples=lives,
+        stateful_step_count=steps,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
     run_state_machine_as_test(seed(number)(Machine), settings=chosen)
     assert Machine.judged > lives * steps // 3  # a life may end early, but most do not
