@@ -116,10 +116,14 @@ def journal_path(root: str) -> str:
 
 
 def read_journal(root: str) -> Journal | None:
-    """The journal of a commit that is under way or was broken off; None without one."""
+    """The journal of a commit that is under way or was broken off; None without one.
+
+    A journal is renamed into its place when it is whole. So one without a byte, or with bytes of zeros, is
+    what a power loss leaves of a commit with ASYNC_FLUSH, which may lose all of it.
+    """
     path = journal_path(root)
     data = read_bytes(path)
-    return None if data is None else Journal.from_bytes(data, path)
+    return Journal.from_bytes(data, path) if data and b"\0" not in data else None
 
 
 def write_journal(root: str, journal: Journal, files: FileWrites) -> None:

@@ -21,6 +21,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import read_bytes
+from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
@@ -242,9 +243,31 @@ def ledger_path(root: str) -> str:
 
 
 def read_ledger(root: str) -> Ledger:
-    """The ledger; an empty one without a file. Raises CorruptStoreError for a file that is not a ledger."""
+    """The ledger; an empty one without a file. Raises CorruptStoreError for a file that is not a ledger.
+
+    The ledger of a commit with ASYNC_FLUSH may be lost with the power. Then that of the last flush counts.
+    """
     path = ledger_path(root)
-    data = read_bytes(path)
+    try:
+        return _parsed(read_bytes(path), path)
+    except CorruptStoreError:
+        before = read_bytes(_backup_path(root))
+        if before is None:
+            raise
+        return _parsed(before, _backup_path(root))
+
+
+def ledger_error(root: str) -> CorruptStoreError | None:
+    """Why the ledger of the last flush counts, and not that of the last commit; None if it does not."""
+    path = ledger_path(root)
+    try:
+        _parsed(read_bytes(path), path)
+    except CorruptStoreError as error:
+        return error
+    return None
+
+
+def _parsed(data: bytes | None, path: str) -> Ledger:
     if data is None:
         return Ledger()
     try:
@@ -293,6 +316,33 @@ def _may_be_query(key_id: str) -> bool:
 
 
 def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
+    """Replaces the ledger. Without a wait for the disk, the one that is there is kept for a
+    power loss, until `drop_backup`."""
+    path, backup = ledger_path(root), _backup_path(root)
+    if not files.is_sync and stat_identity(backup) is None:
+        FileWrites(sync=True).replace(backup, read_bytes(path) or json.dumps(_as_value(Ledger())).encode())
+    files.replace(path, json.dumps(_as_value(ledger)).encode())
+    if files.is_sync:
+        drop_backup(root, files)
+
+
+def drop_backup(root: str, files: FileWrites) -> None:
+    """Removes what is kept of the ledger of the last flush, once the ledger itself is on the disk.
+
+    If the ledger was lost, the kept one takes its place first.
+    """
+    if stat_identity(_backup_path(root)) is not None:
+        if ledger_error(root) is not None:
+            files.replace(ledger_path(root), json.dumps(_as_value(read_ledger(root))).encode())
+        files.remove(_backup_path(root))
+        files.sync_directory(f"{root}/{OWN_DIRECTORY}")
+
+
+def _backup_path(root: str) -> str:
+    return f"{ledger_path(root)}.bak"
+
+
+def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
     value: dict[str, Any] = {  # Any: JSON
         "version": 1,
         "last": None if ledger.last is None else _as_json(ledger.last),
@@ -305,7 +355,7 @@ def write_ledger(root: str, ledger: Ledger, files: FileWrites) -> None:
         ends.setdefault(topic, {})[queue_id] = end
     if ends:
         value["ends"] = ends
-    files.replace(ledger_path(root), json.dumps(value).encode())
+    return value
 
 
 def _as_json(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON

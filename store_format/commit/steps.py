@@ -12,7 +12,8 @@ from dataclasses import replace
 
 from store_format.bookkeeping.doorbell import ring_doorbell
 from store_format.bookkeeping.journal import Journal, abort_mark, journal_path, write_abort_mark
-from store_format.bookkeeping.ledger import read_ledger, write_ledger
+from store_format.bookkeeping.ledger import drop_backup, read_ledger, write_ledger
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.publication import Publication
 from store_format.commitlog.log import CommitLog
@@ -127,7 +128,7 @@ def _is_json(data: bytes, path: str) -> bool:
 
 def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], files: FileWrites) -> None:
     """Syncs what ASYNC commits and services wrote: the files of log, queues and index, the state files of
-    services, then their directories.
+    services, the ledger, then their directories.
     """
     flushed = (read_checkpoint(f"{root}/checkpoint") or Checkpoint()).logics_physical_offset
     paths = [file.path for file in log.files if file.stop > flushed]
@@ -141,11 +142,14 @@ def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], file
     paths += [file.path for file in list_store_files(f"{root}/timerlog")]
     names = entry_names(root)
     paths += [f"{root}/timerwheel"] if "timerwheel" in names else []
-    paths += [entry.path for entry in list_entries(f"{root}/config") if entry.kind == "file"]
-    folders = ("consumequeue", "index", "timerlog", "config")
+    own = f"{root}/{OWN_DIRECTORY}"
+    for directory in (f"{root}/config", own):
+        paths += [entry.path for entry in list_entries(directory) if entry.kind == "file"]
+    folders = ("consumequeue", "index", "timerlog", "config", OWN_DIRECTORY)
     directories += [f"{root}/{name}" for name in folders if name in names]
     for path in paths:
         with files.open(path) as file:
             files.sync(file)
     for directory in [*directories, root]:
         files.sync_directory(directory)
+    drop_backup(root, files)

@@ -11,7 +11,7 @@ from functools import partial
 
 from store_format.bookkeeping.given_up import GivenUp, read_given_up
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal
-from store_format.bookkeeping.ledger import ledger_path, read_ledger
+from store_format.bookkeeping.ledger import ledger_error, ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.journal_place import will_complete
 from store_format.commitlog.log import CommitLog
@@ -20,6 +20,7 @@ from store_format.diagnose.problems import Findings, Summary
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import read_bytes
+from store_format.files.status import stat_identity
 from store_format.java.fastjson import loads
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
@@ -95,6 +96,15 @@ _LEDGER_ADVICE = (
     "Messages of this batch are lost: a broker ran while it was written, or the files were restored or "
     "truncated. Write these messages again, under another key"
 )
+_POWER_LOSS = "A power loss came before a commit with ASYNC_FLUSH was on the disk"
+_LOST_JOURNAL_ADVICE = (
+    f"{_POWER_LOSS}: a part of its messages may be lost, and a part visible. The next commit replaces this "
+    "file"
+)
+_OLD_LEDGER_ADVICE = (
+    f"{_POWER_LOSS}. The ledger of the last flush counts instead: a job of a later batch that runs again "
+    "writes its messages again"
+)
 _FILE_ADVICE = (
     "Nothing can be written before this file is restored or moved out of the store. Without the journal, "
     "readers may show a part of a commit that was broken off; without the ledger, a job that runs again "
@@ -147,7 +157,12 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> GivenUp:
             except StoreError as error:
                 advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
             findings.add("warning", journal_path(root), 0, expected, found, advice)
+        elif stat_identity(journal_path(root)) is not None:
+            expected, found = "the journal of a commit", "a file whose bytes were not written"
+            findings.add("warning", journal_path(root), 0, expected, found, _LOST_JOURNAL_ADVICE)
         ledger, given_up = read_ledger(root), read_given_up(root)
+        if (lost := ledger_error(root)) is not None:
+            findings.add_error("warning", lost, _OLD_LEDGER_ADVICE)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return GivenUp()

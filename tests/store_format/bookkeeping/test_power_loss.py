@@ -1,0 +1,63 @@
+"""What a power loss leaves of the files of a commit with ASYNC_FLUSH: renamed, and without their bytes."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from store_format.commit.append import flush
+from store_format.commit.options import CommitOptions
+from store_format.errors import CorruptStoreError
+from store_format.store import MessageStore
+from tests.support.staged import append, make_store, messages_of, numbered
+
+_SYNC = CommitOptions(clock=lambda: 1_700_000_100_000)
+_ASYNC = CommitOptions(clock=lambda: 1_700_000_100_000, sync=False)
+
+
+def _ledger(root: Path) -> Path:
+    return root / ".rmqlog" / "ledger.json"
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Batch 1 is flushed, batches 2 and 3 are not."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 10), key=("q", 1), options=_SYNC)
+    for number in (2, 3):
+        append(root, numbered("T", 10 * number, 10), key=(f"q{number}", number), options=_ASYNC)
+    return root
+
+
+def test_the_ledger_of_the_last_flush_counts_where_that_of_a_commit_is_lost(root: Path) -> None:
+    os.truncate(_ledger(root), 0)
+    found = [each for each in MessageStore.open(str(root)).diagnose() if each.file == str(_ledger(root))]
+    assert [each.severity for each in found] == ["warning"]
+    assert "power loss" in found[0].advice
+    assert not append(root, numbered("T", 0, 10), key=("q", 1), options=_SYNC).committed
+    assert append(root, numbered("T", 30, 10), key=("q3", 3), options=_SYNC).committed  # not known any more
+    assert len(messages_of(root)) == 40
+
+
+@pytest.mark.parametrize("how", ["flush", "a SYNC commit"])
+def test_what_was_kept_goes_when_the_ledger_is_on_the_disk(root: Path, how: str) -> None:
+    kept = _ledger(root).with_name("ledger.json.bak")
+    assert kept.exists()
+    flush(str(root)) if how == "flush" else append(root, numbered("T", 90, 10), options=_SYNC)
+    assert not kept.exists()
+    os.truncate(_ledger(root), 0)
+    with pytest.raises(CorruptStoreError, match="a ledger of this project"):
+        append(root, numbered("T", 90, 10), options=_SYNC)
+
+
+@pytest.mark.parametrize("data", [b"", bytes(5000)])
+def test_a_journal_without_its_bytes_is_none(root: Path, data: bytes) -> None:
+    journal = root / ".rmqlog" / "journal.json"
+    journal.write_bytes(data)
+    found = MessageStore.open(str(root)).diagnose()
+    assert [each.severity for each in found if each.file == str(journal)] == ["warning"]
+    append(root, numbered("T", 90, 10), options=_SYNC)
+    assert len(messages_of(root)) == 40
+    assert not journal.exists()
