@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from store_format.bookkeeping.identity import LogPlace, Member, is_path, members_from
-from store_format.bookkeeping.ledger import ledger_path, read_ledger
+from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
 from store_format.bookkeeping.states import Abort, Reading, State, find_state
 from store_format.errors import CorruptStoreError
@@ -118,12 +118,12 @@ def journal_path(root: str) -> str:
 def read_journal(root: str) -> Journal | None:
     """The journal of a commit that is under way or was broken off; None without one.
 
-    A journal is renamed into its place when it is whole. So one without a byte, or with bytes of zeros, is
-    what a power loss leaves of a commit with ASYNC_FLUSH, which may lose all of it.
+    A journal that a power loss has left without its bytes is none: it was that of a commit with ASYNC_FLUSH,
+    which may be lost as a whole.
     """
     path = journal_path(root)
     data = read_bytes(path)
-    return Journal.from_bytes(data, path) if data and b"\0" not in data else None
+    return None if data is None or is_lost(data) else Journal.from_bytes(data, path)
 
 
 def write_journal(root: str, journal: Journal, files: FileWrites) -> None:

@@ -248,23 +248,18 @@ def read_ledger(root: str) -> Ledger:
     The ledger of a commit with ASYNC_FLUSH may be lost with the power. Then that of the last flush counts.
     """
     path = ledger_path(root)
-    try:
-        return _parsed(read_bytes(path), path)
-    except CorruptStoreError:
+    data, before = read_bytes(path), None
+    if is_lost(data):
         before = read_bytes(_backup_path(root))
-        if before is None:
-            raise
-        return _parsed(before, _backup_path(root))
+    return _parsed(data, path) if before is None else _parsed(before, _backup_path(root))
 
 
-def ledger_error(root: str) -> CorruptStoreError | None:
-    """Why the ledger of the last flush counts, and not that of the last commit; None if it does not."""
-    path = ledger_path(root)
-    try:
-        _parsed(read_bytes(path), path)
-    except CorruptStoreError as error:
-        return error
-    return None
+def is_lost(data: bytes | None) -> bool:
+    """Whether these are the bytes of a JSON file that was renamed into its place, and never reached the disk.
+
+    Such a file has no byte, or bytes of zeros, which no JSON text has.
+    """
+    return data is not None and (not data or b"\0" in data)
 
 
 def _parsed(data: bytes | None, path: str) -> Ledger:
@@ -332,7 +327,7 @@ def drop_backup(root: str, files: FileWrites) -> None:
     If the ledger was lost, the kept one takes its place first.
     """
     if stat_identity(_backup_path(root)) is not None:
-        if ledger_error(root) is not None:
+        if is_lost(read_bytes(ledger_path(root))):
             files.replace(ledger_path(root), json.dumps(_as_value(read_ledger(root))).encode())
         files.remove(_backup_path(root))
         files.sync_directory(f"{root}/{OWN_DIRECTORY}")

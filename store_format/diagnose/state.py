@@ -11,7 +11,7 @@ from functools import partial
 
 from store_format.bookkeeping.given_up import GivenUp, read_given_up
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal
-from store_format.bookkeeping.ledger import ledger_error, ledger_path, read_ledger
+from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.journal_place import will_complete
 from store_format.commitlog.log import CommitLog
@@ -161,8 +161,9 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> GivenUp:
             expected, found = "the journal of a commit", "a file whose bytes were not written"
             findings.add("warning", journal_path(root), 0, expected, found, _LOST_JOURNAL_ADVICE)
         ledger, given_up = read_ledger(root), read_given_up(root)
-        if (lost := ledger_error(root)) is not None:
-            findings.add_error("warning", lost, _OLD_LEDGER_ADVICE)
+        if is_lost(read_bytes(ledger_path(root))):
+            expected, found = "the ledger of the last commit", "a file whose bytes were not written"
+            findings.add("warning", ledger_path(root), 0, expected, found, _OLD_LEDGER_ADVICE)
     except CorruptStoreError as error:
         findings.add_error("damage", error, _FILE_ADVICE)
         return GivenUp()

@@ -83,7 +83,6 @@ def test_a_journal_comes_back_as_it_was(root: str) -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"",
         b"{",
         b"[]",
         b"null",

@@ -70,6 +70,7 @@ def _check_whole(root: Path, count: int) -> None:
         "store.json",
         "broker.conf",
         "ledger.json",
+        "ledger.json.bak.new",
         "staging",
         "queues.json",
         "queues.json.new",
