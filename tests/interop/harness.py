@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -58,22 +58,33 @@ class RocketMQ:
         """DefaultMessageStore on that directory: `load()`, which recovers; with `start` also `start()` and
         `shutdown()`.
         """
+        (opened,) = self.open_stores([store], config, start=start)
+        return opened
+
+    def open_stores(
+        self, stores: Sequence[Path], config: Mapping[str, str] | None = None, *, start: bool = False
+    ) -> list[Opened]:
+        """The same of several stores, one after the other in one JVM."""
         # a started store listens for a slave: several tests run at once
         told = {"haListenPort": "0"} | dict(config or {})
-        program = self.program(
-            "StoreOpen", [str(store), self.config_file(store, told), "start" if start else "load"]
-        )
+        arguments = [word for store in stores for word in (str(store), self.config_file(store, told))]
+        program = self.program("StoreOpen", ["start" if start else "load", *arguments])
         try:
-            lines = program.lines("done", _ANSWER_SECONDS_MAX)
+            lines = program.lines("done", _ANSWER_SECONDS_MAX + len(stores))
         finally:
             program.close()
-        queues = [line["queue"] for line in lines if "queue" in line]
-        (ends,) = [line["commitLog"] for line in lines if "commitLog" in line]
-        return Opened(
-            queues,
-            (ends["minOffset"], ends["maxOffset"]),
-            [line for line in lines if "physicalOffset" in line],
-        )
+        found = [Opened([], (0, 0), [])]
+        for line in lines:
+            if "queue" in line:
+                found[-1].queues.append(line["queue"])
+            elif "commitLog" in line:  # the last line of a store
+                ends = line["commitLog"]
+                found[-1] = replace(found[-1], commit_log=(ends["minOffset"], ends["maxOffset"]))
+                found.append(Opened([], (0, 0), []))
+            elif "physicalOffset" in line:
+                found[-1].messages.append(line)
+        assert len(found) == len(stores) + 1
+        return found[:-1]
 
     def clean(self, stores: Mapping[Path, Mapping[str, str]], rounds: int) -> dict[Path, list[Line]]:
         """The stores' own cleaning, so many times on each; then the ends of the queues of each store.

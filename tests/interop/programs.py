@@ -31,7 +31,7 @@ class ProgramError(Exception):
 
 
 class Program:
-    """`Program("5.5.0", "StoreOpen", [store, conf, "load"], directory)`; `directory` takes its home, its logs
+    """`Program("5.5.0", "StoreOpen", ["load", store, conf], directory)`; `directory` takes its home, its logs
     and what it extracts.
     """
 

@@ -64,7 +64,7 @@ def test_programs_start_from_an_archive_of_their_classes(
     conf, log = tmp_path / "conf", tmp_path / "classes"
     conf.touch()
     words = jvm.command(
-        "StoreOpen", [str(tmp_path / "store"), str(conf), "load"], class_path(version), tmp_path
+        "StoreOpen", ["load", str(tmp_path / "store"), str(conf)], class_path(version), tmp_path
     )
     words.insert(words.index("-cp"), f"-Xlog:class+load:file={log}")
     subprocess.run(words, capture_output=True, check=True)

@@ -17,8 +17,9 @@ import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
 /**
- * `StoreOpen store broker.conf load|start`: DefaultMessageStore itself on that directory, which recovers it as a broker does at
- * its start. Says every message of every queue, then the queues and the ends. `start` also starts and shuts down the store.
+ * `StoreOpen load|start store broker.conf [store broker.conf …]`: DefaultMessageStore itself on each directory, which recovers it as a
+ * broker does at its start. Says every message of every queue, then the queues and the ends. `start` also starts and shuts down the
+ * store.
  */
 public final class StoreOpen {
     private static final int SYS_FLAG_POSITION = 36; // MessageDecoder.SYSFLAG_POSITION, which is not the same in both versions
@@ -99,21 +100,27 @@ public final class StoreOpen {
         }
     }
 
+    private static void openStore(Config config, boolean starts) throws Exception {
+        StoreOpen open = new StoreOpen(config);
+        if (!open.store.load()) {
+            throw new IllegalStateException("DefaultMessageStore.load() answered false; the store's log says why");
+        }
+        if (starts) {
+            open.store.start();
+        } else {
+            Config.set(open.store, "shutdown", false); // else getMessage answers nothing before start()
+        }
+        open.read();
+        if (starts) {
+            open.store.shutdown();
+        }
+    }
+
     public static void main(String[] args) {
         Lines.takeStandardOutput();
         try {
-            StoreOpen open = new StoreOpen(new Config(args[0], args[1]));
-            if (!open.store.load()) {
-                throw new IllegalStateException("DefaultMessageStore.load() answered false; the store's log says why");
-            }
-            if (args[2].equals("start")) {
-                open.store.start();
-            } else {
-                Config.set(open.store, "shutdown", false); // else getMessage answers nothing before start()
-            }
-            open.read();
-            if (args[2].equals("start")) {
-                open.store.shutdown();
+            for (int i = 1; i < args.length; i += 2) {
+                openStore(new Config(args[i], args[i + 1]), args[0].equals("start"));
             }
             Lines.put(Map.of("done", true));
         } catch (Throwable failure) {
