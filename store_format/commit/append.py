@@ -37,7 +37,7 @@ from store_format.commit.plan import check, plan, writer_end
 from store_format.commit.prepare_store import Opened, open_store
 from store_format.commit.publication import Publication
 from store_format.commit.queue_rebuild import rebuild_queues
-from store_format.commit.repeats import note_repeat, totals
+from store_format.commit.repeats import is_gone, note_repeat, totals
 from store_format.commit.roll_forward import open_log, repeat, roll_forward
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, publish, undo, write_topics
@@ -255,11 +255,19 @@ def _repeated(
     members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], options: CommitOptions
 ) -> str | None:
     """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
-    for root in (*(member.root for member in members), *watched):
+    opened = {member.root: member.opened for member in members}
+    for root in (*opened, *watched):
         committed = committed_batch(root, key, ignore_missing=options.ignore_missing_stores)
-        if committed is not None:
-            staged = [each for member in members for each in member.staged]
-            return note_repeat(root, key, committed, staged, is_stream=options.keeps_key)
+        if committed is None:
+            continue
+        entry, log = None, None
+        if root in opened:
+            entry, log = opened[root].ledger.keys.get(key[0]), opened[root].log
+        if entry is not None and log is not None and entry.number == key[1] and is_gone(entry, log):
+            continue  # the store has nothing of it, as if it had not been committed
+        staged = [each for member in members for each in member.staged]
+        damage = None if entry is None or log is None else entry.damage(log)
+        return note_repeat(root, key, committed, staged, is_stream=options.keeps_key, damage=damage)
     return None
 
 
