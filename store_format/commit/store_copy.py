@@ -25,6 +25,7 @@ _FILES = ("checkpoint", "abort")
 _DIRECTORIES = ("config", "timerlog", "compaction", "rocksdbstore")
 _OWN_FILES = ("id", "store.json", "ledger.json", "broker.conf", "services.json", "resent.json", GIVEN_UP)
 _PREFIX = "timerwheel"  # and its snapshots
+_POP = "pop"  # what the consumers of groups have in flight, in logs beside empty files for locks
 NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"
 
 
@@ -86,6 +87,9 @@ def copy_store(root: str, log: CommitLog, target: str, files: FileWrites) -> Non
         _copy(file.path, f"{target}/commitlog/{offset_file_name(file.start)}", size, files)
     for _, path, names in _others(root):
         directory = files.make_directories(target, *names[:-1])
+        files.remove(
+            f"{directory}/{names[-1]}"
+        )  # the recovery of a copy that was broken off may have changed it
         _copy(path, f"{directory}/{names[-1]}", _size(path), files)
         files.sync_directory(directory)
     files.sync_directory(f"{target}/commitlog")
@@ -117,8 +121,10 @@ def _others(root: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
     for name in _OWN_FILES:
         if name in entry_names(f"{root}/{OWN_DIRECTORY}", missing_ok=True):
             yield OWN_DIRECTORY, f"{root}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)
-    for path, names in _below(f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}", (OWN_DIRECTORY, LEFT_OUT)):
-        yield OWN_DIRECTORY, path, names
+    for name, ending in ((LEFT_OUT, ""), (_POP, ".log")):
+        for path, names in _below(f"{root}/{OWN_DIRECTORY}/{name}", (OWN_DIRECTORY, name)):
+            if path.endswith(ending):
+                yield OWN_DIRECTORY, path, names
 
 
 def _below(directory: str, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -20,9 +20,11 @@ import pytest
 
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from rmq_spark.pop.followed import FollowedStore
+from store_format.commit.recover import recover
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets
+from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.members import live_topics
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
@@ -387,3 +389,17 @@ def test_an_interrupted_hand_over_leaves_all_topics(tmp_path: Path) -> None:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
     assert live_topics(str(root), GROUP) == []
+
+
+def test_a_recovered_copy_knows_what_is_in_flight(tmp_path: Path) -> None:
+    root, new = popped_store(tmp_path / "s", 100), tmp_path / "new"
+    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        first, *others = consumer.receive(32, 3600)
+        consumer.ack(others)
+        recover(str(root), into=str(new)).apply()
+        rest = len(_drain(consumer))
+    assert read_in_flight(in_flight_directory(str(new), GROUP, TOPIC)) is not None
+    with SimpleConsumer(str(new), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
+        found = _drain(consumer)
+    assert len(found) == rest == 100 - 1 - len(others)
+    assert first.body not in {message.body for message in found}

@@ -14,6 +14,7 @@ import pytest
 
 from store_format import kernels
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit import recovery_run
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commit.recover_options import RecoverOptions
 from store_format.commitlog.log import CommitLog
@@ -321,6 +322,25 @@ def test_a_copy_takes_what_a_broker_needs(golden: Golden, unchanged: Unchanged, 
     assert not (new / ".rmqlog/recover-into.json").exists()
     with pytest.raises(OptionError, match="expected a new or empty directory"):
         recover(str(source), into=str(new))
+
+
+def test_a_copy_that_was_broken_off_at_its_very_end_is_made_again(
+    copied: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its recovery had written another `abort` than the one that was copied."""
+    root, new = copied("crash-5.5.0"), tmp_path / "new"
+
+    def fail(*_: object) -> None:
+        raise InterruptedError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(recovery_run, "open_store", fail)
+        with pytest.raises(InterruptedError):
+            recover(str(root), into=str(new)).apply()
+    assert (new / "abort").stat().st_size != (root / "abort").stat().st_size
+    recover(str(root), into=str(new)).apply()
+    assert _rows(new) == _rows(root)
+    assert not (new / "abort").exists()
 
 
 def test_a_copy_follows_a_linked_directory_and_refuses_other_links(
