@@ -68,9 +68,14 @@ class Journal:
     began: int | None = None  # the progress at which the turn of a service began
     # of a commitlog outside of the store: physical offset, length and CRC32 of bytes right before the base
     before: tuple[int, int, int] | None = None
+    # (place in `queues`, the end of its entries): no message has the offsets from there to its base
+    gaps: tuple[tuple[int, int], ...] = ()
 
     def to_bytes(self) -> bytes:
-        return json.dumps({"version": _VERSION, **asdict(self)}).encode()
+        value = asdict(self)
+        if not self.gaps:
+            del value["gaps"]  # which an older release does not know
+        return json.dumps({"version": _VERSION, **value}).encode()
 
     @staticmethod
     def from_bytes(data: bytes, path: str) -> Journal:
@@ -84,6 +89,7 @@ class Journal:
             if not value["log_places"] or not all(is_path(place.path) for place in value["log_places"]):
                 raise ValueError("no commitlog directory")
             value["members"] = members_from(value["members"])
+            value["gaps"] = tuple((int(number), int(end)) for number, end in value.get("gaps", ()))
             for name in ("key", "index_base", "before"):
                 value[name] = None if value[name] is None else tuple(value[name])
             if value["before"] is not None:
@@ -222,7 +228,7 @@ def rebuild_path(root: str) -> str:
 
 
 def note_path(root: str) -> str:
-    """What a rebuild has proved, written at its end (see `queue_rebuild`)."""
+    """What a rebuild has proved, written at its end (see `append_position`)."""
     return f"{root}/{OWN_DIRECTORY}/queues.json"
 
 

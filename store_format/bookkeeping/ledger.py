@@ -25,6 +25,7 @@ from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
+QUEUES_MAX = 1000  # whose ends are kept: those that were written to last
 JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest commits
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
 _UNKNOWN = -1
@@ -120,9 +121,9 @@ class ServiceTurn:
 class Ledger:
     """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
-    `ends` has the offset behind the last message of each queue of that batch; empty in a ledger of an older
-    release. `begun` names commits over a cluster that this store completed, and the members that may not know
-    yet that they must complete theirs.
+    `ends` has the offset behind the last message of each queue of that batch, and of the batches right before
+    it; empty in a ledger of an older release. `begun` names commits over a cluster that this store completed,
+    and the members that may not know yet that they must complete theirs.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
@@ -153,8 +154,17 @@ class Ledger:
     def with_entry(
         self, key_id: str | None, entry: LedgerEntry, ends: Mapping[QueueKey, int] | None = None
     ) -> Ledger:
-        """The ledger after the commit of this batch; the ends of earlier batches are forgotten."""
-        return replace(self if key_id is None else self.with_key(key_id, entry), last=entry, ends=ends or {})
+        """The ledger after the commit of this batch.
+
+        The ends of earlier batches are forgotten if anything was written between them and this one.
+        """
+        goes_on = self.last is not None and self.last.stop == entry.start
+        known = dict(self.ends) if goes_on else {}
+        for queue, end in (ends or {}).items():
+            known.pop(queue, None)
+            known[queue] = end
+        newest = dict(list(known.items())[-max(QUEUES_MAX, len(ends or ())) :])
+        return replace(self if key_id is None else self.with_key(key_id, entry), last=entry, ends=newest)
 
     def with_key(self, key_id: str, entry: LedgerEntry) -> Ledger:
         """The ledger with this entry as the newest key. The oldest keys of batch jobs are forgotten."""

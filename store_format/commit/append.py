@@ -31,14 +31,15 @@ from store_format.bookkeeping.ledger import LedgerEntry, ServiceTurn, read_ledge
 from store_format.bookkeeping.left_out import LeftOut, note_left_out, settle_notes
 from store_format.bookkeeping.settings import settings_of
 from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commit.append_position import complete_known_queues, ends_with_commit
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
+from store_format.commit.held_store import HeldStore
 from store_format.commit.options import CommitOptions
-from store_format.commit.plan import check, plan, writer_end
-from store_format.commit.prepare_store import Opened, open_store
+from store_format.commit.plan import check, plan
+from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication
-from store_format.commit.queue_rebuild import rebuild_queues
-from store_format.commit.repeats import is_gone, note_repeat, totals
-from store_format.commit.roll_forward import open_log, repeat, roll_forward
+from store_format.commit.repeats import note_repeat, totals
+from store_format.commit.roll_forward import repeat, roll_forward
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, publish, undo, write_topics
 from store_format.commit.unsupported import refuse_store
@@ -46,7 +47,6 @@ from store_format.errors import StoreInUseError, StoreWriteError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import QueueKey
 from store_format.survey.fates import has_queue_files
 
@@ -143,10 +143,9 @@ def recover(root: str, *, options: CommitOptions | None = None) -> None:
     with StoreLock(root, timeout=options.lock_timeout) as lock:
         lock.refuse_other_openers()
         files = FileWrites(sync=options.sync)
-        opened = open_store(root, options, files)
-        if options.cut_after_damage or not has_queue_files(root):
-            end = writer_end(root, opened, options, files)
-            rebuild_queues(root, opened.log, end.last_unit, opened.rebuilding, files)
+        held = open_store(root, options, files)
+        if options.cut_after_damage or not has_queue_files(root) or ends_with_commit(held):
+            complete_known_queues(held)
 
 
 def flush(root: str, *, options: CommitOptions | None = None) -> None:
@@ -168,7 +167,7 @@ class _Member:
     root: str
     staged: tuple[StagedFile, ...]
     lock: StoreLock
-    opened: Opened
+    held: HeldStore
     reports: tuple[str, ...] = ()
     publication: Publication | None = None
 
@@ -209,18 +208,18 @@ def _commit_all(
             )
         for member in members:
             # A store of a cluster cannot undo its part: nothing is left to be checked in step 7.
-            member.reports = check(member.root, member.opened, member.staged, records_sum=is_cluster)
+            member.reports = check(member.held, member.staged, records_sum=is_cluster)
         began = None if turn is None else turn.began
         _plan_members(members, key, store_timestamps, options, files, is_cluster=is_cluster, began=began)
         published = [
-            (member.publication, member.opened.conf) for member in members if member.publication is not None
+            (member.publication, member.held) for member in members if member.publication is not None
         ]
         if key is not None and published:
             untold = [*watched, *(member.root for member in members if member.publication is None)]
             _note_left_out(untold, key, published[0][0].journal.members, options, files)
         write_journals({each.root: each.journal for each, _ in published}, files)
-        for publication, conf in published:
-            carry_out(publication, files, conf)
+        for publication, held_store in published:
+            carry_out(publication, held_store)
         batch = totals(each for member in members for each in member.staged)
         named = published[0][0].journal.members if published else ()
         for member in members:
@@ -255,19 +254,11 @@ def _repeated(
     members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], options: CommitOptions
 ) -> str | None:
     """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
-    opened = {member.root: member.opened for member in members}
-    for root in (*opened, *watched):
+    for root in (*(member.root for member in members), *watched):
         committed = committed_batch(root, key, ignore_missing=options.ignore_missing_stores)
-        if committed is None:
-            continue
-        entry, log = None, None
-        if root in opened:
-            entry, log = opened[root].ledger.keys.get(key[0]), opened[root].log
-        if entry is not None and log is not None and entry.number == key[1] and is_gone(entry, log):
-            continue  # the store has nothing of it, as if it had not been committed
-        staged = [each for member in members for each in member.staged]
-        damage = None if entry is None or log is None else entry.damage(log)
-        return note_repeat(root, key, committed, staged, is_stream=options.keeps_key, damage=damage)
+        if committed is not None:
+            staged = [each for member in members for each in member.staged]
+            return note_repeat(root, key, committed, staged, is_stream=options.keeps_key)
     return None
 
 
@@ -284,13 +275,9 @@ def _plan_members(
     """Step 5. The journals of a cluster have one id, and name all stores that get messages."""
     filled = [member for member in members if any(each.units for each in member.staged)]
     journals = [
-        plan(
-            member.root, member.opened, member.staged,
-            key=key, store_timestamps=store_timestamps, options=options, files=files,
-            began=began,
-        )
+        plan(member.held, member.staged, key=key, store_timestamps=store_timestamps, began=began)
         for member in filled
-    ]  # fmt: skip
+    ]
     if is_cluster:
         assert len({paths.parent(member.root) for member in filled}) <= 1  # names are relative to it
         separate_copies(
@@ -305,7 +292,7 @@ def _plan_members(
             for each in journals
         ]
     for member, journal in zip(filled, journals, strict=True):
-        member.publication = Publication(member.root, journal, member.opened.log, files)
+        member.publication = Publication(member.root, journal, member.held.log, files)
     for member in members if filled else ():
         if member.publication is None:
             write_topics(member.root, options.new_topics, options.clock(), files)
@@ -331,12 +318,12 @@ def _note_left_out(
             _log.warning("%s; the store does not know batch %d of %s", error, key[1], key[0])
 
 
-def carry_out(publication: Publication, files: FileWrites, conf: BrokerConf) -> None:
+def carry_out(publication: Publication, held: HeldStore) -> None:
     """Step 7 for one store. A failure is undone while no queue was touched, else rolled forward.
 
     The part of a cluster is always rolled forward: other stores may have published theirs.
     """
-    root, journal, directories = publication.root, publication.journal, publication.log_directories
+    root, journal, files = publication.root, publication.journal, held.files
     previous_mark = abort_mark(root)
     try:
         publish(publication, files)
@@ -351,12 +338,11 @@ def carry_out(publication: Publication, files: FileWrites, conf: BrokerConf) -> 
             disturbance = publication.disturbance()
             if disturbance is not None:
                 _log.warning("%s: %s; the commit is carried out again", root, disturbance)
-                settings = settings_of(root, open_log(directories), "")
                 # A new FileWrites: it holds no file that was removed.
-                again = FileWrites(sync=files.is_sync)
-                roll_forward(root, journal, directories, settings, again, conf=conf)
+                now = replace(held.relisted(), files=FileWrites(sync=files.is_sync))
+                roll_forward(replace(now, settings=settings_of(root, now.log, "")), journal)
                 return
-            repeat(root, journal, directories, files)
+            repeat(held, journal)
             conclude(root, journal, files)
         except Exception as second:
             if second is error:

@@ -1,34 +1,54 @@
 """Where a commit appends: the end of a log without a crash, and the next offset of each queue.
 
-The ledger has the end of our last commit, so that the next commit need not scan the log. A store that a
-broker shut down cleanly is scanned as the broker would scan it (CommitLog.recoverNormally).
+The ledger has the end of our last commit and of its queues, so that the next commit need not scan the log. A
+store that a broker shut down cleanly is scanned as the broker would scan it (CommitLog.recoverNormally).
+
+A writer looks at what it builds on. A lost queue would begin at 0 again, and a queue without its last
+entries would repeat offsets; the older messages would be in no queue, for us and for brokers. So each queue
+needs a proof that it has all its entries: the ledger, or a look at its entries and at the end of the log. A
+note keeps the result of a scan of the log, so that the next commit need not scan again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import json
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
+from zlib import crc32
 
-from store_format.bookkeeping.ledger import Ledger, LedgerEntry
-from store_format.commit.log_shortage import cut_queues, refuse_loss
-from store_format.commit.queue_rebuild import LastUnit, Rebuilding, rebuild_lost_queues
-from store_format.commitlog.log import CommitLog
-from store_format.commitlog.write import LogFiles
+import numpy as np
+
+from store_format.bookkeeping.given_up import read_given_up
+from store_format.bookkeeping.journal import note_path
+from store_format.commit.held_store import HeldStore
+from store_format.commit.log_comparison import LogComparison, of_known_topics
+from store_format.commit.log_shortage import cut_queues, end_of_clean_log, last_commit, note_lost, refuse_loss
+from store_format.commit.repair import compare_aside, end_rebuild, is_rebuild_begun
 from store_format.consumequeue.bounds import queue_bounds
-from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.listing import queue_directory
+from store_format.consumequeue.simple import pre_blank_mask, valid_units
 from store_format.consumequeue.slices import QueueRange
-from store_format.errors import CorruptStoreError
-from store_format.files.read import offset_file_name
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.read import list_store_files, read_bytes
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexGeometry
-from store_format.layouts import CQ_UNIT
-from store_format.names import QueueKey
-from store_format.read.stale_entries import without_stale
-from store_format.survey.broker_end import LogEnd, end_after_stop, scan_to_end
+from store_format.index.file import list_index_files
+from store_format.layouts import CQ_UNIT, OFFSET_MAX
+from store_format.names import QueueKey, is_light_queue
+from store_format.read.stale_entries import agrees, leads_to_own, without_stale
+from store_format.survey.fates import has_queue_files, question
 from store_format.survey.gone import queues_in_log
+from store_format.survey.queue_evidence import known_ends
 from store_format.survey.written_end import is_unwritten
+
+_log = logging.getLogger(__name__)
+
+_TAIL_SIZE = 32 << 20  # of the log: read where only a broker knows whether a queue has its last entries
+_CHUNK = 1 << 16  # units
+_BLOCK_SIZE = 4080  # bytes of whole units
+_OFFSET_MAX = QUEUE_OFFSET_MAX >> 8  # that a group can have reached
 
 
 class WriterEnd(NamedTuple):
@@ -42,114 +62,325 @@ class WriterEnd(NamedTuple):
     last_offset: int = -1
     is_ours: bool = False
 
-    @property
-    def last_unit(self) -> LastUnit:
-        return LastUnit(self.offset, self.last_offset, self.is_ours)
+
+def ends_with_commit(held: HeldStore) -> bool:
+    """Whether the last message of the log is that of our last commit."""
+    ours = last_commit(held.log, held.ledger)
+    return ours is not None and is_unwritten(held.log, ours.stop)
 
 
-def find_writer_end(
-    root: str,
-    log: CommitLog,
-    ledger: Ledger,
-    log_files: LogFiles,
-    geometry: IndexGeometry | None,
-    files: FileWrites,
-    *,
-    cut_after_damage: bool = False,
-) -> WriterEnd:
+def find_writer_end(held: HeldStore) -> WriterEnd:
     """The end of a log without a crash. Zeroes remains of an older recovery behind the end.
 
-    Removes queue and index entries that point behind the end; index entries stay if `geometry` is None.
-    Raises what `refuse_loss` raises, unless `cut_after_damage` gives up the
-    messages behind damage.
+    Removes queue and index entries that point behind the end; index entries stay if nobody writes the index.
+    Raises what `refuse_loss` raises, unless `cut_after_damage` gives up the messages behind damage.
     """
+    root, log = held.root, held.log
     for file in log.files:
         if file.start % log.file_size:
             raise CorruptStoreError(
                 file.path, 0, f"a name that is a multiple of the file size {log.file_size}", str(file.start)
             )
-    ours = _last_commit(log, ledger)
-    if ours is not None and is_unwritten(log, ours.stop):
+    ours = held.ledger.last
+    if ours is not None and ends_with_commit(held):
         timestamp = log.store_timestamp_at(ours.last_offset)
         return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
-    queues = queues_in_log(root, log)
-    end = end_of_clean_log(log, ledger, queues)
-    if not cut_after_damage:
+    queues, is_cut = queues_in_log(root, log, lambda _: None), held.options.cut_after_damage
+    end = end_of_clean_log(log, held.ledger, queues)
+    if not is_cut:
         refuse_loss(root, log, end, queues, is_crashed=False)
-    cut_queues(root, log, end, queues, geometry, files)
-    log_files.clear_behind(end.offset)
+    note_lost(root, log, queues, (end.offset, OFFSET_MAX), held.files, is_cut=is_cut)
+    cut_queues(root, log, end, queues, held.geometry, held.files)
+    held.log_files.clear_behind(end.offset)
     return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
 
 
-def _last_commit(log: CommitLog, ledger: Ledger) -> LedgerEntry | None:
-    """The last commit in the ledger; None if the log does not have it as it was written."""
-    ours = ledger.last
-    if ours is None or not ours.last_size or ours.damage(log) is not None:
-        return None
-    return ours if log.file_at(ours.last_offset) else None
+class QueuePlace(NamedTuple):
+    """The offset of a queue's next message, and the end of its entries. No message is between them."""
+
+    base: int
+    end: int
 
 
-def end_of_clean_log(log: CommitLog, ledger: Ledger, queues: Sequence[QueueBounds]) -> LogEnd:
-    """The end of a log without a crash, found by a scan from the last commit, else from the queues' end."""
-    ours = _last_commit(log, ledger)
-    if ours is None:
-        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
-        known = max(
-            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
-            default=-1,
-        )
-        return end_after_stop(log, known)
-    end = scan_to_end(log, ours.stop, ours.stop)
-    return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
+def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) -> list[QueuePlace]:
+    """Where each queue goes on. Completes queues that lack messages of the log first.
 
-
-def queue_bases(
-    root: str,
-    log: CommitLog,
-    end: WriterEnd,
-    queues: Sequence[QueueKey],
-    rebuilding: Rebuilding,
-    files: FileWrites,
-) -> list[int]:
-    """The next offset of each queue. Completes queues that lack messages of the log first.
-
-    Zeroes stale units behind a queue's end: they would count again when the log has grown past them.
+    Zeroes stale units behind a queue's end: they would count again when the log has grown past them. An
+    offset is not given a second time if a recovery has given up its message, or if only the ledger or a group
+    shows that there was one.
     """
-    found = _all_bounds(root, log, end.offset, queues)
-    if rebuild_lost_queues(root, log, end.last_unit, found, rebuilding, files):
-        found = _all_bounds(root, log, end.offset, queues)
-    return [0 if bounds is None else _cleared(bounds, files) for bounds in found.values()]
+    looked = {queue: _look(held, end, *queue) for queue in queues}
+    start, note = _doubtful_from(held, end, looked)
+    met: Collection[QueueKey] = note.queues if note is not None else ()
+    if start < end.offset:
+        met = complete_queues(held, end, start, {topic for topic, _ in queues}, note)
+        looked = {queue: _look(held, end, *queue) for queue in queues}
+    for each in looked.values():
+        if each.error is not None:
+            raise each.error
+    given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.root).messages}
+    unfiled = of_known_topics(held.root, [queue for queue, each in looked.items() if each.bounds is None])
+    may_be_past = held.log.min_offset > 0 and set(unfiled) - set(met)  # a group may commit any number
+    known = known_ends(held.root, held.log) if may_be_past else {}
+    places = []
+    for queue, (bounds, has_more, _, _) in looked.items():
+        least = given_up.get(queue, 0)
+        if bounds is None:
+            if queue in unfiled and queue not in met and queue in known:
+                least = max(least, known[queue].offset if known[queue].offset < _OFFSET_MAX else 0)
+            places.append(QueuePlace(least, least))
+            continue
+        if has_more:
+            _zero_behind(bounds, held.files)
+        if end.is_ours:
+            least = max(least, held.ledger.ends.get(queue, 0))
+        places.append(QueuePlace(max(bounds.max_offset, least), bounds.max_offset))
+    return places
 
 
-def _all_bounds(
-    root: str, log: CommitLog, end: int, queues: Sequence[QueueKey]
-) -> dict[QueueKey, QueueBounds | None]:
-    found: dict[QueueKey, QueueBounds | None] = {}
-    for topic, queue_id in queues:
+def gaps_before(places: Sequence[QueuePlace]) -> tuple[tuple[int, int], ...]:
+    """`Journal.gaps`."""
+    return tuple((number, place.end) for number, place in enumerate(places) if place.end < place.base)
+
+
+def complete_known_queues(held: HeldStore) -> None:
+    """Completes the queues of our last commits that lack entries; all queues if none has a file."""
+    end, first = find_writer_end(held), held.log.min_offset
+    if not has_queue_files(held.root):
+        start = first
+    elif end.is_ours:
+        looked = {queue: _look(held, end, *queue) for queue in held.ledger.ends}
+        looked = {queue: each for queue, each in looked.items() if each.bounds is not None}
+        start = _doubtful_from(held, end, looked)[0] if looked else end.offset
+    else:
+        start = end.offset
+    if start < end.offset:
+        complete_queues(held, end, start)
+
+
+# ---- what a queue's files show -----------------------------------------------------------------------------
+
+
+class _Looked(NamedTuple):
+    """A queue's `bounds`, None without files. `has_more`: bytes follow its end. `is_wrong`: it has entries
+    behind its end, or the last one leads to another message. `error` is that of files that do not fit.
+    """
+
+    bounds: QueueBounds | None
+    has_more: bool = False
+    is_wrong: bool = False
+    error: StoreError | None = None
+
+
+def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
+    log = held.log
+    directory = queue_directory(held.root, topic, queue_id)
+    try:
         bounds = queue_bounds(
-            "simple",
-            queue_directory(root, topic, queue_id),
-            topic,
-            queue_id,
-            log.min_offset,
-            commit_log_stop=end,
+            "simple", directory, topic, queue_id, log.min_offset, commit_log_stop=end.offset
         )
-        found[topic, queue_id] = bounds
-    there = {
-        key: QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds)
-        for key, bounds in found.items()
-        if bounds is not None
-    }
-    return found | {key: queue.bounds for key, queue in without_stale(root, log, there, end).items()}
+    except CorruptStoreError as error:
+        return _Looked(None, error=error)
+    if bounds is None:
+        return _Looked(None)
+    is_wrong = False
+    queue = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds)
+    if queue.max_offset > queue.min_offset and not is_light_queue(topic) and not leads_to_own(queue, log):
+        left = without_stale(held.root, log, {(topic, queue_id): queue}, end.offset)[topic, queue_id]
+        is_wrong = left is queue and not agrees(queue, queue.max_offset - 1, log)
+        assert left.bounds is not None
+        bounds = left.bounds
+    has_more, has_entries = _behind(bounds, end.offset)
+    return _Looked(bounds, has_more, is_wrong or has_entries)
 
 
-def _cleared(bounds: QueueBounds, files: FileWrites) -> int:
-    """The queue's end, after it zeroed the units behind the end."""
-    byte = bounds.max_offset * CQ_UNIT.itemsize
-    if byte < bounds.last_file + bounds.file_size:
-        start = byte - byte % bounds.file_size
-        with files.open(f"{bounds.directory}/{offset_file_name(start)}") as file:
-            if any(file.read(byte - start, CQ_UNIT.itemsize)):
-                file.zero(byte - start, file.size)
+def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
+    """Whether bytes follow the queue's last entry, and whether one of them is an entry of the log."""
+    has_more, stop = False, bounds.unit_stop * CQ_UNIT.itemsize
+    for file in list_store_files(bounds.directory):
+        at, length = max(stop - file.start, 0), _BLOCK_SIZE
+        if at >= file.size:
+            continue
+        with FileView(file.path) as view:
+            while at < file.size:
+                data = view.read(at, length)
+                if data.strip(b"\0"):
+                    has_more = True
+                    units = np.frombuffer(data[: len(data) // CQ_UNIT.itemsize * CQ_UNIT.itemsize], CQ_UNIT)
+                    if (valid_units(units) & (units["physical_offset"] < log_stop)).any():
+                        return True, True
+                following = view.data_from(at + length)
+                at = max(at + length, following - following % CQ_UNIT.itemsize)
+                length = min(8 * length, _CHUNK * CQ_UNIT.itemsize)
+    return has_more, False
+
+
+def _zero_behind(bounds: QueueBounds, files: FileWrites) -> None:
+    stop = bounds.unit_stop * CQ_UNIT.itemsize
+    for listed in list_store_files(bounds.directory):
+        if listed.stop > stop:
+            with files.open(listed.path) as file:
+                file.zero(max(stop - listed.start, 0), file.size)
                 files.sync(file)
-    return bounds.max_offset
+
+
+def _has_bad_entries(bounds: QueueBounds) -> bool:
+    """Whether the entries do not lead from message to message, in the order of the log."""
+    last = -1
+    with bounds.open(CQ_UNIT) as files:
+        for low in range(bounds.unit_start, bounds.unit_stop, _CHUNK):
+            units = files.read(low, min(low + _CHUNK, bounds.unit_stop))
+            messages = units[~pre_blank_mask(units)]
+            physical = messages["physical_offset"].astype(np.int64)
+            before = np.append(last, physical[:-1] + messages["size"][:-1])
+            if not valid_units(units).all() or (physical < before).any():
+                return True
+            last = int(physical[-1] + messages["size"][-1]) if len(messages) else last
+    return False
+
+
+# ---- which part of the log proves it -----------------------------------------------------------------------
+
+
+def _doubtful_from(
+    held: HeldStore, end: WriterEnd, looked: Mapping[QueueKey, _Looked]
+) -> tuple[int, _Note | None]:
+    """The physical offset from which the log has to be compared with the queues, and the note, if it was
+    read.
+
+    The log's end where all queues are proved to have all their entries.
+    """
+    first = held.log.min_offset
+    if end.offset <= first:
+        return end.offset, None
+    if is_rebuild_begun(held.root):
+        return first, None
+    starts, note = [end.offset], None
+    without = [queue for queue, each in looked.items() if each.bounds is None and each.error is None]
+    if len(without) == len(looked) and not has_queue_files(held.root):
+        starts.append(first)
+    elif without := of_known_topics(held.root, without):
+        note = _read_note(held)
+        starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
+    if not end.is_ours and end.last_offset >= first:
+        starts.append(end.last_offset)  # also of a queue that is not written to
+    for queue, each in looked.items():
+        if each.error is not None or each.is_wrong:
+            starts.append(first)
+        elif each.bounds is not None:
+            if _may_lack_first_file(each.bounds, first):
+                note = note or _read_note(held)
+                starts.append(end.offset if note is not None and queue in note.queues else first)
+            starts.append(_unproved_from(held, end, queue, each.bounds))
+    return min(starts), note
+
+
+def _may_lack_first_file(bounds: QueueBounds, log_start: int) -> bool:
+    """Whether the first file begins with a message that is not the first one of the log.
+
+    Retention leaves a file that begins with a message before the log, unless it ended at a file's end.
+    """
+    is_first = bounds.unit_start * CQ_UNIT.itemsize == bounds.first_file > 0
+    return is_first and bounds.first_physical_offset > log_start
+
+
+def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: QueueBounds) -> int:
+    """The physical offset from which the log may have messages that the queue lacks."""
+    first, ours = held.log.min_offset, held.ledger.ends.get(queue, 0)
+    if not bounds.max_offset:
+        return first  # Files without an entry: a broker creates a file with its first entry.
+    if end.is_ours and ours:
+        return end.offset if ours == bounds.max_offset else first
+    if _has_bad_entries(bounds):
+        return first
+    last = max(bounds.last_physical_offset, first)
+    ends_full = bounds.max_offset * CQ_UNIT.itemsize == bounds.last_file + bounds.file_size
+    return last if ends_full or end.offset - last <= _TAIL_SIZE else end.offset
+
+
+# ---- completing queues -------------------------------------------------------------------------------------
+
+
+def complete_queues(
+    held: HeldStore, end: WriterEnd, start: int, written: Collection[str] = (), note: _Note | None = None
+) -> frozenset[QueueKey]:
+    """Compares all queues with the log from `start` on, and writes what they lack. Returns the queues that
+    have messages in the log, as far as it was read now or for the `note`.
+
+    Where all queues and the index are gone, the log is indexed too, as by a broker. Raises `question` if the
+    store does not show whether a topic that is `written` to was deleted, or has lost its queues. Always
+    synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk.
+    """
+    root, files = held.root, FileWrites(sync=True)
+    is_all_gone = not has_queue_files(root) and not any(
+        file.size for file in list_index_files(f"{root}/index")
+    )
+    found = LogComparison(
+        root=root, source=root, log=held.log, start=start, stop=end.offset, settings=held.settings,
+        options=held.compared(index=is_all_gone), written=written, unfiled=held.options.unfiled_queues,
+    )  # fmt: skip
+    built = compare_aside(found)
+    found = built.found
+    if found.unknown:
+        _log.warning("%s These messages stay in no consume queue", question(root, found.unknown))
+    if found.changes:
+        _log.warning(
+            "%s: %d consume queues (the first is %s-%d) lack entries of messages in the commitlog; "
+            "completing them now",
+            root,
+            len(found.changes),
+            *found.changes[0].queue,
+        )
+        built.apply(files)
+    met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())
+    if not found.is_part or (note is not None and found.start <= note.stop):
+        _write_note(held, end, met, files)
+    end_rebuild(root)
+    return met
+
+
+# ---- what was proved ---------------------------------------------------------------------------------------
+
+
+class _Note(NamedTuple):
+    """`queues` had a message in the log before the physical offset `stop`, and all their entries.
+
+    The CRC32 of the last message before `stop` shows that it is still the same log.
+    """
+
+    stop: int
+    last_offset: int
+    last_crc: int
+    queues: frozenset[QueueKey]
+
+
+def _read_note(held: HeldStore) -> _Note | None:
+    """The note about this log; None without it, or if it cannot be read: the note only saves time."""
+    try:
+        value = json.loads(read_bytes(note_path(held.root)) or b"{}")
+        queues = frozenset(
+            (str(topic), int(queue_id))
+            for topic, queue_ids in value["queues"].items()
+            for queue_id in queue_ids
+        )
+        note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues)
+        data = held.log.read(note.last_offset, note.stop - note.last_offset)
+        return note if crc32(data) == note.last_crc else None
+    except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        return None
+
+
+def _write_note(held: HeldStore, end: WriterEnd, queues: frozenset[QueueKey], files: FileWrites) -> None:
+    if end.last_offset < held.log.min_offset:
+        return
+    try:
+        crc = crc32(held.log.read(end.last_offset, end.offset - end.last_offset))
+    except StoreError:
+        return  # A file is missing between the last message and the end.
+    by_topic: dict[str, list[int]] = {}
+    for topic, queue_id in sorted(queues):
+        by_topic.setdefault(topic, []).append(queue_id)
+    value = {
+        "version": 1, "stop": end.offset, "last_offset": end.last_offset, "last_crc": crc, "queues": by_topic
+    }  # fmt: skip
+    files.replace(note_path(held.root), json.dumps(value).encode())

@@ -12,8 +12,10 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
+from store_format.bookkeeping.given_up import GivenUp, note_given_up
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry
 from store_format.commit.checkpoint import save_checkpoint
-from store_format.commit.queue_repair import queue_state, truncate
+from store_format.commit.queue_changes import cut_queue
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.files import QueueBounds
@@ -21,10 +23,10 @@ from store_format.errors import CorruptStoreError, StoreInUseError
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.write import cut_index
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
-from store_format.survey.broker_end import LogEnd
-from store_format.survey.gone import FULL, lost_last_files
+from store_format.survey.broker_end import LogEnd, end_after_stop, scan_to_end
+from store_format.survey.gone import FULL, lost_last_files, pointing_to
 from store_format.survey.readable_end import find_readable_end
 
 _log = logging.getLogger(__name__)
@@ -104,6 +106,55 @@ def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStore
     return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")
 
 
+def end_of_clean_log(log: CommitLog, ledger: Ledger, queues: Sequence[QueueBounds]) -> LogEnd:
+    """The end of a log without a crash, found by a scan from the last commit, else from the queues' end."""
+    ours = last_commit(log, ledger)
+    if ours is None:
+        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
+        known = max(
+            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
+            default=-1,
+        )
+        return end_after_stop(log, known)
+    end = scan_to_end(log, ours.stop, ours.stop)
+    return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
+
+
+def last_commit(log: CommitLog, ledger: Ledger) -> LedgerEntry | None:
+    """The last commit in the ledger; None if the log does not have it as it was written."""
+    ours = ledger.last
+    if ours is None or not ours.last_size or ours.damage(log) is not None:
+        return None
+    return ours if log.file_at(ours.last_offset) else None
+
+
+# ---- queues behind the end of the log ----------------------------------------------------------------------
+
+
+def note_lost(
+    root: str,
+    log: CommitLog,
+    queues: Sequence[QueueBounds],
+    behind: tuple[int, int],
+    files: FileWrites,
+    *,
+    is_cut: bool,
+) -> None:
+    """Notes as given up the messages `behind` the log's end that queue entries prove, before their removal.
+
+    The log may still have a whole message there: with `is_cut` it is given up now, else an earlier recovery
+    has cut it.
+    """
+
+    def is_whole(physical: int) -> bool:
+        return next(iter(log.walk(physical, physical + 1, verify_crc=True)), None) is not None
+
+    gone = pointing_to(queues, [behind]) if behind[0] < behind[1] else []
+    lost = [each for each in gone if is_cut or not is_whole(each.physical)]
+    noted = tuple((each.topic, each.queue_id, each.first, each.stop) for each in lost)
+    note_given_up(root, GivenUp(noted), files)
+
+
 def cut_queues(
     root: str,
     log: CommitLog,
@@ -120,34 +171,21 @@ def cut_queues(
     ahead = [queue for queue in queues if queue.last_physical_offset >= end.offset]
     if not ahead:
         return
-    states = [
-        queue_state(log, end.offset, queue.topic, queue.queue_id, queue.directory, queue.kind)
-        for queue in ahead
-    ]
-    cut = sum(queue.unit_stop - state.unit_stop for queue, state in zip(ahead, states, strict=True))
-    physical, name = min(
-        _first_cut(queue, state.unit_stop) for queue, state in zip(ahead, states, strict=True)
-    )
+    gone = [each for queue in ahead for each in pointing_to([queue], [(end.offset, OFFSET_MAX)])]
+    first = min(gone, key=lambda each: each.physical, default=None)
+    name = "" if first is None else f"{first.topic}-{first.queue_id} offset {first.first}"
     _log.warning(
         "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
         "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
         "removed, as a broker that starts does",
-        root, end.offset, _reason(end), name, physical, cut, len(ahead),
+        root, end.offset, _reason(end), name, -1 if first is None else first.physical,
+        sum(each.count for each in gone), len(ahead),
     )  # fmt: skip
     lower_checkpoint(root, log, end)
     if geometry is not None:
         cut_index(f"{root}/index", end.offset, log.store_timestamp_at, geometry, files)
-    for state in states:
-        truncate(state, files)
-
-
-def _first_cut(queue: QueueBounds, number: int) -> tuple[int, str]:
-    """(The physical offset, the name) of the queue's first entry that is cut, the one numbered `number`."""
-    is_batch = queue.kind == "batch"
-    with queue.open(BATCH_CQ_UNIT if is_batch else CQ_UNIT) as files:
-        unit = files.read(number, number + 1)[0]
-    offset = int(unit["base_offset"]) if is_batch else number
-    return int(unit["physical_offset"]), f"{queue.topic}-{queue.queue_id} offset {offset}"
+    for queue in ahead:
+        cut_queue(queue.directory, queue.kind, end.offset, files)
 
 
 def _reason(end: LogEnd) -> str:

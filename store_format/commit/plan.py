@@ -17,12 +17,11 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.identity import log_place
 from store_format.bookkeeping.journal import Journal, abort_mark
 from store_format.bookkeeping.staged_file import StagedFile, staging_path
-from store_format.commit.append_position import WriterEnd, find_writer_end, queue_bases
+from store_format.commit.append_position import find_writer_end, gaps_before, queue_places
 from store_format.commit.appended_crc import has_crc_property_before
 from store_format.commit.checkpoint import note_flushed
+from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before
-from store_format.commit.options import CommitOptions
-from store_format.commit.prepare_store import Opened
 from store_format.commit.repeats import totals
 from store_format.commit.staged_units import check_staged
 from store_format.commit.staging import TIMES_SUFFIX
@@ -42,9 +41,7 @@ _log = logging.getLogger(__name__)
 _CLOCK_STEP_MAX_MS = 24 * 3_600_000
 
 
-def check(
-    root: str, opened: Opened, staged: Sequence[StagedFile], *, records_sum: bool = False
-) -> tuple[str, ...]:
+def check(held: HeldStore, staged: Sequence[StagedFile], *, records_sum: bool = False) -> tuple[str, ...]:
     """Checks that the staged files are complete and that each message fits into a commitlog file.
 
     Returns a report for each earlier batch that was cut or overwritten since the last commit. Without
@@ -52,25 +49,22 @@ def check(
     still be undone.
     """
     for each in staged:
-        check_staged(root, each, records_sum=records_sum)
-        LogLayout(0, opened.settings.mapped_file_size_commit_log).place(
+        check_staged(held.root, each, records_sum=records_sum)
+        LogLayout(0, held.settings.mapped_file_size_commit_log).place(
             np.array([each.unit_size_max] if each.units else [])
         )
-    reports = tuple(opened.ledger.new_reports(opened.log))
+    reports = tuple(held.ledger.new_reports(held.log))
     for report in reports:
-        _log.warning("%s: %s", root, report)
+        _log.warning("%s: %s", held.root, report)
     return reports
 
 
 def plan(
-    root: str,
-    opened: Opened,
+    held: HeldStore,
     staged: tuple[StagedFile, ...],
     *,
     key: tuple[str, int] | None,
     store_timestamps: int | NDArray[np.int64] | None,
-    options: CommitOptions,
-    files: FileWrites,
     began: int | None = None,
 ) -> Journal:
     """The journal of a commit to one store: where the log ends, and the next offset of each queue.
@@ -79,22 +73,22 @@ def plan(
     UnsupportedFormatError and IllegalMessageError for topics and queues that are not written to, and
     StoreWriteError for messages without the CRC property that the log has.
     """
+    root, options, files, settings = held.root, held.options, held.files, held.settings
     now = options.clock()
-    end = writer_end(root, opened, options, files)
+    end = find_writer_end(held)
     queues = tuple(dict.fromkeys(queue for each in staged for queue in each.queues))
     topics: Mapping[str, TopicConfig] = read_topics(root) or {}
     refuse_topics(root, queues, topics)
     refuse_timer(root, {topic for topic, _ in queues}, topics)
     if began is None:  # A broker delivers to the queue that a message names, whatever topics.json says.
         refuse_missing_queues(root, (*queues, *(queue for each in staged for queue in each.parked)), topics)
-    _refuse_missing_crc(root, opened, staged, end.offset)
+    _refuse_missing_crc(held, staged, end.offset)
     timestamp, times_name = _store_times(root, staged, store_timestamps, now, files)
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
         timestamp = end.last_timestamp  # store times never go back, unless the clock was far wrong
-    geometry = opened.settings.geometry
     messages, bodies = totals(staged)
-    bases = tuple(queue_bases(root, opened.log, end, queues, opened.rebuilding, files))
-    places = tuple(log_place(root, directory, files) for directory in opened.log_directories)
+    bases = queue_places(held, end, queues)
+    places = tuple(log_place(root, directory, files) for directory in held.log.directories)
     if not options.sync and abort_mark(root) is None:
         note_flushed(root, end.last_offset, end.last_timestamp)
     return Journal(
@@ -103,42 +97,29 @@ def plan(
         staged=staged,
         skip=0,
         base=end.offset,
-        file_size=opened.settings.mapped_file_size_commit_log,
-        queue_file_size=opened.settings.queue_file_size,
+        file_size=settings.mapped_file_size_commit_log,
+        queue_file_size=settings.queue_file_size,
         queues=queues,
-        queue_bases=bases,
+        queue_bases=tuple(place.base for place in bases),
         new_topics=_new_topics(root, options.new_topics, queues if began is None else (), topics),
         store_timestamp=timestamp,
         store_timestamps=times_name,
         sync=options.sync,
         index=options.message_index_enable,
-        hash_slot_num=geometry.hash_slot_num,
-        index_num=geometry.index_num,
+        hash_slot_num=settings.geometry.hash_slot_num,
+        index_num=settings.geometry.index_num,
         index_base=last_index_file(f"{root}/index"),
         written_at=now,
         zone_seconds=time.localtime(now // 1000).tm_gmtoff,
         log_places=places,
-        before=bytes_before(opened.log, end.offset, end.last_offset)
+        before=bytes_before(held.log, end.offset, end.last_offset)
         if any(each.id for each in places)
         else None,
         messages=messages,
         bodies=bodies,
         keeps_key=options.keeps_key,
         began=began,
-    )
-
-
-def writer_end(root: str, opened: Opened, options: CommitOptions, files: FileWrites) -> WriterEnd:
-    """Where the commit appends (`find_writer_end`)."""
-    geometry = opened.settings.geometry if options.message_index_enable else None
-    return find_writer_end(
-        root,
-        opened.log,
-        opened.ledger,
-        opened.log_files,
-        geometry,
-        files,
-        cut_after_damage=options.cut_after_damage,
+        gaps=gaps_before(bases),
     )
 
 
@@ -160,15 +141,13 @@ def _new_topics(
     return missing
 
 
-def _refuse_missing_crc(root: str, opened: Opened, staged: Sequence[StagedFile], end: int) -> None:
+def _refuse_missing_crc(held: HeldStore, staged: Sequence[StagedFile], end: int) -> None:
     """Raises StoreWriteError for messages without a CRC property behind a message that has the property."""
-    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(
-        opened.log, end
-    ):
+    if all(each.crc_property for each in staged if each.units) or not has_crc_property_before(held.log, end):
         return
     raise StoreWriteError(
-        f"{root}: the last message of the log, which ends at {end}, has the property __CRC32# (a broker with "
-        "enabledAppendPropCRC=true), and this write encoded its messages without it: a broker with "
+        f"{held.root}: the last message of the log, which ends at {end}, has the property __CRC32# (a broker "
+        "with enabledAppendPropCRC=true), and this write encoded its messages without it: a broker with "
         "forceVerifyPropCRC=true would truncate them. Nothing was written. A broker has written to the store "
         "since this write began: run it again"
     )

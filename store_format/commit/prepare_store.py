@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import datetime
-import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from store_format.bookkeeping.journal import (
     abort_mark,
@@ -13,11 +11,9 @@ from store_format.bookkeeping.journal import (
     state_of,
     write_abort_mark,
 )
-from store_format.bookkeeping.ledger import Ledger, read_ledger
+from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import (
-    StoreSettings,
     broker_conf_of,
-    is_queue_file_size_known,
     settings_of,
     size_of_cut_file,
 )
@@ -25,34 +21,19 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.bookkeeping.states import Writing
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
-from store_format.commit.index_repair import Indexing, index_log
+from store_format.commit.held_store import HeldStore, open_log
 from store_format.commit.journal_place import is_to_complete
 from store_format.commit.options import CommitOptions
-from store_format.commit.queue_rebuild import Rebuilding
 from store_format.commit.repair import repair
-from store_format.commit.roll_forward import open_log, roll_forward
+from store_format.commit.roll_forward import roll_forward
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.write import LogFiles
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.survey.lost_log import refuse_lost_log
-
-
-@dataclass(frozen=True, slots=True)
-class Opened:
-    """A locked store, ready for a commit."""
-
-    log: CommitLog
-    log_files: LogFiles
-    settings: StoreSettings
-    ledger: Ledger
-    log_directories: tuple[str, ...]
-    rebuilding: Rebuilding
-    conf: BrokerConf
 
 
 def is_sync(root: str, conf: BrokerConf) -> bool:
@@ -83,14 +64,13 @@ def _refuse_cut_file(root: str, log: CommitLog) -> None:
 
 def open_store(
     root: str, options: CommitOptions, files: FileWrites, *, way_out: str = WRITE_IGNORING
-) -> Opened:
+) -> HeldStore:
     """Completes what a crash left, of a broker or of a commit. `way_out` is that of `is_begun`.
 
     Raises StoreNotFoundError for a lost commitlog, and what `is_to_complete`, `roll_forward` and `repair`
     raise.
     """
-    directories = options.log_directories or (f"{root}/commitlog",)
-    log = open_log(directories)
+    log = open_log(options.log_directories or (f"{root}/commitlog",))
     refuse_lost_log(root, log)
     journal = read_journal(root)
     begun = journal is not None and is_to_complete(
@@ -101,7 +81,7 @@ def open_store(
     files.make_directories(root, OWN_DIRECTORY)
     _refuse_cut_file(root, log)
     settings = settings_of(root, log, root.rstrip("/").rpartition("/")[2], options.settings)
-    conf = broker_conf_of(root, options.conf)
+    held = HeldStore(root, log, settings, replace(options, conf=broker_conf_of(root, options.conf)), files)
     if journal is not None and not begun:
         # A cluster commit ended before every store had its journal: no store has published anything.
         files.remove(journal_path(root))
@@ -109,82 +89,29 @@ def open_store(
         remove_staging(root, journal.staged, files)
     elif journal is not None:
         note_begun(root, journal, files)
-        roll_forward(
-            root,
-            journal,
-            directories,
-            settings,
-            FileWrites(sync=journal.sync or options.sync),
-            conf=conf,
-            cut_after_damage=options.cut_after_damage,
-        )
-        log = open_log(directories)
+        roll_forward(replace(held, files=FileWrites(sync=journal.sync or options.sync)), journal)
+        held = held.relisted()
     if state_of(root, None).writing is Writing.REPAIR:
-        _repair(root, log, directories, settings, replace(options, conf=conf), files)
-        log = open_log(directories)
-    log_files = LogFiles(log, directories, settings.mapped_file_size_commit_log, files)
-    rebuilding = _rebuilding(root, log, settings, replace(options, conf=conf))
-    opened = Opened(log, log_files, settings, read_ledger(root), directories, rebuilding, conf)
+        repair(held)
+        # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
+        write_abort_mark(root, "recovered", files)
+        held = held.relisted()
+    held = replace(held, ledger=read_ledger(root))
     if options.sync and abort_mark(root):
-        _flush(root, opened, files)
+        _flush(held)
         files.remove(f"{root}/abort")
         files.sync_directory(root)
-    return opened
+    return held
 
 
-def _repair(
-    root: str,
-    log: CommitLog,
-    directories: tuple[str, ...],
-    settings: StoreSettings,
-    options: CommitOptions,
-    files: FileWrites,
-) -> None:
-    repair(
-        root,
-        log,
-        LogFiles(log, directories, settings.mapped_file_size_commit_log, files),
-        settings.queue_file_size if _is_size_known(root, log, options) else None,
-        _indexing(settings, options, files) if options.message_index_enable else None,
-        files,
-        conf=options.conf,
-        cut_after_damage=options.cut_after_damage,
-    )
-    # The store is complete now, but perhaps not flushed: as after an ASYNC commit.
-    write_abort_mark(root, "recovered", files)
-
-
-def _rebuilding(root: str, log: CommitLog, settings: StoreSettings, options: CommitOptions) -> Rebuilding:
-    def index(log: CommitLog, stop: int, directory: str) -> None:
-        index_log(directory, log, stop, _indexing(settings, options, FileWrites(sync=True)))
-
-    def file_size() -> int | None:
-        return settings.queue_file_size if _is_size_known(root, log, options) else None
-
-    return Rebuilding(
-        file_size,
-        index if options.message_index_enable else None,
-        options.unfiled_queues,
-        options.conf or BrokerConf(),
-    )
-
-
-def _indexing(settings: StoreSettings, options: CommitOptions, files: FileWrites) -> Indexing:
-    now = options.clock()
-    return Indexing(settings.geometry, files, now, _zone(now), options.tag_keys)
-
-
-def _is_size_known(root: str, log: CommitLog, options: CommitOptions) -> bool:
-    return is_queue_file_size_known(root, log, options.settings is not None and options.is_queue_size_given)
-
-
-def _flush(root: str, opened: Opened, files: FileWrites) -> None:
+def _flush(held: HeldStore) -> None:
     """Syncs what earlier ASYNC commits wrote, and notes it in the checkpoint."""
-    sync_store(root, opened.log, opened.log_directories, files)
+    root, log = held.root, held.log
+    sync_store(root, log, log.directories, held.files)
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    last = opened.ledger.last
-    if last is not None and last.last_size and last.damage(opened.log) is None:
-        timestamp = opened.log.store_timestamp_at(last.last_offset)
+    last = held.ledger.last
+    if last is not None and last.last_size and last.damage(log) is None:
+        timestamp = log.store_timestamp_at(last.last_offset)
         checkpoint = replace(
             checkpoint,
             physic_msg_timestamp=timestamp,
@@ -192,12 +119,7 @@ def _flush(root: str, opened: Opened, files: FileWrites) -> None:
             confirm_phy_offset=last.last_offset,
             logics_physical_offset=last.last_offset,
         )
-    flushed = index_end(root, opened.settings.geometry)
+    flushed = index_end(root, held.settings.geometry)
     if flushed is not None:
         checkpoint = replace(checkpoint, index_msg_timestamp=flushed)
-    save_checkpoint(root, checkpoint, files)
-
-
-def _zone(timestamp: int) -> datetime.tzinfo:
-    """The local time zone at that moment: index files are named in local time."""
-    return datetime.timezone(datetime.timedelta(seconds=time.localtime(timestamp // 1000).tm_gmtoff))
+    save_checkpoint(root, checkpoint, held.files)

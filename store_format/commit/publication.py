@@ -27,6 +27,7 @@ from store_format.commit.chunks import (
     read_chunks,
     read_groups,
 )
+from store_format.commit.queue_changes import fill_gap
 from store_format.commit.staged_units import RecordsCheck
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import Extent, LogLayout, blank_head
@@ -42,6 +43,7 @@ from store_format.files.write import FileWrites
 from store_format.index import keys
 from store_format.index.file import IndexGeometry
 from store_format.index.write import IndexFiles, last_index_file
+from store_format.layouts import CQ_UNIT
 from store_format.message.encode import EncodedUnits, assign
 
 _CHUNK_SIZE = 4 << 20  # bytes of the log; smaller chunks cost 15 % more at 100 B, larger ones gain nothing
@@ -265,6 +267,7 @@ class Publication:
         queues = QueueFiles(
             self.root, journal.queues, journal.queue_bases, journal.queue_file_size, self._files
         )
+        gaps = dict(journal.gaps)
         self.touched_queues = True
         self.check_undisturbed()
         index = self._open_index() if journal.index else None
@@ -275,6 +278,8 @@ class Publication:
                 timestamps = np.concatenate([chunk.store_timestamps for chunk in group])
                 batch, offsets = _queue_batch(group, queue, layout, counter)
                 if len(batch.sizes):
+                    for number in gaps.keys() & set(batch.queue_index.tolist()) if gaps else ():
+                        writer.call(partial(self._fill_gap, number, gaps.pop(number), batch))
                     writer.call(partial(queues.write, batch))
                     last = int(np.flatnonzero(queue >= 0)[-1])
                     self._last_queued = (int(offsets[last]), int(timestamps[last]))
@@ -286,6 +291,14 @@ class Publication:
             index.close()
             self.index_msg_timestamp = index.end_timestamp
             self._index_end = last_index_file(f"{self.root}/index")
+
+    def _fill_gap(self, number: int, end: int, batch: CqBatch) -> None:
+        """Fills the queue offsets before the base that no message has; `batch` has the first message."""
+        first = int(np.flatnonzero(batch.queue_index == number)[0])
+        unit = np.zeros(1, CQ_UNIT)
+        unit["physical_offset"], unit["size"] = batch.physical_offsets[first], batch.sizes[first]
+        queue, base = self.journal.queues[number], self.journal.queue_bases[number]
+        fill_gap(self.root, queue, end, base, unit, self._files)
 
     def _open_index(self) -> IndexFiles:
         journal = self.journal

@@ -1,13 +1,18 @@
-"""What a recovery changes in each consume queue, and how the changes are written.
+"""What is changed in each consume queue, and how the changes are written, by a writer and by `recover`.
 
 The differences come from the comparison with the log (`survey/queues.py`), and only what differs is written.
 A batch queue is completed if its files have a beginning of the right units, else it is replaced. Entries that
 are written have the tags code itself, which a broker accepts in any queue (spec 3.4).
+
+Whole queues are written into `.rmqlog/rebuild` and moved to their places when complete, so that nobody sees
+an incomplete queue: no reader, and no broker that starts after this process died. The store is not marked as
+crashed meanwhile: a broker would then scan old commitlog files too, and cut the log at the first damaged
+message. The directory alone shows the next writer that some queues may still end too early.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -15,11 +20,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.consumequeue.batch import valid_batch_units
-from store_format.consumequeue.listing import FOLDERS, queue_directory
-from store_format.files.read import list_store_files, offset_file_name
+from store_format.consumequeue.files import QueueKind
+from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
+from store_format.consumequeue.simple import valid_units
+from store_format.consumequeue.updates import lost_units, pre_blank_bytes
+from store_format.errors import StoreWriteError
+from store_format.files.read import entry_names, list_directories, list_store_files, offset_file_name
+from store_format.files.status import stat_identity
+from store_format.files.view import FileView
 from store_format.files.write import FileWrites
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.names import QueueKey
+from store_format.survey.fates import has_queue_files
 from store_format.survey.queues import ComparedQueue, Place, StoredQueue, right_units
+
+_CHUNK = 1 << 16  # units
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +121,7 @@ def _batch_units(stored: StoredQueue, log_start: int, log_stop: int) -> tuple[in
     return expired, valid, end
 
 
-# ---- writing -----------------------------------------------------------------------------------------------
+# ---- writing ----------------------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -154,12 +169,119 @@ class QueuesAside:
 
         _copy(root, aside, stored, queue.differences[0].first, stop, files, chosen=differs)
 
-    def write_moved(self, root: str, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
+    def apply(
+        self,
+        root: str,
+        changes: Sequence[QueueChange],
+        compared: Mapping[QueueKey, ComparedQueue],
+        log_range: tuple[int, int],
+        files: FileWrites,
+    ) -> None:
+        """Carries out the changes. The files of `self` are not synced yet; `files` syncs all of them."""
+        new = {change.queue: compared[change.queue] for change in changes if change.action == "create"}
+        for change in changes:
+            if change.action in ("complete", "correct"):
+                self.correct(root, compared[change.queue], log_range, files)
+            elif change.action == "replace":
+                self._replace(root, change.queue, files)
+        if new:
+            self._create(root, new, files)
+
+    def _replace(self, root: str, key: QueueKey, files: FileWrites) -> None:
+        """Puts the built directory in the place of the old one, which is removed with `self.root`."""
+        built = self.queues[key]
+        target = queue_directory(root, *key, built.kind)
+        _sync(built.directory, files)
+        files.make_directories(self.root, "old")
+        old = f"{self.root}/old/{len(entry_names(f'{self.root}/old'))}"
+        if not files.move(target, old):
+            raise StoreWriteError(f"{target}: cannot move the directory to {old}: another file system")
+        files.move(built.directory, target)
+        files.sync_directory(target.rpartition("/")[0])
+
+    def _create(self, root: str, new: Mapping[QueueKey, ComparedQueue], files: FileWrites) -> None:
+        """Moves new queues to their places, all at once if the store has no other simple queue: a broker that
+        finds no queue rebuilds all itself. A queue that cannot be moved is copied.
+        """
+        is_all_new = not has_queue_files(root)
+        like = f"{root}/consumequeue"
+        files.give_like(self.root, like if stat_identity(like) is not None else root)
+        for key, built in self.queues.items():
+            if key in new:
+                _sync(built.directory, files)
+            else:
+                files.remove_tree(built.directory)
+                files.remove_directory(built.directory.rpartition("/")[0])
+        simple = sorted(key for key, queue in new.items() if not queue.stored.is_batch)
+        if simple and is_all_new and self._move_all(root, files):
+            simple = []
+        # Readers see by the names of the moved directories that they have to look again.
+        moves = [
+            (key, self.queues[key].directory)
+            for key in sorted(new.keys())
+            if key in simple or new[key].stored.is_batch
+        ]
+        moves = [
+            (key, self._numbered(number, directory, files)) for number, (key, directory) in enumerate(moves)
+        ]
+        for key, directory in moves:
+            target = queue_directory(root, *key, new[key].stored.kind)
+            files.make_directories(root, FOLDERS[new[key].stored.kind], key[0])
+            clear_directory(target, files)
+            if not files.move(directory, target):
+                self._write_moved(root, new[key], directory, files)
+            files.sync_directory(target.rpartition("/")[0])
+
+    def create_empty(self, root: str, queue: QueueKey, stop: int, size: int, files: FileWrites) -> None:
+        """Makes the file of a queue that ends at queue offset `stop` and whose messages are all expired."""
+        built, target = f"{self.root}/empty", queue_directory(root, *queue)
+        within = stop * CQ_UNIT.itemsize % size
+        files.make_directories(self.root, "empty")
+        with files.create(f"{built}/{offset_file_name(stop * CQ_UNIT.itemsize - within)}", size) as file:
+            file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))
+        _sync(built, files)
+        files.make_directories(root, FOLDERS["simple"], queue[0])
+        clear_directory(target, files)
+        if not files.move(built, target):
+            raise StoreWriteError(f"{target}: cannot move the built queue there: another file system")
+        files.sync_directory(target.rpartition("/")[0])
+
+    def _move_all(self, root: str, files: FileWrites) -> bool:
+        for _, _, directory, kind in list_queues(root, lambda _: True):
+            if kind == "simple":
+                clear_directory(directory, files)
+        for _, topic_path in list_directories(f"{root}/consumequeue"):
+            files.remove_directory(topic_path)
+        is_moved = files.move(f"{self.root}/consumequeue", f"{root}/consumequeue")
+        files.sync_directory(root)
+        return is_moved
+
+    def _numbered(self, number: int, directory: str, files: FileWrites) -> str:
+        files.move(directory, f"{self.root}/{number}")
+        return f"{self.root}/{number}"
+
+    def _write_moved(self, root: str, queue: ComparedQueue, directory: str, files: FileWrites) -> None:
         """Writes all units of a queue without files; its files aside have been moved to `directory`."""
         aside = self.queues[queue.key]
         moved = {start: f"{directory}/{offset_file_name(start)}" for start in aside.files}
         source = replace(aside, directory=directory, files=moved)
         _copy(root, source, queue.stored, source.first, queue.places.stop, files)
+
+
+def _sync(directory: str, files: FileWrites) -> None:
+    for file in list_store_files(directory):
+        with files.open(file.path) as opened:
+            files.sync(opened)
+    files.sync_directory(directory)
+
+
+def clear_directory(directory: str, files: FileWrites) -> None:
+    """Removes a directory whose files are all empty."""
+    found = list_store_files(directory)
+    if not any(file.size for file in found):
+        for file in found:
+            files.remove(file.path)
+        files.remove_directory(directory)
 
 
 def _copy(
@@ -196,3 +318,48 @@ def _write(root: str, queue: StoredQueue, start: int, units: NDArray[np.void], f
         if made:
             files.sync_directory(queue.directory)
         queue.files[low * size - within] = path
+
+
+def fill_gap(
+    root: str, queue: QueueKey, start: int, stop: int, first: NDArray[np.void], files: FileWrites
+) -> None:
+    """Writes the units of the queue offsets [start, stop), which no message has, before the unit `first`."""
+    size = next(file.size for file in list_store_files(queue_directory(root, *queue)))
+    stored = StoredQueue.list_in(root, queue, size, is_batch=False)
+    for low, high in stored.chunks(start, stop):
+        _write(root, stored, low, lost_units(queue[0], high - low, first), files)
+
+
+# ---- the end of the log ------------------------------------------------------------------------------------
+
+
+def entries_stop(directory: str, kind: QueueKind, log_stop: int) -> int:
+    """The byte of the queue behind its last unit that points before `log_stop`, the log's end.
+
+    Units of zeros before such a unit do not end the queue: they are damage.
+    """
+    layout, is_valid = (BATCH_CQ_UNIT, valid_batch_units) if kind == "batch" else (CQ_UNIT, valid_units)
+    size, listed = layout.itemsize, list_store_files(directory)
+    for file in reversed(listed):
+        with FileView(file.path) as view:
+            first = view.data_from(0) // size * size
+            for low in reversed(range(first, file.size - size + 1, _CHUNK * size)):
+                data = view.read(low, _CHUNK * size)
+                units = np.frombuffer(data[: len(data) // size * size], layout)
+                good = np.flatnonzero(is_valid(units) & (units["physical_offset"] < log_stop))
+                if len(good):
+                    return file.start + low + (int(good[-1]) + 1) * size
+    return listed[0].start if listed else 0
+
+
+def cut_queue(directory: str, kind: QueueKind, log_stop: int, files: FileWrites) -> None:
+    """Zeroes the units behind `entries_stop`, and removes later files."""
+    stop, listed = entries_stop(directory, kind, log_stop), list_store_files(directory)
+    for file in reversed(listed):
+        if file.start >= stop and file is not listed[0]:
+            files.remove(file.path)
+            files.sync_directory(directory)
+        elif file.stop > stop:
+            with files.open(file.path) as writable:
+                writable.zero(max(stop - file.start, 0), file.size)
+                files.sync(writable)

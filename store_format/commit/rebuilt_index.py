@@ -68,23 +68,36 @@ class IndexCheck:
 
     @staticmethod
     def open(
-        root: str, geometry: IndexGeometry, log_start: int, log_stop: int, *, mark: int | None = None
+        root: str,
+        geometry: IndexGeometry,
+        log_start: int,
+        log_stop: int,
+        *,
+        mark: int | None = None,
+        start: int = 0,
+        mended: int | None = None,
     ) -> IndexCheck:
-        """Lists the files. A file that cannot be used, or points behind the log, has to be rebuilt.
+        """Lists the files. A file that cannot be used, or points behind the log, has to be rebuilt; one that
+        reaches to the physical offset `mended`, too.
 
         After a crash also a file that ends after the time `mark` (ms): perhaps it was not flushed. A broker
-        deletes the same files (IndexService.load).
+        deletes the same files (IndexService.load). Of full files before the physical offset `start` only the
+        header is read.
         """
-        check = IndexCheck(f"{root}/index", geometry, log_start, log_stop)
+        check, end = IndexCheck(f"{root}/index", geometry, log_start, log_stop), -1
         for listed in list_index_files(check.directory):
-            found = _listed_entries(listed.path, geometry, log_stop)
+            found = _listed_entries(listed.path, geometry, log_stop, start)
             header = found.header
-            if not found.problem and mark is not None and header is not None and header.end_timestamp > mark:
-                found.problem = f"a crash came before it was flushed ({header.end_timestamp} > {mark})"
+            if not found.problem and header is not None and header.index_count > 1:
+                if mark is not None and header.end_timestamp > mark:
+                    found.problem = f"a crash came before it was flushed ({header.end_timestamp} > {mark})"
+                elif mended is not None and header.end_physical_offset >= mended:
+                    found.problem = f"the message at {mended} was completed since"
             check.files.append(found)
             if found.problem and not check.problem:
                 check.problem = f"{listed.path}: {found.problem}"
-                check._mark(0 if found.header is None else found.header.begin_physical_offset)
+                check._mark(max(end + 1, 0 if header is None else header.begin_physical_offset))
+            end = end if header is None else header.end_physical_offset
         return check
 
     @property
@@ -126,7 +139,7 @@ class IndexCheck:
         return len(self.files)
 
 
-def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int) -> _Listed:
+def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int, start: int) -> _Listed:
     try:
         file = IndexFile.open(path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
         header, stop = file.header(), file.stop
@@ -135,6 +148,8 @@ def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int) -> _Liste
     if stop != header.index_count:
         problem = f"expected {header.index_count - 1} units, found {stop - 1}"
         return _Listed(path, None, problem=problem)
+    if header.index_count >= geometry.index_num and header.end_physical_offset < start:
+        return _Listed(path, header, file)
     last = -1
     for _, units in file.chunks():
         physical = units["physical_offset"].astype(np.int64)

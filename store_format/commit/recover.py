@@ -23,9 +23,8 @@ from store_format.commit.recovery_run import (
     carry_out_recovery,
     open_store_log,
     survey_of_copy,
-    with_noted_sizes,
 )
-from store_format.commit.recovery_survey import Survey, find_end, look
+from store_format.commit.repair import Survey, find_end, with_noted_sizes
 from store_format.commit.store_copy import NOT_COPIED, refuse_target
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.consumequeue.listing import FOLDERS, list_queues
@@ -86,16 +85,13 @@ class RecoverPlan:
             self._seen = _identity_of_files(self.root, self.options)
             into = self.options.into
             self._commit_row()  # raises as `apply` does, before the log is read
+            options = with_noted_sizes(self.root, self.options)
             survey = (
-                find_end(
-                    self.root,
-                    open_store_log(self.root, self.options),
-                    with_noted_sizes(self.root, self.options),
-                )
+                find_end(self.root, open_store_log(self.root, self.options), options)
                 if into is None
-                else survey_of_copy(self.root, into, self.options)
+                else survey_of_copy(self.root, into, options)
             )
-            look(survey, with_noted_sizes(self.root, self.options))
+            survey.compare()
             self._survey = survey
         return self._table(self._survey)
 
@@ -129,11 +125,11 @@ class RecoverPlan:
         if survey.refused is not None:
             raise survey.refused
         if known_queue_file_size(self.root, survey.log, self.options) is None:
-            look(survey, self.options)  # raises before anything is copied
+            survey.compare()  # raises before anything is copied
             survey = survey_of_copy(self.root, target, self.options)
         FileWrites(sync=True).make_directories(paths.parent(target), paths.base_name(target))
         with StoreLock(target, timeout=self.options.lock_timeout):
-            survey = carry_out_into(survey, self.options)
+            survey = carry_out_into(survey)
         self._refuse_running()
         self._refuse_change("while it was copied; remove the copy, stop what writes to the store, and repeat")
         return self._table(survey)

@@ -1,117 +1,382 @@
-"""A broker's recovery after a crash, done by a writer before it appends (DefaultMessageStore.recover).
+"""Makes log, consume queues and index of a store agree, under its lock: for a writer after a crash and before
+a commit, and for `recover`.
 
-The log ends at its first bad unit, and everything behind is cleared. Every message before gets its missing
-queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
+Everything is read and compared before the first change, so that a store that cannot be repaired is refused
+as it was. A repair can be repeated: of a store that a broker's crash left, `abort` stays until everything is
+complete; in another store entries are corrected in ascending order, whole queues and index files are moved
+in, and `.rmqlog/rebuild` shows the next writer that something may be missing.
 """
 
 from __future__ import annotations
 
+import datetime
+import json
 import logging
-from collections.abc import Mapping
-from dataclasses import replace
+import time
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
 
-from store_format.commit.index_repair import Indexing, rebuild_index
-from store_format.commit.log_shortage import cleared_from, refuse_loss
-from store_format.commit.queue_moves import complete_queues, end_rebuild, is_rebuild_begun
-from store_format.commit.queue_repair import Lacking, QueueState, find_lacking, queue_states, truncate
+from store_format.bookkeeping.given_up import GivenUp, note_given_up
+from store_format.bookkeeping.journal import abort_mark, rebuild_path
+from store_format.bookkeeping.ledger import read_ledger, write_ledger
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.commit.checkpoint import index_end, save_checkpoint
+from store_format.commit.delay_repair import LoweredLevel, lowered_levels
+from store_format.commit.held_store import HeldStore
+from store_format.commit.log_comparison import LogComparison
+from store_format.commit.log_shortage import (
+    cleared_from,
+    cut_queues,
+    end_of_clean_log,
+    lower_checkpoint,
+    note_lost,
+    refuse_loss,
+)
+from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
+from store_format.commit.rebuilt_index import IndexBuilder, move_index
+from store_format.commit.recover_options import (
+    RecoverOptions,
+    batch_file_size,
+    known_queue_file_size,
+    settings_of_files,
+)
+from store_format.commit.steps import write_topics
+from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.listing import list_queues
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.read import StoreFile, read_bytes
+from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.names import QueueKey
+from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.survey.broker_end import LogEnd, end_after_crash
-from store_format.survey.gone import queues_in_log
+from store_format.survey.entries import LogPart
+from store_format.survey.fates import lost_topics
+from store_format.survey.gone import pointing_to, queues_in_log
 
 _log = logging.getLogger(__name__)
 
 
-def repair(
+@dataclass(slots=True, kw_only=True)
+class Survey(LogComparison):
+    """A store's whole log by a broker's rules, and what a recovery changes.
+
+    `refused` says why the store cannot be recovered as it is. `known` is the end of the messages in `queues`,
+    the queues of `source`, -1 without any. `ahead` are those with entries that point behind the log's end,
+    each with the number of the first unit that is cut. An interrupted commit has `staged` all messages behind
+    a physical offset, up to a time (ms): it writes them again. `topics` are those that topics.json has lost,
+    with their numbers of queues.
+    """
+
+    end: LogEnd
+    known: int
+    queues: list[QueueBounds]
+    refused: StoreError | None = None
+    staged: tuple[int, int] | None = None
+    ahead: list[tuple[QueueBounds, int]] = field(default_factory=list)
+    levels: list[LoweredLevel] = field(default_factory=list)
+    topics: dict[str, int] = field(default_factory=dict)
+    copied: list[CopiedPart] = field(default_factory=list)
+
+    @property
+    def short(self) -> list[StoreFile]:
+        """The short files of a store that is recovered in place: only zeros follow the log in them.
+
+        The recovery after a crash removes files that begin behind the log's end.
+        """
+        size, end = self.log.file_size, self.stop
+        return [
+            file
+            for file in (self.log.files if self.root == self.source else ())
+            if file.size < size and end < file.start + size and (file.start <= end or not self.is_crashed)
+        ]
+
+    def compare(self) -> None:
+        """Compares the store, and changes nothing."""
+        self.run()
+        self.find_levels()
+
+    def find_levels(self) -> None:
+        self.levels = lowered_levels(self.source, self.root, self.log, self.compared, self.ahead)
+
+    def end_at(self, end: LogEnd) -> None:
+        """Sets the end of the log, and what the queues have behind it."""
+        self.end, self.stop = end, end.offset
+        self.ahead = [
+            (queue, entries_stop(queue.directory, queue.kind, end.offset) // _unit_size(queue))
+            for queue in self.queues
+            if queue.last_physical_offset >= end.offset
+        ]
+
+
+def _unit_size(queue: QueueBounds) -> int:
+    return (BATCH_CQ_UNIT if queue.kind == "batch" else CQ_UNIT).itemsize
+
+
+def find_end(
     root: str,
     log: CommitLog,
-    log_files: LogFiles,
-    queue_file_size: int | None,
-    indexing: Indexing | None,
-    files: FileWrites,
+    options: RecoverOptions,
+    source: str | None = None,
     *,
-    conf: BrokerConf | None = None,
-    mended: int | None = None,
-    cut_after_damage: bool = False,
     staged: tuple[int, int] | None = None,
-) -> LogEnd:
-    """Makes log, queues and index agree. Returns the log's end. A second call changes nothing.
+) -> Survey:
+    """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing.
 
-    `conf` has the settings of the store's broker. `queue_file_size` None is not known. `indexing` None
-    leaves the index files as they are. Index files that reach to the physical offset `mended` are rebuilt:
-    the message there is not the one that was indexed. Raises, before any change, UnsupportedFormatError if
-    a batch consume queue lacks entries, OptionError if no queue is left and `queue_file_size` is None, and
-    what `refuse_loss` raises unless `cut_after_damage` gives up the messages.
+    `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
     """
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    end = end_after_crash(log, checkpoint)
+    target, root = root, source or root
+    settings = settings_of_files(root, log, options)
+    size = known_queue_file_size(root, log, options)
+    settings = settings if size is None else replace(settings, mapped_file_size_consume_queue=size)
+    is_crashed = abort_mark(root) == ""
+    queues = queues_in_log(root, log, lambda _: None)  # the comparison reports others
+    known = max(
+        (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
+        default=-1,
+    )
+    if is_crashed:
+        end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+    else:
+        end = end_of_clean_log(log, read_ledger(root), queues)
+    survey = Survey(
+        root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
+        options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
+        broker_start=end.start if is_crashed else max(known + 1, end.start),
+        topics=lost_topics(root) if options.topics is None else {},
+    )  # fmt: skip
+    survey.end_at(end)
+    try:
+        if not options.cut_after_damage:
+            refuse_loss(root, log, end, queues, is_crashed=is_crashed, staged=staged)
+    except StoreError as error:
+        survey.refused = error
+    return survey
+
+
+# ---- compared, and written beside the store ----------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Built:
+    """What a comparison found, and the queues and index files that were written aside meanwhile."""
+
+    found: LogComparison
+    queues: QueuesAside
+    index: IndexBuilder | None = None
+
+    def add_index(self, part: LogPart) -> None:
+        check = self.found.index
+        if check is not None and check.is_empty and part.index is not None:
+            self.index = self.index or self.index_builder(0)
+            self.index.add(part.index)
+
+    def index_builder(self, kept: int) -> IndexBuilder:
+        assert self.found.index is not None
+        now = self.found.options.clock()
+        zone = datetime.timezone(datetime.timedelta(seconds=time.localtime(now // 1000).tm_gmtoff))
+        return IndexBuilder(
+            self.found.index, kept, f"{self.queues.root}/index", now, zone, FileWrites(sync=False)
+        )
+
+    def apply(self, files: FileWrites) -> None:
+        """Changes queues and index. `files` syncs all of them."""
+        found = self.found
+        log_range = (found.log.min_offset, found.stop)
+        try:
+            self.queues.apply(found.root, found.changes, found.compared, log_range, files)
+            for key, end in found.past.items():
+                size = found.settings.mapped_file_size_consume_queue
+                self.queues.create_empty(found.root, key, end.offset, size, files)
+            self._change_index(files)
+        except Exception:
+            for name in ("consumequeue", "index"):  # The disk may be full.
+                with suppress(StoreError):
+                    files.remove_tree(f"{self.queues.root}/{name}")
+            raise
+
+    def _change_index(self, files: FileWrites) -> None:
+        found, check = self.found, self.found.index
+        if check is None or check.bad_from is None:
+            return
+        index = self.index
+        if index is None:
+            index = self.index_builder(check.kept())
+            for part in found.parts(index.start):
+                if part.index is not None:
+                    index.add(part.index)
+        index.close()
+        move_index(check, f"{self.queues.root}/index", files)
+        end = index_end(found.root, found.settings.geometry)
+        checkpoint = read_checkpoint(f"{found.root}/checkpoint") or Checkpoint()
+        if end is not None and end > checkpoint.index_msg_timestamp:
+            save_checkpoint(found.root, replace(checkpoint, index_msg_timestamp=end), files)
+
+
+def compare_aside(found: LogComparison) -> Built:
+    """Compares a store with its log, from the log's first message on if a part of it is not enough.
+
+    Leaves nothing behind if the comparison raises. The caller calls `end_rebuild`.
+    """
+    files, aside = FileWrites(sync=True), rebuild_path(found.root)
+    was_begun = is_rebuild_begun(found.root)
+    while True:
+        files.remove_tree(aside)
+        files.make_directories(found.root, OWN_DIRECTORY, aside.rpartition("/")[2])
+        built = Built(found, QueuesAside(aside, FileWrites(sync=False)))
+        try:
+            found.run(on_part=built.add_index, on_place=built.queues.put)
+        except BaseException:
+            if not was_begun:
+                end_rebuild(found.root)
+            raise
+        if not found.needs_all():
+            return built
+        found = replace(found, start=found.log.min_offset)
+
+
+def is_rebuild_begun(root: str) -> bool:
+    """Whether a process died while it completed queues: some queues may still end too early."""
+    return stat_identity(rebuild_path(root)) is not None
+
+
+def end_rebuild(root: str) -> None:
+    FileWrites(sync=True).remove_tree(rebuild_path(root))
+
+
+def mend_index(held: HeldStore, mended: int, stop: int) -> None:
+    """Rebuilds the index files that reach to the physical offset `mended`, from the log up to `stop`."""
+    found = LogComparison(
+        root=held.root, source=held.root, log=held.log, start=mended, stop=stop, mended=mended,
+        settings=held.settings, options=replace(held.compared(index=True), queues=False),
+    )  # fmt: skip
+    compare_aside(found).apply(held.files)
+    end_rebuild(held.root)
+
+
+# ---- after a crash, and in a recovery ----------------------------------------------------------------------
+
+
+def repair(held: HeldStore, *, mended: int | None = None, staged: tuple[int, int] | None = None) -> LogEnd:
+    """A broker's recovery after a crash (DefaultMessageStore.recover). Returns the log's end. A second call
+    changes nothing.
+
+    The log ends at its first bad unit, and everything behind is cleared. Every message before gets its
+    missing queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
+    Raises, before any change, what `LogComparison.run` raises, and what `refuse_loss` raises unless
+    `cut_after_damage` gives up the messages.
+    """
+    survey = find_end(held.root, held.log, held.compared(index=True), staged=staged)
+    if survey.refused is not None:
+        raise survey.refused
     _log.warning(
         "%s: a broker crashed on this store; its commitlog ends at %d, completing queue and index entries "
         "from %d on",
-        root,
-        end.offset,
-        end.scan_start,
+        held.root,
+        survey.stop,
+        survey.end.scan_start,
     )
-    states = queue_states(root, log, end.offset)
-    delays = (conf or BrokerConf()).message_delay_levels_ms
-    lacking = _lacking(root, log, end, states, queue_file_size, delays)
-    if not cut_after_damage:
-        refuse_loss(root, log, end, queues_in_log(root, log), is_crashed=True, staged=staged)
-    if lacking.start < end.scan_start:
-        _log.warning(
-            "%s: consume queues lack entries of older messages too; completing them from %d on",
-            root,
-            lacking.start,
-        )
-        end = replace(end, scan_start=lacking.start)
-    # A commit that is completed goes on at the end: no byte of an old BLANK may remain behind its messages.
-    log_files.clear_behind(cleared_from(log, end) if staged is None else end.offset, keep=end.offset + 1)
-    for state in states.values():
-        truncate(state, files)
-    if lacking.firsts:
-        complete_queues(root, log, lacking, states)
-    end_rebuild(root)
-    if indexing is not None:
-        mark = checkpoint.index_msg_timestamp
-        rebuild_index(root, log, end.scan_start, end.offset, indexing, mark=mark, mended=mended)
-    return end
+    survey.written, survey.mended = (), mended
+    if survey.known >= 0 and not is_rebuild_begun(held.root):
+        survey.start = max(survey.start, survey.end.scan_start)
+    carry_out(survey, held.files)
+    end_rebuild(held.root)
+    return survey.end
 
 
-def _lacking(
-    root: str,
-    log: CommitLog,
-    end: LogEnd,
-    states: Mapping[QueueKey, QueueState],
-    file_size: int | None,
-    delay_levels_ms: tuple[int, ...],
-) -> Lacking:
-    """The missing queue entries, from the checkpoint's place on.
+def carry_out(survey: Survey, files: FileWrites) -> Survey:
+    """Makes the changes that a recovery needs. Returns the survey with what was compared."""
+    built = compare_aside(survey)
+    assert isinstance(built.found, Survey)
+    survey, root = built.found, survey.root
+    survey.find_levels()
+    _note_sizes(survey, files)
+    _note_given_up(survey, files)
+    write_topics(root, survey.topics, survey.options.clock(), files)
+    # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
+    if survey.levels:
+        levels = {each.level: each.end for each in survey.levels}
+        write_delay_offsets(root, levels, timestamp=survey.options.clock(), files=files)
+    _cut_behind_end(survey, files)
+    built.apply(files)
+    if survey.is_crashed and survey.stop == survey.log.min_offset:
+        lower_checkpoint(root, survey.log, survey.end)  # else the empty log looks like one that was lost
+    return survey
 
-    From the log's first message on if queues are lost, or end before the checkpoint's place.
-    """
 
-    def find(start: int) -> Lacking:
-        return find_lacking(
-            root,
-            log,
-            start,
-            end.offset,
-            states,
-            file_size=file_size,
-            is_crashed=True,
-            delay_levels_ms=delay_levels_ms,
-        )
+def _note_given_up(survey: Survey, files: FileWrites) -> None:
+    """Notes which messages the recovery gives up, before their queue entries are removed."""
+    holes = [(hole.start, hole.stop) for hole in survey.holes]
+    options, end = survey.options, survey.stop
+    is_cut = options.cut_after_damage and not options.salvage
+    limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end)
+    note_lost(survey.root, survey.log, survey.queues, (end, limit), files, is_cut=is_cut)
+    gone = tuple(
+        (each.topic, each.queue_id, each.first, each.stop) for each in pointing_to(survey.queues, holes)
+    )
+    fillers = tuple(holes) if survey.root != survey.source else ()
+    note_given_up(survey.root, GivenUp(gone, fillers), files)
+    before = read_ledger(survey.root)
+    ledger = before.with_given_up(
+        lambda last: last >= end or any(start <= last < stop for start, stop in holes)
+    )
+    if ledger != before:
+        write_ledger(survey.root, ledger, files)
 
-    if (
-        not is_rebuild_begun(root)
-        and end.scan_start > log.min_offset
-        and any(state.max_offset is not None for state in states.values())
-    ):
-        lacking = find(end.scan_start)
-        if not lacking.has_gap(states):
-            return lacking
-    return find(min(log.min_offset, end.scan_start))
+
+def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
+    """Removes what points behind the log's end, then clears the log there."""
+    root, log, end = survey.root, survey.log, survey.end
+    directories = sorted({file.path.rpartition("/")[0] for file in log.files})
+    log_files = LogFiles(log, directories, survey.settings.mapped_file_size_commit_log, files)
+    if survey.root != survey.source:
+        lower_checkpoint(root, log, end)
+    elif survey.is_crashed:
+        for _, _, directory, kind in list_queues(root, lambda _: True):
+            with suppress(StoreError):  # a queue that is left as it is
+                cut_queue(directory, kind, end.offset, files)
+    else:
+        cut_queues(root, log, end, [queue for queue, _ in survey.ahead], survey.settings.geometry, files)
+    # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles). A commit that
+    # is completed goes on at the end: no byte of an old BLANK may remain behind its messages.
+    base = cleared_from(log, end) if survey.staged is None else end.offset
+    log_files.clear_behind(base, keep=end.offset + 1 if survey.is_crashed else -1)
+    # Only now: in a file of full length a message that was cut off could look whole.
+    for short in survey.short:
+        with files.open_full(short.path, log.file_size, extend=True)[0] as file:
+            files.sync(file)
+
+
+# ---- sizes -------------------------------------------------------------------------------------------------
+
+
+def sizes_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/recover.json"
+
+
+def _note_sizes(survey: Survey, files: FileWrites) -> None:
+    """Notes the sizes of files: after a crash in between, no file of the store may show them any more."""
+    if survey.index is not None and (survey.changes or survey.index.bad_from is not None):
+        batch = batch_file_size(survey.source, survey.options.batch_queue_file_size)
+        value = asdict(survey.settings) | {"batch": batch}
+        files.replace(sizes_path(survey.root), json.dumps(value).encode())
+
+
+def with_noted_sizes(root: str, options: RecoverOptions) -> RecoverOptions:
+    """The options, with the sizes that a recovery noted before it was interrupted."""
+    data = read_bytes(sizes_path(root))
+    if data is None or options.settings is not None:
+        return options
+    try:
+        value = json.loads(data)
+        batch = int(value.pop("batch"))
+        return replace(options, settings=StoreSettings(**value), batch_queue_file_size=batch)
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(
+            sizes_path(root), 0, "the sizes of a store", "something else; give them with --broker-conf"
+        ) from error

@@ -18,12 +18,12 @@ from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit_held
+from store_format.commit.append_position import find_writer_end
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.disk_limit import refuse_full_disk
+from store_format.commit.held_store import open_log
 from store_format.commit.options import CommitOptions
-from store_format.commit.plan import writer_end
 from store_format.commit.prepare_store import open_store
-from store_format.commit.roll_forward import open_log
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.commit.unsupported import refuse_store
 from store_format.commitlog.place import LogLayout
@@ -110,17 +110,17 @@ class WriteSession:
 
     def next_places(self, messages: MessageColumns) -> NDArray[np.int64]:
         """The physical offsets that these messages get if the next append begins with them."""
-        opened = open_store(self.root, self.options, self.files)
-        end = writer_end(self.root, opened, self.options, self.files)
-        crc_property = ends_with_crc_property(opened.log, opened.ledger)
+        held = open_store(self.root, self.options, self.files)
+        end = find_writer_end(held)
+        crc_property = ends_with_crc_property(held.log, held.ledger)
         units = encode(messages, crc_property=crc_property, message_size_max=_COPY_SIZE_MAX)
-        layout = LogLayout(end.offset, opened.settings.mapped_file_size_commit_log)
+        layout = LogLayout(end.offset, held.settings.mapped_file_size_commit_log)
         return layout.place(units.sizes)[0]
 
     def refused(self, messages: StoredMessages) -> dict[int, IllegalMessageError]:
         """The messages that `append` refuses for their topic or a size: the error by place."""
-        opened = open_store(self.root, self.options, self.files)
-        crc_property = ends_with_crc_property(opened.log, opened.ledger)
+        held = open_store(self.root, self.options, self.files)
+        crc_property = ends_with_crc_property(held.log, held.ledger)
         found: dict[int, IllegalMessageError] = {}
         ranges = [(0, len(messages))]
         while ranges:

@@ -158,7 +158,7 @@ def without_stale(
         if (
             is_light
             or not _is_plain(queue)
-            or _leads_to_own(queue, log, view_of)
+            or leads_to_own(queue, log, view_of)
             or agrees(queue, queue.max_offset - 1, log)
         ):
             continue
@@ -182,7 +182,9 @@ def _last_in(queue: QueueRange, start: int) -> bool:
     return _is_plain(queue) and queue.bounds is not None and queue.bounds.last_physical_offset >= start
 
 
-def _leads_to_own(queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView]) -> bool:
+def leads_to_own(
+    queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView] | None = None
+) -> bool:
     """Whether the newest entry points to a message with the queue's name, number and offset: one read of its
     first bytes.
     """
@@ -193,7 +195,7 @@ def _leads_to_own(queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFil
     if file is None or bounds.max_offset != queue.max_offset:
         return False
     try:
-        view, position = view_of(file), physical - file.start
+        view, position = (view_of or log.view)(file), physical - file.start
         data = view.read(position, _READ_SIZE)
         head = read_head(data)
         if head is None or (head.total_size, head.queue_id, head.queue_offset, head.physical_offset) != (

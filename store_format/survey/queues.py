@@ -168,12 +168,14 @@ class QueuePlaces:
 
     Units `first` to `stop` exist; in a simple queue these are queue offsets. `entries` counts messages,
     `lost` the offsets without a message, and `misplaced` messages whose offset no queue can have. `problem`
-    says why the queue cannot be built: what was expected, and what was found.
+    says why the queue cannot be built: what was expected, and what was found. `is_part`: the messages before
+    the first one are not looked at, so that nothing is said of their places.
     """
 
     topic: str
     is_batch: bool
     per_file: int  # units
+    is_part: bool = False
     low: int | None = None  # the number of the first unit of the files that are there
     first: int = 0
     stop: int = 0
@@ -234,7 +236,7 @@ class QueuePlaces:
 
     def _begin(self, first: int) -> int:
         """The units before the first one of its file are pre-blank, as by ConsumeQueue.fillPreBlank."""
-        begin = first - first % self.per_file
+        begin = first if self.is_part else first - first % self.per_file
         return begin if self.low is None or first - self.low > _LOST_MAX else min(begin, self.low)
 
     def _lost(self, start: int, stop: int, following: _Units) -> Iterator[Place]:
@@ -415,8 +417,8 @@ class QueueComparison:
 
     `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the log
     ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_place`
-    gets every place after it was compared, None where a queue begins again. Memory does not grow with the
-    log.
+    gets every place after it was compared, None where a queue begins again. With `is_part`, earlier messages
+    of the log are not added. Memory does not grow with the log.
     """
 
     def __init__(
@@ -426,8 +428,9 @@ class QueueComparison:
         log_stop: int = OFFSET_MAX,
         broker_start: int = OFFSET_MAX,
         on_place: OnPlace = lambda queue, place: None,
+        is_part: bool = False,
     ) -> None:
-        self._find = find
+        self._find, self._is_part = find, is_part
         self._log_stop, self._broker_start = log_stop, broker_start
         self._on_place = on_place
         self._left_out: set[QueueKey] = set()
@@ -467,7 +470,7 @@ class QueueComparison:
                 self._left_out.add(key)
                 return None
             per_file = stored.file_size // stored.layout.itemsize
-            places = QueuePlaces(key[0], stored.is_batch, per_file)
+            places = QueuePlaces(key[0], stored.is_batch, per_file, self._is_part)
             found = self.queues[key] = ComparedQueue(stored, LogQueue(*key, stored.is_batch), places)
-            places.low = stored.first if found.is_comparable else None
+            places.low = stored.first if found.is_comparable and not self._is_part else None
         return found

@@ -41,9 +41,7 @@ def _begin(root: Path, staged: StagedFile) -> None:
     """A commit whose writer dies when the journal stands."""
     files, options = FileWrites(sync=False), CommitOptions()
     opened = open_store(str(root), options, files)
-    journal = plan(
-        str(root), opened, (staged,), key=None, store_timestamps=None, options=options, files=files
-    )
+    journal = plan(opened, (staged,), key=None, store_timestamps=None)
     write_journal(str(root), journal, files)
 
 

@@ -99,9 +99,7 @@ def _break_off(cluster: Path, *, told: str) -> Journal:
         root = str(cluster / name)
         staged = stage(cluster / name, numbered("T", 10 * i, 10), write="w1")
         opened = open_store(root, _OPTIONS, files)
-        journals[root] = plan(
-            root, opened, (staged,), key=("q", 1), store_timestamps=None, options=_OPTIONS, files=files
-        )
+        journals[root] = plan(opened, (staged,), key=("q", 1), store_timestamps=None)
     first = next(iter(journals.values()))
     named = tuple(named_member(root, files) for root in journals)
     for root, journal in journals.items():

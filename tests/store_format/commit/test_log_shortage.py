@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit import append_position as log_end
@@ -107,10 +108,14 @@ def test_entries_of_a_damaged_last_message_are_removed(
     assert [_found(root, "T", f"k{i}") for i in (0, 11, 12, 19)] == [1, 1, 1, 1]
 
 
-def test_the_lost_offset_goes_to_the_next_message(root: Path) -> None:
+def test_the_lost_offset_is_not_given_again(root: Path) -> None:
     _damage_last_body(root)
+    append(root, numbered("T", 12, 1, queues=1))
     append(root, numbered("U", 3, 1, queues=1))
-    assert _bodies(root)["U", 0][2:] == [(2, b"message 3 of U")]
+    assert _bodies(root)["U", 0][2:] == [(3, b"message 3 of U")]
+    assert read_given_up(str(root)).messages == (("U", 0, 2, 3),)
+    diagnosis = MessageStore.open(str(root)).diagnose()
+    assert diagnosis.of("damage", "warning") == []
 
 
 def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -118,7 +123,7 @@ def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch:
         raise KeyboardInterrupt
 
     _damage_last_body(root)
-    for name in ("truncate", "cut_index"):
+    for name in ("cut_queue", "cut_index"):
         with monkeypatch.context() as patch:
             patch.setattr(f"store_format.commit.log_shortage.{name}", die)
             with pytest.raises(KeyboardInterrupt):

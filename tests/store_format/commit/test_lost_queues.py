@@ -15,18 +15,20 @@ from typing import Any
 import pytest
 
 from store_format.bookkeeping.journal import write_abort_mark, write_journal
-from store_format.commit import queue_repair
+from store_format.commit import queue_changes
 from store_format.commit.append import flush, recover
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
 from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication
-from store_format.errors import OptionError, StoreNotFoundError, UnsupportedFormatError
+from store_format.commitlog.log import CommitLog
+from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
+from store_format.survey.entries import LogScan, scan_log
 from store_format.survey.fates import Unfiled
 from tests.support import failing_writer, goldens
 from tests.support.staged import (
@@ -194,9 +196,7 @@ def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(
     root = copy("basic-5.5.0")
     shutil.rmtree(root / "consumequeue")
     before = _bytes(root)
-    with pytest.raises(
-        OptionError, match=r"(?s)consume queues have to be rebuilt .* Give mappedFileSizeConsumeQueue"
-    ):
+    with pytest.raises(OptionError, match=r"(?s)has to be rebuilt .* Give mappedFileSizeConsumeQueue"):
         append(root, numbered("Orders", 0, 5)) if act == "append" else recover(str(root))
     assert _bytes(root) == before
 
@@ -208,20 +208,6 @@ def _bytes(root: Path) -> dict[str, bytes]:
         if path.is_file() and ".rmqlog" not in path.parts and path.name != "lock"
     ]
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
-
-
-@pytest.mark.golden
-def test_a_clean_stores_lost_batch_queue_is_refused_and_nothing_changed(copy: Callable[[str], Path]) -> None:
-    root = copy("batchcq-5.5.0")
-    shutil.rmtree(root / "batchconsumequeue")
-    shutil.rmtree(root / "consumequeue", ignore_errors=True)
-    before = _bytes(root)
-    with pytest.raises(
-        UnsupportedFormatError,
-        match=r"lacks \d+ entries\. Nothing was changed\. Make the entries with rmqlog recover",
-    ):
-        append(root, numbered("T", 0, 5), options=_options("batchcq-5.5.0"))
-    assert _bytes(root) == before
 
 
 @pytest.mark.golden
@@ -496,16 +482,16 @@ def test_queues_that_ended_too_early_are_completed_after_a_death(
         files = sorted((root / "consumequeue" / "T" / str(queue_id)).iterdir())
         files[-1].unlink()
     (root / ".rmqlog" / "ledger.json").unlink()  # as a broker left it
-    original, count = queue_repair._write_missing, 0
+    original, count = queue_changes.QueuesAside.correct, 0
 
-    def write(*args: object) -> None:
+    def correct(*args: object) -> None:
         nonlocal count
         if count == 2:
             raise _Died
         count += 1
         original(*args)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("store_format.commit.queue_repair._write_missing", write)
+    monkeypatch.setattr(queue_changes.QueuesAside, "correct", correct)
     with pytest.raises(_Died):
         append(root, numbered("U", 0, 8))
     monkeypatch.undo()
@@ -620,13 +606,13 @@ def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path
 def scans(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """(start, stop) of each time that the log is gone over."""
     found: list[tuple[int, int]] = []
-    original = queue_repair.find_lacking
+    original = scan_log
 
-    def counted(root: str, log: object, start: int, stop: int, *args: object, **named: object) -> object:
+    def counted(scan: LogScan, log: CommitLog, start: int, stop: int, **named: int | None) -> object:
         found.append((start, stop))
-        return original(root, log, start, stop, *args, **named)  # type: ignore[arg-type]
+        return original(scan, log, start, stop, **named)
 
-    monkeypatch.setattr("store_format.commit.queue_rebuild.find_lacking", counted)
+    monkeypatch.setattr("store_format.commit.log_comparison.scan_log", counted)
     return found
 
 
@@ -685,24 +671,6 @@ def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path:
     shutil.rmtree(two / "consumequeue" / "T" / "3")
     append(two, numbered("T", 60, 12))
     _check_appended(two, before, 12)
-
-
-@pytest.mark.parametrize("part", [10, 1 << 21])
-def test_many_messages_are_rebuilt_in_parts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: int
-) -> None:
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 200))
-    append(root, numbered("U", 0, 50))
-    before = {
-        path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()
-    }
-    monkeypatch.setattr("store_format.commit.queue_repair._PART", part)
-    shutil.rmtree(root / "consumequeue")
-    recover(str(root))
-    assert {
-        path: path.read_bytes() for path in sorted((root / "consumequeue").rglob("0*")) if path.is_file()
-    } == before
 
 
 # ---- a commitlog that is not there -------------------------------------------------------------------------
@@ -765,9 +733,7 @@ def test_a_first_commit_that_was_broken_off_is_completed(tmp_path: Path) -> None
     staged = stage(root, numbered("T", 0, 8))
     files = FileWrites(sync=True)
     opened = open_store(str(root), _options(), files)
-    journal = plan(
-        str(root), opened, (staged,), key=("q", 0), store_timestamps=None, options=_options(), files=files
-    )
+    journal = plan(opened, (staged,), key=("q", 0), store_timestamps=None)
     publication = Publication(str(root), journal, opened.log, files)
     write_journal(str(root), journal, files)
     write_abort_mark(str(root), journal.id, files)

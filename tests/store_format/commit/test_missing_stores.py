@@ -73,9 +73,7 @@ def break_off(cluster: Path, *, told: tuple[str, ...]) -> None:
         root = str(cluster / name)
         staged = stage(cluster / name, numbered("T", _SIZE * i, _SIZE), write="w1")
         opened = open_store(root, _OPTIONS, _FILES)
-        journals[root] = plan(
-            root, opened, (staged,), key=("q", 1), store_timestamps=None, options=_OPTIONS, files=_FILES
-        )
+        journals[root] = plan(opened, (staged,), key=("q", 1), store_timestamps=None)
     named = tuple(named_member(root, _FILES) for root in journals)
     for root, journal in journals.items():
         complete = Path(root).name in told

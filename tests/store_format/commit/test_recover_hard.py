@@ -127,8 +127,8 @@ def test_addresses_in_the_extension_stay(tmp_path: Path) -> None:
     assert units["tags_code"][2] != 12345
 
 
-def test_right_entries_behind_one_that_leads_behind_the_log_are_written_again(tmp_path: Path) -> None:
-    """The cut behind the log's end removes them, before the queue is corrected."""
+def test_right_entries_behind_one_that_leads_behind_the_log_are_kept(tmp_path: Path) -> None:
+    """The cut behind the log's end removes only the last entry."""
     root = make_store(tmp_path / "s")
     append(root, numbered("T", 0, 120))
     before = files_seen(str(root))
@@ -138,7 +138,7 @@ def test_right_entries_behind_one_that_leads_behind_the_log_are_written_again(tm
         path.write_bytes(data)
     plan = recover(str(root), cut_after_damage=True)
     rows = [row for row in plan.table().to_pylist() if row["topic"]]
-    assert [(row["action"], row["position"]) for row in rows] == [("cut", 2), ("correct", 2)]
+    assert [(row["action"], row["position"]) for row in rows] == [("cut", 29), ("correct", 2)]
     plan.apply()
     assert files_seen(str(root)) == before
 

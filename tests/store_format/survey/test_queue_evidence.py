@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.ledger import ledger_path
+from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.names import REVIVE_GROUP
 from store_format.read.store import Store
 from store_format.survey.queue_evidence import KnownEnd, committed_ends, known_ends, ledger_ends
@@ -17,7 +18,7 @@ from tests.support.staged import append, make_store, numbered
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """Topics T, with 5 messages, and V, to which the last commit added the 3rd message of 3."""
+    """Topics T, with 5 messages, and V, to which a second commit added the 3rd message of 3."""
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 5, queues=1) + numbered("V", 0, 2, queues=1))
     append(root, numbered("V", 2, 1, queues=1))
@@ -28,9 +29,9 @@ def _ends(found: dict[tuple[str, int], KnownEnd]) -> dict[tuple[str, int], int]:
     return {key: end.offset for key, end in found.items()}
 
 
-def test_the_ledger_knows_the_ends_of_the_last_commit(root: Path) -> None:
+def test_the_ledger_knows_the_ends_of_the_last_commits(root: Path) -> None:
     log = Store.open(str(root)).log
-    assert _ends(ledger_ends(str(root), log)) == {("V", 0): 3}
+    assert _ends(ledger_ends(str(root), log)) == {("T", 0): 5, ("V", 0): 3}
     assert "ledger.json ends V-0 at offset 3" in ledger_ends(str(root), log)["V", 0].evidence
     path = Path(ledger_path(str(root)))
     ledger = json.loads(path.read_text())
@@ -38,6 +39,14 @@ def test_the_ledger_knows_the_ends_of_the_last_commit(root: Path) -> None:
     assert ledger_ends(str(root), log) == {}  # of an older release
     path.write_text("{}")
     assert ledger_ends(str(root), log) == {}
+
+
+def test_a_broker_may_have_written_to_queues_of_earlier_commits(root: Path) -> None:
+    ledger = read_ledger(str(root))
+    assert ledger.last is not None
+    next_to_it, later = (replace(ledger.last, start=ledger.last.stop + size) for size in (0, 100))
+    assert ledger.with_entry(None, next_to_it, {("V", 0): 4}).ends == {("T", 0): 5, ("V", 0): 4}
+    assert ledger.with_entry(None, later, {("V", 0): 5}).ends == {("V", 0): 5}
 
 
 def test_a_commit_that_was_cut_shows_nothing(root: Path) -> None:

@@ -15,6 +15,7 @@ from tests.support.referee.askers import batch_read, flush, recover_report, veri
 from tests.support.referee.truth import Fate, Truth, truth_of_golden
 from tests.support.referee.world import (
     ENTRY_SIZE,
+    QUEUE_FILE_SIZE,
     World,
     commit_killed,
     empty_world,
@@ -128,6 +129,23 @@ def lost_first_queue_file(place: Path) -> World:
     """It is left as it is."""
     world = new_world(place)
     world.lose(world.queue_files("T", 0)[0])
+    return world
+
+
+def cut_queue_file(place: Path) -> World:
+    """A write refuses what `recover` mends."""
+    world = new_world(place)
+    os.truncate(world.queue_files("T", 0)[-1], 10 * ENTRY_SIZE + 7)
+    world.truth.differences.append("the last file of T-0 is cut")
+    return world
+
+
+def flipped_last_queue_entry(place: Path) -> World:
+    """A write appends behind an entry that leads to no message, and leaves it."""
+    world = new_world(place)
+    at = world.truth.next_offset(("T", 0)) - 1
+    overwrite(world.queue_files("T", 0)[-1], at * ENTRY_SIZE % QUEUE_FILE_SIZE + 7, b"\xff")
+    world.truth.differences.append("the last entry of T-0 is damaged")
     return world
 
 
@@ -429,6 +447,8 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost simple queues beside a batch queue": lost_simple_queues_beside_batch_queues,
     "lost first queue file": lost_first_queue_file,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
+    "cut queue file": cut_queue_file,
+    "flipped last queue entry": flipped_last_queue_entry,
     "batch queue lacks entries": batch_queue_lacks_entries,
     "commitlog is empty": commitlog_is_empty,
     "commitlog is missing": commitlog_is_missing,

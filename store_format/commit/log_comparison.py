@@ -1,0 +1,312 @@
+"""The queues and the index of a store, compared with the messages of its commitlog, or of a part of it.
+
+Nothing is changed. A writer compares what it needs to know, `recover` the whole store; `repair.py`
+carries out what was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from store_format.bookkeeping.settings import StoreSettings, read_settings
+from store_format.commit.queue_changes import QueueChange, change_of
+from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
+from store_format.commit.recover_options import RecoverOptions, batch_file_size, known_queue_file_size
+from store_format.commit.salvage import Hole
+from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.bounds import queue_bounds
+from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
+from store_format.consumequeue.simple import valid_units
+from store_format.errors import CorruptStoreError, OptionError, StoreError
+from store_format.files.read import entry_names
+from store_format.layouts import OFFSET_MAX
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import read_topics
+from store_format.names import QueueKey
+from store_format.survey.entries import LogPart, LogScan, scan_log
+from store_format.survey.fates import (
+    Decision,
+    Fate,
+    Unfiled,
+    decide,
+    deleted_until,
+    filed_queues,
+    past_queues,
+    question,
+)
+from store_format.survey.log_queue import LogQueue
+from store_format.survey.queue_evidence import KnownEnd
+from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
+
+
+@dataclass(frozen=True, slots=True)
+class LeftQueue:
+    """A queue of the log that is not built, and why."""
+
+    queue: QueueKey
+    entries: int
+    reason: str
+
+
+@dataclass(slots=True, kw_only=True)
+class LogComparison:
+    """What the store `root` lacks of the messages in [start, stop) of the log.
+
+    `source` shows sizes and deleted topics: another store if `root` is its copy. A broker that starts
+    dispatches the messages from `broker_start` on. Index files that reach to the physical offset `mended` are
+    rebuilt: the message there is not the one that was indexed. `written` are the topics that a writer is
+    about to write to, None for a recovery, which reports what it cannot build; `unfiled` answers for them
+    (`CommitOptions.unfiled_queues`).
+
+    Then `compared` are the queues with messages there, and `left` those that stay as they are.
+    """
+
+    root: str
+    source: str
+    log: CommitLog
+    start: int
+    stop: int
+    settings: StoreSettings
+    options: RecoverOptions
+    is_crashed: bool = False
+    broker_start: int = OFFSET_MAX
+    mended: int | None = None
+    written: Collection[str] | None = None
+    unfiled: Unfiled | None = None
+    holes: list[Hole] = field(default_factory=list)
+    scan: LogScan = field(default_factory=LogScan, init=False)
+    units: int = field(default=0, init=False)
+    damage: list[tuple[str, int, int, str, str]] = field(default_factory=list, init=False)
+    compared: Mapping[QueueKey, ComparedQueue] = field(default_factory=dict, init=False)
+    changes: list[QueueChange] = field(default_factory=list, init=False)
+    left: list[LeftQueue] = field(default_factory=list, init=False)
+    unknown: dict[QueueKey, LogQueue] = field(default_factory=dict, init=False)
+    index: IndexCheck | None = field(default=None, init=False)
+    index_problem: str = field(default="", init=False)
+    misplaced: int = field(default=0, init=False)
+    past: dict[QueueKey, KnownEnd] = field(default_factory=dict, init=False)  # queues that get an empty file
+
+    @property
+    def is_part(self) -> bool:
+        return self.start > self.log.min_offset
+
+    def run(
+        self,
+        *,
+        on_part: Callable[[LogPart], None] = lambda _: None,
+        on_place: OnPlace = lambda queue, place: None,
+    ) -> None:
+        """Reads the log once. Raises OptionError if a queue has to be built and nobody knows the size of its
+        files, or what became of its topic (`question`), and for a writer the error of each queue that cannot
+        be built.
+        """
+        if not (self.options.queues or self.options.index):
+            return
+        scan = self.scan = self._scan()
+        comparison = QueueComparison(
+            self._find(scan.batch_topics),
+            log_stop=self.stop,
+            broker_start=self.broker_start,
+            on_place=on_place,
+            is_part=self.is_part,
+        )
+        if self.options.index:
+            self._begin_index()
+        for part in self.parts(self.start):
+            self.units += part.units
+            self.damage += part.damage
+            comparison.add(part.queues, part.rows)
+            if self.index is not None and part.index is not None:
+                self.index.add(part.index)
+            on_part(part)
+        self.compared, self.misplaced = comparison.queues, comparison.misplaced
+        if not self.needs_all():
+            self._plan_changes()
+
+    def needs_all(self) -> bool:
+        """Whether a queue lacks earlier messages too, or the whole log has to show what became of it."""
+        deleted = deleted_until(self.source)
+        known = of_known_topics(self.source, self.compared) if self.is_part else ()
+        return any(
+            self._needs_all(queue)
+            for queue in map(self.compared.__getitem__, known)
+            if queue.seen.last >= deleted(queue.key[0])
+        )
+
+    def _needs_all(self, queue: ComparedQueue) -> bool:
+        first = queue.seen.epochs[-1][1]
+        if not self.is_crashed and (queue.differences or not queue.is_comparable):
+            return True
+        if queue.error is not None or queue.places.problem is not None or queue.stored.misfit:
+            return True
+        if not queue.is_comparable:
+            return first > 0
+        if queue.stored.is_batch:
+            return bool(queue.differences)
+        return first > 0 and not valid_units(queue.stored.read(first - 1, first))[0]
+
+    def parts(self, start: int) -> Iterator[LogPart]:
+        """The messages of the log from `start`, where a message begins.
+
+        Without the holes: damage in the store, fillers in the copy.
+        """
+        for hole in (*self.holes, Hole(self.stop, self.stop, 0)):
+            if start < hole.start:
+                yield from scan_log(self.scan, self.log, start, hole.start, threads=self.options.threads)
+            start = max(start, hole.stop)
+
+    def _scan(self) -> LogScan:
+        root, options = self.source, self.options
+        batch = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
+        batch |= {
+            topic for topic, _, _, kind in list_queues(root, lambda _: True, _ignore) if kind == "batch"
+        }
+        tag_keys = options.tag_keys
+        if tag_keys is None:
+            tag_keys = indexes_tags(root, self.log, self.settings)
+        return LogScan(frozenset(batch), options.delay_levels_ms, options.index, tag_keys)
+
+    def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:
+        """A function that finds the files of a queue, None if the queue is not chosen."""
+        batch = batch_file_size(self.source, self.options.batch_queue_file_size)
+        simple = known_queue_file_size(self.source, self.log, self.options)
+        deleted = deleted_until(self.source)
+
+        def find(queue: QueueKey) -> StoredQueue | None:
+            if not (self.options.queues and self.options.chooses(queue[0])):
+                return None
+            if queue[0] in batch_topics:
+                return StoredQueue.list_in(self.root, queue, batch, is_batch=True)
+            if simple is None and deleted(queue[0]) < OFFSET_MAX:
+                raise self._unknown_size(queue)
+            return StoredQueue.list_in(self.root, queue, simple or 6_000_000, is_batch=False)
+
+        return find
+
+    def _unknown_size(self, queue: QueueKey) -> OptionError:
+        return OptionError(
+            f"{self.source}: the consume queue {queue[0]}-{queue[1]} has to be rebuilt from the commitlog, "
+            "and the store does not show the size of the files. Nothing was changed. Give "
+            "mappedFileSizeConsumeQueue of this store's broker, which loads files of that size only: as an "
+            "option of a write, or with --broker-conf FILE in rmqlog recover. For a broker with the default "
+            "size, FILE has one line: mappedFileSizeConsumeQueue=6000000"
+        )
+
+    def _begin_index(self) -> None:
+        geometry, source = self.settings.geometry, self.source
+        mark = None
+        if self.is_crashed and self.root == source:
+            mark = (read_checkpoint(f"{source}/checkpoint") or Checkpoint()).index_msg_timestamp
+        check = IndexCheck.open(
+            self.root,
+            geometry,
+            self.log.min_offset,
+            self.stop,
+            mark=mark,
+            start=self.start,
+            mended=self.mended,
+        )
+        is_known = (
+            not check.is_empty
+            or not IndexCheck.open(source, geometry, 0, self.log.stop).is_empty
+            or self.options.settings is not None
+            or read_settings(source) is not None
+            or self.log.file_size == StoreSettings("").mapped_file_size_commit_log
+        )
+        if is_known:
+            self.index = check
+        else:
+            self.index_problem = (
+                "no index file shows maxHashSlotNum and maxIndexNum: give both with the broker's "
+                "configuration (--broker-conf)"
+            )
+
+    # ---- changes -------------------------------------------------------------------------------------------
+
+    def _plan_changes(self) -> None:
+        found: dict[QueueKey, QueueChange] = {}
+        if self.is_part and not self.is_crashed:
+            return  # nothing differs
+        for key, queue in sorted(self.compared.items()):
+            places = queue.places
+            if not places.entries or (self.is_part and queue.is_comparable and not queue.differences):
+                continue  # its messages have impossible offsets (`misplaced`), or nothing differs
+            try:
+                if places.problem is not None:
+                    raise CorruptStoreError(queue.stored.directory, 0, *places.problem)
+                change = change_of(queue, self.log.min_offset, self.stop)
+            except StoreError as error:
+                if self.written is not None:
+                    raise
+                self.left.append(LeftQueue(key, places.entries, str(error)))
+                continue
+            if change is not None:
+                found[key] = change
+        if self.options.queues and self.written is None:
+            self.left += self._unusable()
+            ends = past_queues(self.source, self.log, self.compared)
+            self.past = {key: end for key, end in ends.items() if self.options.chooses(key[0])}
+            if self.past and known_queue_file_size(self.source, self.log, self.options) is None:
+                raise self._unknown_size(min(self.past))
+        for key, reason in self._not_created([key for key in found if found[key].action == "create"]).items():
+            self.left.append(LeftQueue(key, found.pop(key).entries, reason))
+        self.changes = list(found.values())
+
+    def _unusable(self) -> Iterator[LeftQueue]:
+        """The queues whose files cannot be used and that have no message in the log to build them from."""
+        for topic, queue_id, directory, kind in list_queues(self.root, self.options.chooses, _ignore):
+            if (topic, queue_id) not in self.compared:
+                try:
+                    queue_bounds(kind, directory, topic, queue_id, self.log.min_offset)
+                except StoreError as error:
+                    yield LeftQueue((topic, queue_id), 0, f"the log has no message of the queue; {error}")
+
+    def _not_created(self, new: list[QueueKey]) -> Mapping[QueueKey, str]:
+        """The queues without files whose messages belong, or may belong, to a deleted topic.
+
+        Raises `question` if a writer writes to one of which the store does not show it.
+        """
+        if self.options.topics is not None:
+            return {}
+        filed = {each[:2] for each in filed_queues(self.source, lambda _: True)}
+        new = [key for key in new if key not in filed]
+        seen = {key: queue.seen for key, queue in self.compared.items()}
+        left = {
+            key: decision
+            for key, decision in decide(self.source, self.log, new, seen).items()
+            if decision.fate is not Fate.LOST and not self._is_answered(key, decision)
+        }
+        self.unknown = {key: seen[key] for key, each in left.items() if each.fate is Fate.UNKNOWN}
+        asked = {key: queue for key, queue in self.unknown.items() if key[0] in (self.written or ())}
+        if asked and self.unfiled is None:
+            raise question(self.source, asked)
+        return {
+            key: f"{each.evidence} (name the topic with --topic to rebuild it)" for key, each in left.items()
+        }
+
+    def _is_answered(self, key: QueueKey, decision: Decision) -> bool:
+        """Whether a queue of unknown fate is built: a broker that starts builds it, or the user said so."""
+        return decision.fate is Fate.UNKNOWN and (
+            (self.is_crashed and self.compared[key].by_broker > 0)
+            or (self.unfiled == "read" and key[0] in (self.written or ()))
+        )
+
+
+def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:
+    """The queues whose topic is in topics.json or has a queue directory: they may have had messages.
+
+    Without topics.json all queues.
+    """
+    topics = read_topics(root) if queues else None
+
+    def has_directory(topic: str) -> bool:
+        return can_be_queue(topic, 0) and any(
+            entry_names(f"{root}/{folder}/{topic}", missing_ok=True) for folder in FOLDERS.values()
+        )
+
+    return [queue for queue in queues if topics is None or queue[0] in topics or has_directory(queue[0])]
+
+
+def _ignore(error: StoreError) -> None:
+    """The comparison reports the queue."""
