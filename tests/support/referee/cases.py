@@ -62,6 +62,13 @@ def flipped_size(place: Path) -> World:
     return world
 
 
+def flipped_last_entry(place: Path) -> World:
+    """The last entry of a queue leads far behind the log, which has its message: no file is missing."""
+    world = new_world(place)
+    world.flip_entry("T", 0, 99, 3, 0x20)
+    return world
+
+
 def _lost_tail(place: Path, *, sync: bool) -> World:
     world = empty_world(place)
     world.append(numbered("T", 0, 50, queues=1))
@@ -439,6 +446,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "zeros in a queue after retention": zeros_after_retention,
     "flipped queue entry": flipped_entry,
     "flipped size in a queue entry": flipped_size,
+    "flipped last entry": flipped_last_entry,
     "lost tail of a queue": lost_tail,
     "lost tail of a queue after a power loss": lost_tail_after_power_loss,
     "lost directory of an expired queue": expired_queue_without_directory,

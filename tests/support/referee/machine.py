@@ -129,7 +129,7 @@ class Machine(RuleBasedStateMachine):
 
     def judge(self, answers: list[Answer]) -> None:
         type(self).judged += 1
-        self.expect(disagreements(answers))
+        self.expect(disagreements(answers) if self.asks else [])
 
     def expect(self, found: list[str]) -> None:
         """Fails for each of the sentences."""
@@ -422,6 +422,11 @@ class Machine(RuleBasedStateMachine):
         if self.cannot_lose_entries():
             return
         kept = self.world.truth.of(Fate.KEPT)
+        if is_off("flipped last entry"):
+            last = {each.queue: each for each in kept}
+            kept = [each for each in kept if last[each.queue] != each]
+        if not kept:
+            return
         self.world.flip_entry(*kept[where % len(kept)].place, at, 1 << bit)
         self.go_on("flipped queue entry" if at < 8 else "flipped size in a queue entry", then, asked)
 
@@ -569,8 +574,7 @@ def live(
 ) -> None:
     """So many lives of so many steps below `place`; another `number` has other lives.
 
-    A failure is not shrunk, which takes minutes: it says its steps. Without `asks`, only what a life needs is
-    asked, such as the result of each write.
+    A failure is not shrunk, which takes minutes: it says its steps. Without `asks`, no answer is judged.
     """
     Machine.base, Machine.forks, Machine.judged, Machine.ended = place, forks, 0, staticmethod(ended)
     Machine.asks = asks
