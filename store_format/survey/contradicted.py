@@ -19,7 +19,7 @@ from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.message_entries import find_entries
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.layouts import CQ_UNIT
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.message.locate import Units
 from store_format.names import QueueKey
 
@@ -101,5 +101,5 @@ def _points_to(directory: str, queue: QueueKey, offset: int, physical: int) -> b
         if run is not None and run.first_file <= offset * CQ_UNIT.itemsize < stop:
             with UnitFiles(directory, CQ_UNIT, run, queue) as files:
                 found, size, _ = files.unit(offset)
-                return bool(found == physical and size > 0)
+                return bool(found == physical and size > 0 and size != CQ_PRE_BLANK_SIZE)
     return False

@@ -280,6 +280,18 @@ def flipped_last_body(place: Path) -> World:
     return world
 
 
+def flipped_first_sizes_behind_a_deleted_topic(place: Path) -> World:
+    """In a salvaged copy, blank entries in front of a queue's first one seem to lead to the log's first
+    message, which belongs to a deleted topic of a similar name.
+    """
+    world = new_world(place)
+    for message in world.truth.messages[100:102]:
+        world.flip(message, 3)
+    world.delete_topic("T")
+    world.refresh()
+    return world
+
+
 def flipped_first_size(place: Path) -> World:
     """The first message of a queue is damaged, and its queue is lost: a scan begins behind it."""
     world = new_world(place)
@@ -467,6 +479,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped topic": flipped_topic,
     "flipped body": flipped_body,
     "flipped last body": flipped_last_body,
+    "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
     "flipped length that a running query has not read": flipped_unread_length,
     "damage without queues": damage_without_queues,
