@@ -40,7 +40,7 @@ from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
-from store_format.survey.right_entries import NOWHERE, entries_of, leads_to_own, read_right_slice
+from store_format.survey.right_entries import NOWHERE, entries_of, is_own, read_right_slice
 
 _log = logging.getLogger(__name__)
 
@@ -484,9 +484,7 @@ class QueueReader:
         """Of entries that lead to no message of their queue, by index: the right one, if the log has it."""
         numbers = {(piece.topic, piece.queue_id): i for i, piece in enumerate(pieces) if _is_plain(piece)}
         suspects = {
-            i: each
-            for i, each in suspects.items()
-            if each[0] in numbers and not leads_to_own(self.log, *each)
+            i: each for i, each in suspects.items() if each[0] in numbers and not is_own(self.log, *each)
         }
         wanted: dict[QueueKey, set[int]] = {}
         for key, offset, _ in suspects.values():

@@ -1,14 +1,20 @@
-"""After a crash: the queues of a snapshot as the broker's recovery would leave them, without changing a byte.
+"""The newest entries of queues as the log's messages give them, in memory: without changing a byte.
 
-Entries of overwritten messages are hidden, entries that are missing are made from the log's tail
-(CommitLog.recoverAbnormally, ConsumeQueueStore.recover).
+After a crash: the queues as the broker's recovery would leave them. Entries of overwritten messages are
+hidden, entries that are missing are made from the log's tail (CommitLog.recoverAbnormally,
+ConsumeQueueStore.recover).
+
+Without a crash a queue may have lost its newest entries. Three things show it: its newest entry leads to no
+message of the queue; our last commit ended the queue at a later offset; the last message of the log has no
+entry. What nothing shows stays as it is: a broker does the same.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -17,69 +23,152 @@ from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
 from store_format.consumequeue.slices import QueueRange, place_of_entry
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.view import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.message import sysflag
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import QueueKey
 from store_format.read.stale_entries import without_cut, without_overwritten
 from store_format.survey.broker_end import LogEnd
-from store_format.survey.readable_end import ReadableEnd
+from store_format.survey.fates import deleted_until
+from store_format.survey.queue_evidence import last_commit_ends
+from store_format.survey.readable_end import ReadableEnd, entry_at
+from store_format.survey.right_entries import last_own, place_of_message
+from store_format.survey.written_end import WrittenEnd, goes_on_to
 
 _log = logging.getLogger(__name__)
 
 _SIZE_MAX = 2**31 - 1
+_TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
+_NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
+_NAMED_MAX = 8
+
+_warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 _Queues = dict[QueueKey, QueueRange]
+_Damaged = dict[QueueKey, StoreError]
+
+
+@dataclass(frozen=True, slots=True)
+class LogTail:
+    """The messages of [start, stop) of the log, without those in the stretches `hidden`.
+
+    `damaged` are stretches of bytes that are no message. Of `damage_bytes` a warning was logged.
+    """
+
+    start: int
+    stop: int
+    hidden: Sequence[tuple[int, int]] = ()
+    damaged: Sequence[tuple[int, int]] = ()
+    damage_bytes: int = 0
 
 
 def recovered_queues(
     log: CommitLog,
     queues: _Queues,
-    damaged: dict[QueueKey, StoreError],
+    damaged: _Damaged,
     end: LogEnd,
     readable: ReadableEnd,
     select: Callable[[str], bool],
     delay_levels_ms: tuple[int, ...],
-) -> tuple[_Queues, dict[QueueKey, StoreError]]:
+) -> tuple[_Queues, _Damaged]:
     """The queues after recovery, and those that cannot be used.
 
     `queues` and `damaged` are what the consume queue files say up to the end of the log. `delay_levels_ms` is
     the broker's messageDelayLevel, for missing entries of delayed messages.
     """
     queues, doubtful = without_overwritten(log, queues, end.scan_start, readable.offset)
-    filled = {
-        key for key, queue in queues.items() if queue.max_offset > queue.min_offset and not queue.is_batch
-    }
-    damaged = dict(damaged)
-    for key, found in _missing_on_disk(log, queues, filled, doubtful, end, readable, delay_levels_ms).items():
-        if not select(key[0]) or key in damaged:
-            continue
-        queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
-        queue, entries = without_cut(queue, found) if key in filled else (queue, found)
-        if len(entries.units):
-            queue = _with_extra(queue, _with_lost(queue, entries, readable.damaged))
-        gap = _gap(queue) if end.scan_start > log.min_offset else None
-        if gap is not None:
-            damaged[key] = gap
-        queues[key] = queue
+    tail = LogTail(end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes)
+    queues, gaps = _with_tail(
+        log, queues, tail, doubtful, delay_levels_ms, lambda key: select(key[0]) and key not in damaged
+    )
+    damaged = damaged | gaps
     return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
 
 
-def _missing_on_disk(
+def completed_queues(
+    root: str,
     log: CommitLog,
     queues: _Queues,
-    filled: set[QueueKey],
-    doubtful: set[QueueKey],
-    end: LogEnd,
-    readable: ReadableEnd,
-    delay_levels_ms: tuple[int, ...],
-) -> dict[QueueKey, MissingEntries]:
-    """Entries of all messages that recovery scans, also of those that have an entry on disk: that one may be
-    of a message that an earlier recovery has cut.
+    wrong: set[QueueKey],
+    end: WrittenEnd | None,
+    delay_levels_ms: Callable[[], tuple[int, ...]],
+) -> tuple[_Queues, _Damaged]:
+    """The queues of a store without a crash, with newest entries that their files lack, and those with a gap
+    before these entries. Costs one read of the log if nothing is missing.
+
+    The newest entry of the queues `wrong` leads to no message of theirs. `end` is the end of the log.
     """
-    return missing_entries(
+    starts = {key: last_own(log, queues[key]) for key in wrong}
+    places = [start for start in starts.values() if start is not None]
+    stop = log.stop if end is None else end.offset
+    ends: Mapping[QueueKey, int] = {}
+    if end is not None and not end.remains:
+        ends = last_commit_ends(root, log, end.offset)
+        short = [
+            max(queue.bounds.last_physical_offset, log.min_offset)
+            for key, queue in (queues.items() if ends else ())
+            if queue.max_offset < ends.get(key, 0) and _is_filled(queue) and queue.bounds is not None
+        ]
+        if _lacks_entry(root, log, end.last_offset):
+            short.append(max(end.offset - _TAIL_SIZE, log.min_offset))
+        # a broker that has cut messages leaves the bytes of the last one
+        places += short if short and goes_on_to(root, log, end.offset) else []
+    if not places or min(places) >= stop:
+        return queues, {}
+    doubtful = {key for key, start in starts.items() if start is not None}
+    deleted = deleted_until(root)
+    done, gaps = _with_tail(
+        log, queues, LogTail(min(places), stop), doubtful, delay_levels_ms(),
+        lambda key: key in queues and _is_filled(queues[key]) and not deleted(key[0]), ends,
+    )  # fmt: skip
+    changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
+    told = _warned.setdefault(log.cache, set())
+    if changed and not told.issuperset(changed):
+        told.update(changed)
+        names = ", ".join(f"{topic}-{queue_id}" for topic, queue_id in changed[:_NAMED_MAX])
+        _log.warning(
+            "%s: %d consume queues lack the entries of their newest messages: %s%s. The entries are made "
+            "from the commitlog, in memory",
+            root, len(changed), names, ", …" if len(changed) > _NAMED_MAX else "",
+        )  # fmt: skip
+    return {key: queue for key, queue in done.items() if key not in gaps}, gaps
+
+
+def _lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether the message has no entry in its queue, though it should have one."""
+    message = place_of_message(log, physical_offset) if physical_offset >= 0 else None
+    if message is None or message.sys_flag & (_NOT_QUEUED | sysflag.INNER_BATCH):
+        return False
+    return entry_at(root, message.key, message.offset) != physical_offset
+
+
+def _is_filled(queue: QueueRange) -> bool:
+    return queue.max_offset > queue.min_offset and not queue.is_batch
+
+
+def _with_tail(
+    log: CommitLog,
+    queues: _Queues,
+    tail: LogTail,
+    doubtful: Collection[QueueKey],
+    delay_levels_ms: tuple[int, ...],
+    chooses: Callable[[QueueKey], bool],
+    known: Mapping[QueueKey, int] | None = None,
+) -> tuple[_Queues, _Damaged]:
+    """The queues with the entries of the chosen ones that the log's tail gives, and those with a gap before
+    these entries.
+
+    All messages of the tail are looked at, also those that have an entry on disk: that one may be of a
+    message that an earlier recovery has cut. Of a queue that is not `doubtful` only those behind its last.
+    With `known`, the ends of queues as far as they are known, later entries count only if their offsets
+    continue the queue without a gap.
+    """
+    filled = {key for key, queue in queues.items() if _is_filled(queue)}
+    missing = missing_entries(
         log,
-        end.scan_start,
-        readable.offset,
+        tail.start,
+        tail.stop,
         {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
         last_physical_offsets={
             key: -1 if key in doubtful else queue.bounds.last_physical_offset
@@ -88,9 +177,32 @@ def _missing_on_disk(
         },
         batch_topics={topic for (topic, _), queue in queues.items() if queue.is_batch},
         delay_levels_ms=delay_levels_ms,
-        known_damage_bytes=readable.damage_bytes,
-        hidden=readable.hidden,
+        known_damage_bytes=tail.damage_bytes,
+        hidden=tail.hidden,
     )
+    queues, gaps = dict(queues), dict[QueueKey, StoreError]()
+    for key, found in missing.items():
+        if not chooses(key):
+            continue
+        queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+        end = queue.max_offset
+        queue, entries = without_cut(queue, found) if key in filled else (queue, found)
+        if known is not None:
+            entries = _continuing(queue, entries, max(known.get(key, 0), end))
+        if len(entries.units):
+            queue = _with_extra(queue, _with_lost(queue, entries, tail.damaged))
+        gap = _gap(queue) if tail.start > log.min_offset else None
+        if gap is not None:
+            gaps[key] = gap
+        queues[key] = queue
+    return queues, gaps
+
+
+def _continuing(queue: QueueRange, entries: MissingEntries, known: int) -> MissingEntries:
+    """The entries before the queue offset `known`, and those that continue the queue without a gap."""
+    follows = np.cumprod(entries.queue_offsets == queue.max_offset + np.arange(len(entries.units)))
+    kept = (entries.queue_offsets < known) | (follows != 0)
+    return MissingEntries(entries.queue_offsets[kept], entries.units[kept])
 
 
 def _with_lost(

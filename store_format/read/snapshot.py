@@ -29,8 +29,8 @@ from store_format.files.read import Refused, list_directories, list_store_files,
 from store_format.files.status import symbolic_link
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
-from store_format.read.recovered_queues import recovered_queues
-from store_format.read.stale_entries import settled, without_stale
+from store_format.read.recovered_queues import completed_queues, recovered_queues
+from store_format.read.stale_entries import judged_queues, settled
 from store_format.survey.fates import deleted_until
 from store_format.survey.log_ends import certain_end, ends_after_crash
 from store_format.survey.lost_log import refuse_lost_log
@@ -100,10 +100,13 @@ def _taken(
         queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
-    queues = _settled_queues(root, log, state, queues, end)
+    queues, gaps = _settled_queues(root, log, state, queues, end)
+    damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
-    hidden = sum(before[key].max_offset - queue.max_offset for key, queue in queues.items() if key in before)
+    hidden = sum(
+        max(before[key].max_offset - queue.max_offset, 0) for key, queue in queues.items() if key in before
+    )
     if end.remains or (hidden and state is StoreState.CLEAN):
         warn_of_hidden(root, log.cache, end, hidden)
     return Snapshot(
@@ -124,15 +127,23 @@ def _settled_queues(
     state: StoreState,
     queues: dict[QueueKey, QueueRange],
     end: WrittenEnd | None,
-) -> dict[QueueKey, QueueRange]:
-    """The queues without newest entries that do not count yet, or no longer."""
-    if state is StoreState.LIVE:
+) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
+    """The queues without newest entries that do not count yet, or no longer, and with those that their files
+    lack; and the queues that cannot be used.
+    """
+    is_live = state is StoreState.LIVE
+    if is_live:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
     stop = end.offset if end is not None else log.stop
     try:
-        return without_stale(root, log, queues, stop, is_live=state is StoreState.LIVE)
+        queues, wrong = judged_queues(root, log, queues, stop, is_live=is_live)
+        if is_live:
+            return queues, {}
+        return completed_queues(
+            root, log, queues, wrong, end, lambda: broker_conf_of(root).message_delay_levels_ms
+        )
     except StorePermissionError:
-        return queues  # a read of its messages raises the error; views do not need the file
+        return queues, {}  # a read of its messages raises the error; views do not need the file
 
 
 def take_queue(
@@ -166,7 +177,10 @@ def take_queue(
         end = None if log_end is not None else certain_end(root, log, state, _last_queued([queue]))
         if end is not None and _last_queued([queue]) >= end.offset:
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
-        return _settled_queues(root, log, state, {(topic, queue_id): queue}, end)[topic, queue_id]
+        found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, end)
+        for error in gaps.values():
+            raise error
+        return found[topic, queue_id]
     return None
 
 

@@ -25,14 +25,13 @@ from store_format.files.view import FileView
 from store_format.java.hashes import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX
 from store_format.message.locate import locate
-from store_format.message.one import find_parts, read_head
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.readable_end import has_own_entry
+from store_format.survey.right_entries import is_own
 
 _UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
-_READ_SIZE = 1024
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
 
 
@@ -138,10 +137,17 @@ def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, M
 def without_stale(
     root: str, log: CommitLog, queues: dict[QueueKey, QueueRange], stop: int, *, is_live: bool = False
 ) -> dict[QueueKey, QueueRange]:
-    """The same for a store without a crash, whose log ends at `stop`.
+    """The same for a store without a crash, whose log ends at `stop`."""
+    return judged_queues(root, log, queues, stop, is_live=is_live)[0]
+
+
+def judged_queues(
+    root: str, log: CommitLog, queues: dict[QueueKey, QueueRange], stop: int, *, is_live: bool = False
+) -> tuple[dict[QueueKey, QueueRange], set[QueueKey]]:
+    """The queues without stale entries, and those whose newest entry is wrong and not stale.
 
     Costs one read a queue, and more only if its newest entry is wrong. If the entry's message is elsewhere in
-    the log, the entry is damaged instead, and stays. The message to which it points is damaged if no entry of
+    the log, the entry is wrong, and stays. The message to which it points is damaged if no entry of
     the queue that the message names points there; in a store that a broker writes (`is_live`) that entry may
     not be written yet.
     """
@@ -151,7 +157,7 @@ def without_stale(
         start = whole.at(physical)
         return start >= 0 and (is_live or has_own_entry(root, log, start))
 
-    changed = {}
+    changed, wrong = {}, set()
     view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
     for key, queue in queues.items():
         is_light = is_light_queue(queue.topic)  # its messages belong to other queues
@@ -165,7 +171,9 @@ def without_stale(
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
             changed[key] = cut
-    return queues | changed if changed else queues
+        else:
+            wrong.add(key)
+    return queues | changed if changed else queues, wrong
 
 
 def _is_plain(queue: QueueRange) -> bool:
@@ -185,37 +193,14 @@ def _last_in(queue: QueueRange, start: int) -> bool:
 def leads_to_own(
     queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView] | None = None
 ) -> bool:
-    """Whether the newest entry points to a message with the queue's name, number and offset: one read of its
-    first bytes.
+    """Whether the newest entry leads to the message of the queue with this offset: one read of its first
+    bytes.
     """
     bounds = queue.bounds
-    assert bounds is not None
-    physical = bounds.last_physical_offset
-    file = log.file_at(physical)
-    if file is None or bounds.max_offset != queue.max_offset:
+    if bounds is None or bounds.max_offset != queue.max_offset:
         return False
-    try:
-        view, position = (view_of or log.view)(file), physical - file.start
-        data = view.read(position, _READ_SIZE)
-        head = read_head(data)
-        if head is None or (head.total_size, head.queue_id, head.queue_offset, head.physical_offset) != (
-            bounds.last_size,
-            queue.queue_id,
-            queue.max_offset - 1,
-            physical,
-        ):
-            return False
-        if len(data) >= head.total_size:
-            parts, wrong = find_parts(data, 0, head.total_size, head)
-        else:
-            parts, wrong = find_parts(view, position, head.total_size, head)
-        topic = queue.topic.encode()
-        stored = data[parts.topic_start : parts.topic_start + len(topic)]
-        if len(stored) < len(topic):
-            stored = view.read(position + parts.topic_start, len(topic))
-        return wrong is None and parts.topic_length == len(topic) and stored == topic
-    except (StoreError, OSError):
-        return False
+    place = bounds.last_physical_offset, bounds.last_size
+    return is_own(log, (queue.topic, queue.queue_id), queue.max_offset - 1, place, view_of)
 
 
 @dataclass(slots=True)

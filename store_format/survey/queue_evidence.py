@@ -6,12 +6,16 @@ on at the end that these files know.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import Ledger, ledger_path, read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.display.text import shown
 from store_format.errors import StoreError
+from store_format.files.status import stat_identity
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
 from store_format.metadata.read import read_topics
 from store_format.names import REVIVE_GROUP, QueueKey
@@ -27,21 +31,35 @@ class KnownEnd(NamedTuple):
 
 
 def ledger_ends(root: str, log: CommitLog) -> dict[QueueKey, KnownEnd]:
-    """The ends of the queues of our last commit, by the ledger.
-
-    Empty if a broker has cut the commit since, with a ledger of an older release, and if the ledger cannot be
-    read. A topic that was deleted and created again since begins at 0: its entries point behind the commit.
-    """
-    try:
-        ledger = read_ledger(root)
-        if ledger.last is None or not ledger.ends or ledger.last.damage(log) is not None:
-            return {}
-    except StoreError:  # who needs the file raises the error
-        return {}
+    """`last_commit_ends`, with the file that shows them."""
     return {
         key: KnownEnd(end, f"the last commit of {root}/.rmqlog/ledger.json ends {_name(key)} at offset {end}")
-        for key, end in ledger.ends.items()
+        for key, end in last_commit_ends(root, log).items()
     }
+
+
+def last_commit_ends(root: str, log: CommitLog, log_end: int = OFFSET_MAX) -> Mapping[QueueKey, int]:
+    """The ends of the queues of our last commit, by the ledger.
+
+    Empty if the log ends before the commit, if a broker has cut it since, with a ledger of an older release,
+    and if the ledger cannot be read. A topic that was deleted and created again since begins at 0: its
+    entries point behind the commit.
+    """
+    try:
+        identity = stat_identity(ledger_path(root))
+        ledger = _ledger_of(root, identity) if identity is not None else Ledger()
+        last = ledger.last
+        if last is None or not ledger.ends or last.stop > log_end or last.damage(log) is not None:
+            return {}
+    except (StoreError, OSError):  # who needs the file raises the error
+        return {}
+    return ledger.ends
+
+
+@lru_cache(maxsize=8)
+def _ledger_of(root: str, identity: object) -> Ledger:
+    """The ledger, which is read once for each state of its file: of many queues that takes milliseconds."""
+    return read_ledger(root)
 
 
 def committed_ends(root: str) -> dict[QueueKey, KnownEnd]:

@@ -174,7 +174,7 @@ class _Behind:
         is_older = self.log.store_timestamp_at(first) < self.last_timestamp - _CLOCK_STEP_MAX_MS
         self.may_continue = False
         try:
-            entries = [(entry, _entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
+            entries = [(entry, entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
         except StoreError:
             if is_older:
                 return False
@@ -209,7 +209,7 @@ def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
         assert isinstance(run, UnitRun)
         entries = _entries_of(log, run)
         return bool(entries) and all(
-            _entry_at(root, queue, offset) == physical for queue, offset, physical in entries
+            entry_at(root, queue, offset) == physical for queue, offset, physical in entries
         )
     return False
 
@@ -219,7 +219,7 @@ def _found_entries(log: CommitLog, run: UnitRun) -> FoundEntries:
     return find_entries(units)
 
 
-def _entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
+def entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
     """The physical offset in a queue's entry on disk; None without a valid entry."""
     topic, queue_id = queue
     if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing

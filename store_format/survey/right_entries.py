@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +21,8 @@ from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
 from store_format.errors import StoreError
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
-from store_format.layouts import OFFSET_MAX
+from store_format.java.text import decode_utf8
+from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.one import find_parts, read_head
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import QueueKey, is_light_queue
@@ -35,41 +37,57 @@ _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
 
 
-def leads_to_own(
+class QueuePlace(NamedTuple):
+    """What the head of a message says: its queue, its queue offset, its size in bytes and its sysFlag."""
+
+    key: QueueKey
+    offset: int
+    size: int
+    sys_flag: int
+
+
+def place_of_message(
+    log: CommitLog, physical: int, view_of: Callable[[StoreFile], FileView] | None = None
+) -> QueuePlace | None:
+    """What the message says that begins at the physical offset, by one read of its first bytes; None without
+    one. No checksum is checked.
+    """
+    file = log.file_at(physical)
+    if file is None:
+        return None
+    try:
+        view, position = (view_of or log.view)(file), physical - file.start
+        data = view.read(position, _READ_SIZE)
+        head = read_head(data)
+        if head is None or head.physical_offset != physical or head.magic not in (MAGIC_V1, MAGIC_V2):
+            return None
+        unit, at = (data, 0) if len(data) >= head.total_size else (view, position)
+        parts, wrong = find_parts(unit, at, head.total_size, head)
+        if wrong is not None or parts.topic_length is None:
+            return None
+        name = data[parts.topic_start : parts.topic_start + parts.topic_length]
+        if len(name) < parts.topic_length:
+            name = view.read(position + parts.topic_start, parts.topic_length)
+        return QueuePlace(
+            (decode_utf8(name), head.queue_id), head.queue_offset, head.total_size, head.sys_flag
+        )
+    except (StoreError, OSError):
+        return None
+
+
+def is_own(
     log: CommitLog,
     key: QueueKey,
     offset: int,
     place: tuple[int, int],
     view_of: Callable[[StoreFile], FileView] | None = None,
 ) -> bool:
-    """Whether a message of this size with the queue's name, number and offset begins at the physical offset
-    of `place`: one read of its first bytes. False for a light queue, whose messages belong to other queues.
+    """Whether the entry of a queue offset, with `place` (physical offset, size), leads to its message.
+
+    False for a light queue, whose messages belong to other queues.
     """
-    (topic, queue_id), (physical, size) = key, place
-    file = log.file_at(physical)
-    if file is None:
-        return False
-    try:
-        view, position = (view_of or log.view)(file), physical - file.start
-        data = view.read(position, _READ_SIZE)
-        head = read_head(data)
-        if head is None or (head.total_size, head.queue_id, head.queue_offset, head.physical_offset) != (
-            size,
-            queue_id,
-            offset,
-            physical,
-        ):
-            return False
-        whole: bytes | FileView = data if len(data) >= size else view
-        at = 0 if len(data) >= size else position
-        parts, wrong = find_parts(whole, at, size, head)
-        name = topic.encode()
-        stored = data[parts.topic_start : parts.topic_start + len(name)]
-        if len(stored) < len(name):
-            stored = view.read(position + parts.topic_start, len(name))
-        return wrong is None and parts.topic_length == len(name) and stored == name
-    except (StoreError, OSError):
-        return False
+    found = place_of_message(log, place[0], view_of)
+    return found is not None and (found.key, found.offset, found.size) == (key, offset, place[1])
 
 
 # ---- entries that can be seen to be wrong ------------------------------------------------------------------
@@ -123,7 +141,7 @@ def _wrong(
     odd = np.setdiff1d(valid, in_order)
     for i in odd.tolist():
         place = int(physical[i]), int(units["size"][i])
-        is_wrong[i] = not leads_to_own(log, (piece.topic, piece.queue_id), int(offsets[i]), place)
+        is_wrong[i] = not is_own(log, (piece.topic, piece.queue_id), int(offsets[i]), place)
     return np.flatnonzero(is_wrong)
 
 
@@ -178,6 +196,12 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
     return found
 
 
+def last_own(log: CommitLog, queue: QueueRange) -> int | None:
+    """The physical offset of the last entry of a queue that leads to its message; None without one."""
+    newest = queue.piece(queue.max_offset, queue.max_offset)
+    return _nearest_own(log, newest, range(queue.max_offset - 1, queue.min_offset - 1, -_NEIGHBOURS))
+
+
 def _stretch(log: CommitLog, run: QueueSlice) -> tuple[int, int]:
     """The physical offsets between which the messages of a run of offsets are."""
     queue = run.queue
@@ -199,6 +223,6 @@ def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
         rows = range(len(units))
         for i in rows[::-1] if steps.step < 0 else rows:
             place = int(units["physical_offset"][i]), int(units["size"][i])
-            if leads_to_own(log, (queue.topic, queue.queue_id), int(offsets[i]), place):
+            if is_own(log, (queue.topic, queue.queue_id), int(offsets[i]), place):
                 return place[0]
     return None

@@ -62,6 +62,7 @@ class LastUnit:
 class WrittenEnd:
     """The log ends at `offset`.
 
+    `last_offset` is the physical offset of the last message before the end, -1 if it is not known.
     `is_certain`: entries that point there or after it are stale, and do not point to damaged messages.
     `remains` counts the whole messages after it that an earlier recovery has cut. `last_timestamp`: ms, of
     the last message before it.
@@ -71,6 +72,7 @@ class WrittenEnd:
     is_certain: bool
     remains: int = 0
     last_timestamp: int = -1
+    last_offset: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +98,23 @@ def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = Fa
         return None
     run = _Run.read(root, is_live=is_live)
     if run.ended_with(log, last):
-        quick = WrittenEnd(last.stop, run.is_live or run.surely_ended_with(log, last), 0, last.timestamp)
+        is_certain = run.is_live or run.surely_ended_with(log, last)
+        quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
         if not has_more or not _goes_on(log, last):
             return quick
-    return _walked(root, log, run, last)
+    end = _walked(root, log, run, last)
+    return replace(end, last_offset=last.offset) if end.offset == last.stop else end
+
+
+def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether the log of a store that nobody uses continues up to the physical offset, by a walk of its last
+    files: no recovery has cut what is there, and no later message was written in front of it.
+    """
+    last = last_unit(log)
+    return (
+        last is not None
+        and _walked(root, log, _Run.read(root, is_live=False), last).offset >= physical_offset
+    )
 
 
 def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:

@@ -6,24 +6,6 @@ A contradiction that was ended is deleted here. The state machine leaves out wha
 from __future__ import annotations
 
 KNOWN: dict[str, tuple[str, ...]] = {
-    "lost tail of a queue": (
-        "a batch read: silently leaves out 5 of 100 whole messages",
-        "a batch read with failOnDataLoss=false: silently leaves out 5 of 100 whole messages",
-        "export: silently leaves out 5 of 100 whole messages",
-        "export --skip-damage: silently leaves out 5 of 100 whole messages",
-        "info: counts 95 messages, and 100 can be read",
-        "ls: counts 95 messages, and 100 can be read",
-        "lag: says 90 for G in T-0, and 95 messages are unread",
-    ),
-    "lost tail of a queue after a power loss": (
-        "a batch read: silently leaves out 5 of 100 whole messages",
-        "a batch read with failOnDataLoss=false: silently leaves out 5 of 100 whole messages",
-        "export: silently leaves out 5 of 100 whole messages",
-        "export --skip-damage: silently leaves out 5 of 100 whole messages",
-        "info: counts 95 messages, and 100 can be read",
-        "ls: counts 95 messages, and 100 can be read",
-        "lag: says 90 for G in T-0, and 95 messages are unread",
-    ),
     "flipped first size of a lost queue": (
         "a batch read after a write: does not say that 1 messages are lost",
         "a batch read after recover --apply: does not say that 1 messages are lost",

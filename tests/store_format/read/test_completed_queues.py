@@ -1,0 +1,105 @@
+"""The newest entries of a queue are lost in a store without a crash: what shows it, and what does not."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.bookkeeping.state import StoreState
+from store_format.commit.options import CommitOptions
+from store_format.read.snapshot import take_queue
+from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
+
+ENTRY = 20
+SETTINGS = StoreSettings("broker-a", 1 << 20, 100 * ENTRY, 50, 200)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """T-0 has 60 messages, 30 in each commit; the last message of the log is in V-0."""
+    root = make_store(tmp_path / "store", SETTINGS)
+    for first in (0, 30):
+        append(root, numbered("T", first, 30, queues=1) + numbered("V", first, 5, queues=1))
+    return root
+
+
+def _zero(root: Path, topic: str, start: int, stop: int) -> None:
+    (path,) = (root / f"consumequeue/{topic}/0").iterdir()
+    with path.open("r+b") as file:
+        file.seek(start * ENTRY)
+        file.write(bytes((stop - start) * ENTRY))
+
+
+def _offsets(root: Path, topic: str) -> list[int]:
+    queue = MessageStore.open(str(root)).queue(topic, 0)
+    return [offset for batch in queue.read(columns=["queueOffset"]) for offset in batch[0].to_pylist()]
+
+
+def _lose_ledger(root: Path) -> None:
+    (root / ".rmqlog/ledger.json").unlink()
+
+
+@pytest.mark.parametrize("start", [59, 45, 10])
+def test_the_ledger_shows_the_end_of_each_queue_of_our_last_commit(
+    root: Path, start: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    _zero(root, "T", start, 60)
+    assert _offsets(root, "T") == list(range(60))
+    assert "1 consume queues lack the entries of their newest messages: T-0" in caplog.text
+    assert _offsets(root, "V") == list(range(10))
+
+
+def test_the_last_message_of_the_log_shows_that_entries_before_it_are_lost_too(root: Path) -> None:
+    _lose_ledger(root)
+    _zero(root, "T", 50, 60)
+    _zero(root, "V", 9, 10)
+    assert _offsets(root, "T") == list(range(60))
+    assert _offsets(root, "V") == list(range(10))
+
+
+def test_what_nothing_shows_stays_as_it_is(root: Path) -> None:
+    """A broker does the same: the next message gets the offset again."""
+    _lose_ledger(root)
+    _zero(root, "T", 50, 60)
+    assert _offsets(root, "T") == list(range(50))
+
+
+def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:
+    _zero(root, "T", 50, 60)
+    store = MessageStore.open(str(root))
+    found = take_queue(str(root), store.log, StoreState.CLEAN, "T", 0)
+    assert found is not None
+    assert found == store.snapshot().queues["T", 0]
+    assert found.max_offset == 60
+
+
+def test_messages_of_a_deleted_topic_are_no_lost_entries(root: Path) -> None:
+    append(root, numbered("Gone", 0, 3, queues=1))
+    _lose_ledger(root)
+    deleted_topic(root, "Gone")
+    assert {(each.topic, each.max_offset) for each in MessageStore.open(str(root)).queues()} == {
+        ("T", 60),
+        ("V", 10),
+    }
+
+
+def test_a_commit_that_a_broker_has_cut_ends_no_queue(root: Path) -> None:
+    """The broker has written over its first message."""
+    before = shutil.copytree(root, root.parent / "before")
+    second = append(root, numbered("T", 60, 10, queues=1), options=CommitOptions(clock=lambda: 1_000))
+    assert second.queues["T", 0] == (60, 70)
+    append(before, numbered("T", 900, 1, queues=1), options=CommitOptions(clock=lambda: 9_000_000_000_000))
+    unit = messages_of(before)[-1]
+    (log,) = (root / "commitlog").iterdir()
+    (other,) = (before / "commitlog").iterdir()
+    end = unit.physical_offset + unit.total_size
+    with log.open("r+b") as file:
+        file.seek(unit.physical_offset)
+        file.write(other.read_bytes()[unit.physical_offset : end])
+    shutil.rmtree(root / "consumequeue")
+    shutil.copytree(before / "consumequeue", root / "consumequeue")
+    assert _offsets(root, "T") == list(range(61))
