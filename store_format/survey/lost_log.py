@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
@@ -23,6 +25,7 @@ ADVICE = (
     "of the command, commit_log_paths in Python). To begin a new store, give an empty directory"
 )
 _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
+_BLOCK = 1 << 22  # bytes that are read at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,14 +73,20 @@ def find_lost_log(root: str, log: CommitLog) -> LostLog | None:
 
 
 def _may_be_whole(root: str, log: CommitLog) -> bool:
-    """Whether the log begins with a message, or behind byte 0.
+    """Whether the log begins with a message, or behind byte 0, or its first file has any byte.
 
     After a crash of a broker, the queues of a new log may be on the disk, and its messages not.
     """
     if not log.files:
         return False
     try:
-        return bool(log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == "")
+        if log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == "":
+            return True
+        size = log.files[0].size
+        return any(
+            np.frombuffer(log.read(start, min(_BLOCK, size - start)), np.uint8).any()
+            for start in range(0, size, _BLOCK)
+        )
     except StoreError:  # who needs the file raises the error
         return True
 

@@ -102,6 +102,12 @@ def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
     assert name in caught.value.file
 
 
+def test_empty_settings_are_named(root: str) -> None:
+    Path(root, ".rmqlog", "store.json").write_bytes(b"")
+    with pytest.raises(CorruptStoreError, match=r"store\.json"):
+        read_settings(root)
+
+
 def test_a_ledger_keeps_the_highest_number_of_each_key(root: str) -> None:
     assert read_ledger(root) == Ledger()
     ledger = Ledger().with_entry("q", _ENTRY, {("S", 0): 9})

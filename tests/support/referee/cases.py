@@ -311,6 +311,14 @@ def flipped_unread_length(place: Path) -> World:
     return world
 
 
+def log_begins_with_zeros(place: Path) -> World:
+    """A lost page at the log's beginning: all callers say that the commitlog is missing, and none reads it."""
+    world = new_world(place)
+    overwrite(world.log_files()[0], 0, bytes(4096))
+    world.truth.lose_bytes(0, 4096, "the first page of the commitlog is zeros", Fate.DAMAGED)
+    return world
+
+
 def damage_without_queues(place: Path) -> World:
     """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
     world = new_world(place)
@@ -482,6 +490,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
     "flipped length that a running query has not read": flipped_unread_length,
+    "log begins with zeros": log_begins_with_zeros,
     "damage without queues": damage_without_queues,
     "created again without messages": created_again_without_messages,
     "last topic with queues is deleted": last_topic_with_queues_is_deleted,
