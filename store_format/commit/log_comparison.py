@@ -164,7 +164,8 @@ class LogComparison:
         }
         tag_keys = options.tag_keys
         if tag_keys is None:
-            tag_keys = indexes_tags(root, self.log, self.settings)
+            index = IndexCheck.open(root, self.settings.geometry, self.log.min_offset, self.log.stop)
+            tag_keys = indexes_tags(root, self.log, index)
         return LogScan(frozenset(batch), options.delay_levels_ms, options.index, tag_keys)
 
     def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.settings import StoreSettings, read_settings
+from store_format.bookkeeping.settings import read_settings
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError
@@ -21,6 +21,7 @@ from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, IndexHeader, IndexSlots, list_index_files
 from store_format.index.keys import unit_key_hashes
+from store_format.index.links import wrong_links
 from store_format.index.updates import IndexBatch, IndexState
 from store_format.index.write import IndexFiles
 from store_format.message.locate import locate
@@ -41,7 +42,7 @@ class _Listed:
 
     def between(self, low: int, high: int) -> NDArray[np.void]:
         """The entries of the messages from `low` to `high`, both included."""
-        if self.file is None:
+        if self.file is None or self.header is None or self.header.end_physical_offset < low:
             return np.empty(0, _ENTRY)
         units = self.file.units(self.file.find(low), self.file.find(high + 1))
         found = np.empty(len(units), _ENTRY)
@@ -157,6 +158,8 @@ def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int, start: in
             return _Listed(path, header, problem="its units are not in the order of the commitlog")
         last = int(physical[-1])
     problem = f"its units point behind the end of the commitlog, {log_stop}" if last >= log_stop else ""
+    if not problem and next(wrong_links(file, stop), None) is not None:
+        problem = "its slots and units have other links than their keys give"
     return _Listed(path, header, file, problem)
 
 
@@ -166,7 +169,7 @@ def _words(entries: NDArray[np.void]) -> NDArray[np.int64]:
     return (mixed ^ entries["key_hash"].astype(np.uint64)).view(np.int64)
 
 
-def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
+def indexes_tags(root: str, log: CommitLog, check: IndexCheck) -> bool:
     """Whether the store's broker indexes tags: 5.4 and later do, and always make the directory rocksdbstore.
 
     Without this directory the store's index files decide, else its topics.json. Entries for tags do no harm
@@ -174,7 +177,6 @@ def indexes_tags(root: str, log: CommitLog, settings: StoreSettings) -> bool:
     """
     if "rocksdbstore" in entry_names(root) or read_settings(root) is not None:
         return True
-    check = IndexCheck.open(root, settings.geometry, log.min_offset, log.stop)
     for each in check.files:
         if each.file is None:
             continue

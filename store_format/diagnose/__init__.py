@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -18,7 +19,7 @@ from store_format.consumequeue.listing import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut
 from store_format.diagnose.elsewhere import check_elsewhere, is_dledger_only
 from store_format.diagnose.files import usable_log
-from store_format.diagnose.index import check_index_files
+from store_format.diagnose.index import check_index_files, open_index_check, report_missing_entries
 from store_format.diagnose.problems import Diagnosis, Findings, Summary
 from store_format.diagnose.queues import QueueCheck
 from store_format.diagnose.state import (
@@ -35,6 +36,7 @@ from store_format.diagnose.verdict import verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
+from store_format.index.keys import index_batch
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.broker_end import end_after_stop
@@ -88,9 +90,13 @@ def diagnose(
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
     queues = QueueCheck(findings, root, log, states, log_end, has_queues=not has_rocksdb_queues(root))
+    index = open_index_check(root, log, log.stop if log_end is None else log_end, states[0])
+    tag_keys = index is not None and indexes_tags(root, log, index)
 
     def visit(run: UnitRun) -> None:
         queues.add(run)
+        if index is not None:
+            index.add(index_batch(log.refs_of(run), tag_keys=tag_keys))
         if on_offset is not None:
             on_offset(run.file.start + run.stop)
 
@@ -118,6 +124,8 @@ def diagnose(
         summary.log_end if log_end is None else log_end,
         lost,
     )
+    if index is not None:
+        report_missing_entries(findings, index)
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
     found = Diagnosis(findings.problems(), summary, root)
     found.has_more, found.refusal = has_more, _refusal(directories)

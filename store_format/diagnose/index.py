@@ -1,15 +1,14 @@
 """Index files against themselves and against the commitlog: counts, slots, chains, and the keys of the
 messages that units point to.
 
-The units of a sound file say what its links must be: a unit leads to the unit before it in its slot, and a
-slot to its newest unit. One pass compares them, without following a chain: a link to a later unit would lead
-a broker in a circle, and a link that skips units hides their messages.
+The messages of the log say which entries a file must have, and the entries say what its links must be.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,8 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.bookkeeping.state import StoreState
+from store_format.commit.rebuilt_index import IndexCheck
+from store_format.commit.recover_options import RecoverOptions, settings_of_files
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import INDEX_ADVICE, checked_files
@@ -25,17 +26,23 @@ from store_format.diagnose.problems import Findings, Severity
 from store_format.errors import CorruptStoreError
 from store_format.files.view import FileView
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, key_hash_many
-from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT
+from store_format.index.links import wrong_links
+from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import Units, locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import UnitRefs
+from store_format.metadata.checkpoint import read_checkpoint
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
-_BEGIN_OFFSET_AT, _END_OFFSET_AT, _SLOT_COUNT_AT, _COUNT_AT = 16, 24, 32, 36  # in the header
-_PHYSICAL_OFFSET_AT, _PREV_AT = 4, 16  # in a unit
+_BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header
+_PHYSICAL_OFFSET_AT = 4  # in a unit
 _LINKS_SHOWN_MAX = 100  # of a file
+_MISSING_ADVICE = (
+    "A search finds these messages by a scan of the commitlog, a broker does not find them by key or id. "
+    "rmqlog recover writes the entries"
+)
 _KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
 
 
@@ -59,6 +66,30 @@ def check_index_files(
     for file in opened:
         with file:
             _check_file(findings, _with_likely_geometry(file, likely), state, targets)
+
+
+def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState) -> IndexCheck | None:
+    """The index of a store that was stopped in order, to be compared with the log; None if it has none.
+
+    The index of a store in use, or after a crash of its broker, ends before the log.
+    """
+    checkpoint = None
+    with suppress(CorruptStoreError):  # another check reports it
+        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        if state is StoreState.CLEAN:
+            geometry = settings_of_files(root, log, RecoverOptions()).geometry
+            check = IndexCheck.open(root, geometry, log.min_offset, log_end)
+            if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
+                return check
+    return None
+
+
+def report_missing_entries(findings: Findings, check: IndexCheck) -> None:
+    """Reports the messages that the index lacks, unless its files are damaged, which is reported."""
+    if check.missing and not any(problem.file.startswith(check.directory) for problem in findings.problems()):
+        expected = "an index entry for each key of each message"
+        found = f"{check.missing} missing, the first of the message at commitlog {check.bad_from}"
+        findings.add("warning", check.directory, 0, expected, found, _MISSING_ADVICE)
 
 
 def _with_likely_geometry(file: IndexFile, likely: IndexGeometry) -> IndexFile:
@@ -93,7 +124,7 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
         found = f"{behind[1]} units that point behind it"
         advice = "A broker that starts on a crashed store deletes such files (IndexService.load)"
         findings.add(severity, file.path, position, expected, found, advice)
-    _check_links(findings, file, file.geometry, header, foreign, is_live=state is StoreState.LIVE)
+    _check_links(findings, file, foreign, is_live=state is StoreState.LIVE)
 
 
 def _chunks(file: IndexFile, stop: int) -> Iterator[tuple[int, NDArray[np.void]]]:
@@ -212,54 +243,20 @@ def _message_hashes(units: Units) -> NDArray[np.int64]:
     return np.concatenate(found)
 
 
-def _check_links(
-    findings: Findings,
-    file: IndexFile,
-    geometry: IndexGeometry,
-    header: IndexHeader,
-    foreign: NDArray[np.bool_],
-    *,
-    is_live: bool,
-) -> None:
-    """Reports links of units and slots that are others than IndexFile.putKey writes.
-
-    The slot of a unit in `foreign` is not known, because its hash is wrong. While a broker or a commit writes
-    (`is_live`), slots may lead to older units, or to units that the header does not count yet.
-    """
-    newest = np.zeros(geometry.hash_slot_num, np.int32)
+def _check_links(findings: Findings, file: IndexFile, foreign: NDArray[np.bool_], *, is_live: bool) -> None:
+    """Reports wrong links, except those of units in `foreign`: their slot is not known."""
     shown = 0
-
-    def report(position: int, number: int, what: str, right: int, found: int) -> None:
-        nonlocal shown
-        if not foreign[[number, right, found if 0 < found < len(foreign) else 0]].any():
-            shown += 1
-            expected = f"a link from {what} to unit {right}" if right else f"no link from {what}"
-            findings.add("damage", file.path, position, expected, f"unit {found}", INDEX_ADVICE)
-
-    for start, units in _chunks(file, len(foreign)):
-        slots = units["key_hash"].astype(np.int64) % geometry.hash_slot_num
-        numbers = np.arange(start, start + len(units), dtype=np.int32)
-        order = np.argsort(slots, kind="stable")
-        previous = newest[slots]
-        again = np.flatnonzero(np.diff(slots[order]) == 0)
-        previous[order[again + 1]] = numbers[order[again]]
-        newest[slots[order]] = numbers[order]  # of a slot's units the last one stays
-        for i in np.flatnonzero(units["prev_index"] != previous).tolist():
-            if shown < _LINKS_SHOWN_MAX:
-                number, right = start + i, int(previous[i])
-                position = geometry.units_start + INDEX_UNIT.itemsize * number + _PREV_AT
-                report(position, number, f"unit {number}", right, int(units["prev_index"][i]))
-    for start in range(0, len(newest), _CHUNK_UNITS):
-        stored = file.slots(start, start + _CHUNK_UNITS)
-        wanted = newest[start : start + len(stored)]
-        wrong = stored != wanted
-        if is_live:
-            wrong &= (stored > wanted) & (stored < len(foreign))
-        for i in np.flatnonzero(wrong).tolist():
-            if shown < _LINKS_SHOWN_MAX:
-                position = INDEX_HEADER.itemsize + INDEX_SLOT.itemsize * (start + i)
-                report(position, 0, f"slot {start + i}", int(wanted[i]), int(stored[i]))
-    used = int(np.count_nonzero(newest))
-    if used != header.hash_slot_count and not is_live and not foreign.any():
-        expected, found = f"{used} hash slots in use, as there are", str(header.hash_slot_count)
-        findings.add("damage", file.path, _SLOT_COUNT_AT, expected, found, INDEX_ADVICE)
+    for link in wrong_links(file, len(foreign), is_live=is_live):
+        found = link.found if 0 < link.found < len(foreign) else 0
+        if foreign[[link.number, link.right, found] if link.what else slice(None)].any():
+            continue
+        expected = f"a link from {link.what} to unit {link.right}"
+        if not link.what:
+            expected = f"{link.right} hash slots in use, as there are"
+        elif not link.right:
+            expected = f"no link from {link.what}"
+        what = f"unit {link.found}" if link.what else str(link.found)
+        findings.add("damage", file.path, link.position, expected, what, INDEX_ADVICE)
+        shown += 1
+        if shown == _LINKS_SHOWN_MAX:
+            return

@@ -96,14 +96,13 @@ _LEDGER_ADVICE = (
     "Messages of this batch are lost: a broker ran while it was written, or the files were restored or "
     "truncated. Write these messages again, under another key"
 )
-_POWER_LOSS = "A power loss came before a commit with ASYNC_FLUSH was on the disk"
 _LOST_JOURNAL_ADVICE = (
-    f"{_POWER_LOSS}: a part of its messages may be lost, and a part visible. The next commit replaces this "
-    "file"
+    "A power loss came before a commit with ASYNC_FLUSH was on the disk: a part of its messages may be lost, "
+    "and a part visible. The next commit replaces this file"
 )
 _OLD_LEDGER_ADVICE = (
-    f"{_POWER_LOSS}. The ledger of the last flush counts instead: a job of a later batch that runs again "
-    "writes its messages again"
+    "The ledger of the last flush counts instead: a power loss came before that of a later commit with "
+    "ASYNC_FLUSH was on the disk. A job of a later batch that runs again writes its messages again"
 )
 _FILE_ADVICE = (
     "Nothing can be written before this file is restored or moved out of the store. Without the journal, "

@@ -301,6 +301,10 @@ def not_flushed(root: Path, _: Path) -> None:
     append(root, numbered("T", 0, 20), options=CommitOptions(sync=False))
 
 
+def emptied(name: str) -> Step:
+    return lambda root, _: (root / ".rmqlog" / name).write_bytes(b"")
+
+
 def flushed(root: Path, _: Path) -> None:
     MessageStore.open(str(root)).flush()
 
@@ -459,6 +463,19 @@ CASES = {
     ),
     "damage after a crash": Case(
         _CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"
+    ),
+    "an index file that is gone": Case(
+        "A search finds these messages by a scan", removed("index/20261121065233655"), recovered
+    ),
+    "a ledger after a power loss": Case(
+        "The ledger of the last flush counts instead",
+        both(ours, not_flushed, emptied("ledger.json")),
+        written_to("T"),
+    ),
+    "a journal after a power loss": Case(
+        "A power loss came before a commit with ASYNC_FLUSH",
+        both(ours, not_flushed, emptied("journal.json")),
+        written_to("T"),
     ),
     "commits that are not flushed": Case("Before a broker starts, call", both(ours, not_flushed), flushed),
     "fewer queues than were written": Case(

@@ -312,7 +312,7 @@ def flipped_unread_length(place: Path) -> World:
 
 
 def log_begins_with_zeros(place: Path) -> World:
-    """A lost page at the log's beginning: all callers say that the commitlog is missing, and none reads it."""
+    """A lost page at byte 0: all callers say that the commitlog is missing, and none reads it."""
     world = new_world(place)
     overwrite(world.log_files()[0], 0, bytes(4096))
     world.truth.lose_bytes(0, 4096, "the first page of the commitlog is zeros", Fate.DAMAGED)
