@@ -3,13 +3,13 @@
     {"topic":{"broker":{"queue":n}},"$at":{…},"$from":{…},"$reset":n,"$again":true}
 
 Spark compares offsets by their JSON. Keys are strings: topics and brokers are sorted by code points, queues
-by their numbers. After them come `$at`, the physical offset of the message before each position, and of the
-last message that was read from each queue that is gone; `$from`, the starts that the previous offset does not
-contain; `$reset`, if a group's offsets were ever reset; and `$again`, if everything else equals the previous
-offset, because a topic was created again and is read up to the same offset as before.
+by their numbers. After them come `$at`, the place (`follow.replaced`) of the message before each position,
+and of the last message that was read from each queue that is gone; `$from`, the starts that the previous
+offset does not contain; `$reset`, if a group's offsets were ever reset; and `$again`, if everything else
+equals the previous offset, because a topic was created again and is read up to the same offset as before.
 
 No file of a store says that a topic was deleted and created again, and the queue offsets begin at 0 again. A
-message before a position that lies elsewhere in the commitlog now shows it.
+message before a position that lies elsewhere in the commitlog now, or is another one, shows it.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ class StreamOffset:
     `starts` has the queues whose start, in the micro-batch that ends here, differs from the previous offset:
     all queues in the first micro-batch, later new and moved queues. `reset` is the number of the last reset
     of the group that the query has followed. `again` makes the offset differ from an otherwise equal previous
-    one, because Spark runs no micro-batch between equal offsets. `at` has the physical offset of the message
-    before each position, for queues that have such a message, and that of the last message that was read
-    from queues that are gone.
+    one, because Spark runs no micro-batch between equal offsets. `at` has the place of the message before
+    each position, for queues that have such a message, and that of the last message that was read from queues
+    that are gone.
     """
 
     positions: dict[MessageQueue, int] = field(default_factory=dict)

@@ -25,7 +25,7 @@ from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.errors import OptionError
-from store_format.follow.replaced import offset_behind, physical_offset_before, replaced_since
+from store_format.follow.replaced import offset_behind, physical_offset_of, place_before, replaced_since
 
 _log = logging.getLogger(__name__)
 
@@ -248,27 +248,27 @@ class StreamPositions:
         )
         starts = step.begins if is_first else step.moved
         at = {key: self._at(key, position, step, previous) for key, position in positions.items()}
-        known = {key: physical for key, physical in at.items() if physical is not None}
+        known = {key: place for key, place in at.items() if place is not None}
         return StreamOffset(positions, step.waiting | starts, at=self._gone(positions, previous) | known)
 
     def _gone(self, positions: Mapping[MessageQueue, int], previous: StreamOffset) -> dict[MessageQueue, int]:
-        """The physical offset of the last message that was read from each queue that is gone.
+        """The place of the last message that was read from each queue that is gone.
 
         As long as the commitlog has that message: if the queue comes back, the message may come back with it.
         """
         begins = {store.broker_name: store.log.min_offset for store in self.stores.stores}
         return {
-            key: physical
-            for key, physical in previous.at.items()
-            if key not in positions and physical >= begins.get(key.broker_name, 0)
+            key: place
+            for key, place in previous.at.items()
+            if key not in positions and physical_offset_of(place) >= begins.get(key.broker_name, 0)
         }
 
     def _at(self, key: MessageQueue, position: int, step: Step, previous: StreamOffset) -> int | None:
-        """The physical offset of the message before a position: at most one read, for a moved position."""
+        """The place of the message before a position: at most two reads, for a moved position."""
         if previous.positions.get(key) == position and key in previous.at and key not in step.moved:
             return previous.at[key]
         queue = self.stores.queues.get(key)
-        return None if queue is None else physical_offset_before(queue, position)
+        return None if queue is None else place_before(queue, position)
 
     def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
         self._refuse_other_brokers(previous)

@@ -3,12 +3,16 @@
 Store files were restored, a topic was deleted and created again, or the tail of the log was written again.
 Queue offsets cannot show it. A message of an earlier look that is another one now shows it: the last message
 of the log by its first bytes, the last of each queue by the place to which its entry points.
+
+A checkpoint keeps the *place* of a message: its physical offset, and from bit 63 on the CRC32 of its first
+bytes. Messages of equal size stand at equal offsets in a store that was restored and written to again.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 
@@ -21,6 +25,8 @@ from store_format.read.log_reader import survey
 from store_format.read.store import Queue
 
 _SAMPLES_MAX = 8
+_OFFSET_BITS = 63
+_MARKED_SIZE = 64  # with the body's CRC, the offsets and the times, and without the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,11 +100,38 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     )
 
 
-def physical_offset_before(queue: Queue, offset: int) -> int | None:
-    """The physical offset of the message before a queue offset; None without a message.
+def place_before(queue: Queue, offset: int) -> int | None:
+    """The place of the message before a queue offset; None without a message.
 
     None also without a consume queue, unless that message is the last one.
     """
+    physical = _physical_offset_before(queue, offset)
+    return None if physical is None else place_at(physical, _mark(queue.store.log, physical))
+
+
+def place_at(physical_offset: int, mark: int) -> int:
+    """The place of a message whose first bytes have the CRC32 `mark`; 0: not known."""
+    return physical_offset | mark << _OFFSET_BITS
+
+
+def physical_offset_of(place: int) -> int:
+    """The physical offset of a place."""
+    return place & ((1 << _OFFSET_BITS) - 1)
+
+
+def mark_of(place: int) -> int:
+    """The CRC32 of a place; 0 without one, as in a place of an older release."""
+    return place >> _OFFSET_BITS
+
+
+def _mark(log: CommitLog, physical_offset: int) -> int:
+    """The CRC32 of the first bytes of a message; 0 if no message can be read there."""
+    if not log.has_message_at(physical_offset):
+        return 0
+    return crc32(read_head(log, physical_offset)[:_MARKED_SIZE])
+
+
+def _physical_offset_before(queue: Queue, offset: int) -> int | None:
     if not queue.min_offset < offset <= queue.max_offset:
         return None
     if queue.scanned is not None:
@@ -108,21 +141,26 @@ def physical_offset_before(queue: Queue, offset: int) -> int | None:
     return None if found is None or found < 0 else found
 
 
-def replaced_since(queue: Queue, offset: int, physical_offset: int) -> Replaced | None:
-    """How the queue was replaced since the message before `offset` was at `physical_offset`.
+def replaced_since(queue: Queue, offset: int, place: int) -> Replaced | None:
+    """How the queue was replaced since the message before `offset` was at `place`.
 
-    None if the message is still there, or if nothing can tell: retention deleted it, or its entry cannot be
-    read.
+    None if the message is still there, or if nothing can tell: retention deleted it, or its entry or the
+    message cannot be read.
     """
+    physical_offset = physical_offset_of(place)
     if queue.scanned is not None:
         begin, first, _ = queue.scanned.epochs[-1]
-        return Replaced(offset, first) if begin > physical_offset and first < offset else None
+        if begin > physical_offset and first < offset:
+            return Replaced(offset, first)
+        return Replaced(offset, None) if _is_other(queue.store.log, place) else None
     bounds = queue.range.bounds
     if bounds is None or offset <= queue.min_offset:
         return None
     is_there = offset <= queue.max_offset
-    if is_there and physical_offset_before(queue, offset) in (physical_offset, None):
-        return None
+    if is_there:
+        now = _physical_offset_before(queue, offset)
+        if now in (physical_offset, None):
+            return Replaced(offset, None) if now is not None and _is_other(queue.store.log, place) else None
     first = bounds.first_physical_offset
     if first < 0:  # the entry does not say where its message is
         first = _physical_offset(queue.range, queue.min_offset) or -1
@@ -131,8 +169,15 @@ def replaced_since(queue: Queue, offset: int, physical_offset: int) -> Replaced 
     return Replaced(offset, None) if is_there else None
 
 
-def offset_behind(queue: Queue, physical_offset: int) -> int:
-    """The first offset of a queue whose message is behind the message at a physical offset."""
+def _is_other(log: CommitLog, place: int) -> bool:
+    """Whether another message is at a place."""
+    before, now = mark_of(place), _mark(log, physical_offset_of(place))
+    return before != now and 0 not in (before, now)
+
+
+def offset_behind(queue: Queue, place: int) -> int:
+    """The first offset of a queue whose message is behind the message at a place."""
+    physical_offset = physical_offset_of(place)
     if queue.scanned is None:
         return split_at(queue.piece(), [physical_offset + 1])[1].start
     if queue.scanned.last <= physical_offset:

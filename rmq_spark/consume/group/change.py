@@ -110,7 +110,7 @@ class Change:
         """Raises the recorded positions of queues that the member owns in the epochs of `held`; lowers none.
 
         `reset` is the reset number of the offset that holds the positions. A position from before a queue's
-        last reset is ignored. `places` are the physical offsets of the messages before the positions.
+        last reset is ignored. `places` are those of the messages before the positions.
         """
         for queue, epoch in held.items():
             position = positions.get(queue)

@@ -89,7 +89,7 @@ class Assignment:
     arrive that include them. `lost` are the queues that went to others since the last boundary. `is_settled`:
     the query owns every queue that the strategy allocates to it. `reset` is the group's reset number, which
     belongs into the query's offset. `stops` are the owned queues in which an orderly handler failed. `places`
-    has the physical offset of the message before each start, where it was recorded. `resets` are the owned
+    has the place of the message before each start, where it was recorded. `resets` are the owned
     queues that were reset since the offset with the positions was made.
     """
 

@@ -20,6 +20,7 @@ from store_format.files.read import read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
+from store_format.follow.replaced import mark_of, physical_offset_of, place_at
 
 _VERSION = 1
 NOT_IN_FILE = -1  # a mirrored offset: the offset file does not name the queue
@@ -65,8 +66,8 @@ class QueueEntry:
     `reset` is the number of the reset that last moved the queue. `mirrored` is the offset that members last
     wrote to the offset file or found there: `NOT_IN_FILE`, or None before the first look. `is_unattended`: no
     member has run since the queue's last owner. The module `mirror` explains both. `stop` is where an orderly
-    handler stopped, until a recorded position is beyond it. `at` is a recorded position with the physical
-    offset of the message before it: no file of a store says that a topic was created again.
+    handler stopped, until a recorded position is beyond it. `at` is a recorded position with the place
+    of the message before it (`follow.replaced`): no file of a store says that a topic was created again.
     """
 
     owner: str | None = None
@@ -81,7 +82,7 @@ class QueueEntry:
 
     @property
     def place(self) -> int | None:
-        """The physical offset of the message before `position`; None where nobody recorded it."""
+        """The place of the message before `position`; None where nobody recorded it."""
         return self.at[1] if self.at is not None and self.at[0] == self.position else None
 
 
@@ -181,8 +182,12 @@ def read_state(directory: str) -> GroupState:
         entries = list(state.queues.values())
         for index, *stop in value.get("stops", ()):
             entries[_from_zero(index, len(entries))].stop = Stop(*map(_from_zero, stop))
-        for index, position, place in value.get("at", ()):
-            entries[_from_zero(index, len(entries))].at = _from_zero(position), _from_zero(place)
+        for index, position, physical in value.get("at", ()):
+            entries[_from_zero(index, len(entries))].at = _from_zero(position), _from_zero(physical)
+        for index, mark in value.get("marks", ()):  # the rest of the place, which older members leave out
+            entry = entries[_from_zero(index, len(entries))]
+            if entry.at is not None:
+                entry.at = entry.at[0], place_at(entry.at[1], _from_zero(mark))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "the state of a consumer group (JSON)", f"other content ({str(error)[:100]})"
@@ -277,7 +282,8 @@ def write_state(directory: str, state: GroupState, files: FileWrites) -> None:
     if stops:
         value["stops"] = stops
     entries = enumerate(state.queues.values())
-    places = [[index, entry.position, entry.place] for index, entry in entries if entry.place is not None]
+    places = [(index, entry.position, entry.place) for index, entry in entries if entry.place is not None]
     if places:
-        value["at"] = places
+        value["at"] = [[index, position, physical_offset_of(place)] for index, position, place in places]
+        value["marks"] = [[index, mark] for index, _, place in places if (mark := mark_of(place))]
     files.replace(_state_path(directory), json.dumps(value, separators=(",", ":")).encode())

@@ -1,6 +1,6 @@
 """A topic that a broker deleted and created again while a query was stopped, or between two of its looks.
 
-No file of a store says so. A checkpoint has the physical offset of the message before each position (`$at`).
+No file of a store says so. A checkpoint has the place of the message before each position (`$at`).
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
-from store_format import MessageStore
+from store_format import CommitOptions, MessageStore
 from store_format.errors import OffsetOutOfRangeError
+from store_format.follow.replaced import physical_offset_of
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Stream, delete_log_files, expected, grown
-from tests.support.staged import append, deleted_topic, make_store, numbered
+from tests.support.staged import append, deleted_topic, make_store, numbered, rows_by_queue
 
 
 @pytest.fixture
@@ -225,6 +226,50 @@ def test_a_repeated_batch_has_no_message_of_the_new_topic(root: Path, fails: boo
     assert stream.step() == expected("T", *[(0, 10)] * 4)
 
 
+@pytest.mark.parametrize("fails", ["false", "true"])
+@pytest.mark.parametrize("kind", ["stream", "group"])
+def test_other_messages_at_the_same_places_show_a_store_from_a_backup(
+    root: Path, tmp_path: Path, kind: str, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Messages of equal size stand where those stood that were lost."""
+    backup = shutil.copytree(root, tmp_path / "backup")
+    append(root, numbered("T", 20, 20))
+    options: dict[str, Any] = {"subscribe": "T", "failOnDataLoss": fails}
+    query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
+    assert query.step() == expected("T", *[(0, 10)] * 4)
+    before = rows_by_queue(root)
+    shutil.rmtree(root)
+    shutil.copytree(backup, root)
+    later = CommitOptions(clock=lambda: 1_700_000_200_000)
+    append(root, numbered("T", 20, 20), options=later)  # the same messages, stored later
+    assert rows_by_queue(root) == before
+    append(root, numbered("T", 40, 4), options=later)
+    _restart(query)
+    if fails == "true":
+        with pytest.raises(OffsetOutOfRangeError, match="other messages than at the last look"):
+            query.step()
+        return
+    assert query.step() == expected("T", *[(10, 11)] * 4)
+    assert "but other messages than at the last look" in caplog.text
+    _restart(query)
+    assert query.step() is None
+
+
+def test_damage_of_the_last_message_that_was_read_is_no_other_store(root: Path) -> None:
+    stream = Stream(root, subscribe="T")
+    assert stream.step() == expected("T", *[(0, 5)] * 4)
+    path = root / "commitlog/00000000000000000000"
+    data = path.read_bytes()
+    for number in range(16, 20):
+        body = data.index(b"message %d of T" % number)
+        data = data[:body] + b"X" + data[body + 1 :]
+    path.write_bytes(data)
+    append(root, numbered("Other", 4, 4))
+    append(root, numbered("T", 40, 4))
+    stream.restart()
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+
+
 def test_a_checkpoint_without_places_goes_on_as_before(root: Path) -> None:
     """An earlier version wrote it: nothing tells the new topic from the deleted one."""
     stream = Stream(root, subscribe="T", failOnDataLoss=False)
@@ -255,7 +300,7 @@ def test_the_checkpoint_has_the_places_of_the_last_messages(root: Path) -> None:
     before = stream.start()["$at"]["T"]["broker-a"]
     stream.step()
     after = stream.start()["$at"]["T"]["broker-a"]
-    assert all(after[queue] > before[queue] for queue in before)
+    assert all(physical_offset_of(after[queue]) > physical_offset_of(before[queue]) for queue in before)
     start = stream.start()
     stream.step()
     idle = stream.start()
