@@ -7,12 +7,14 @@ copy the damaged bytes. Later checks report what is noted here, and find no mess
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
+from store_format.names import QueueKey
 
 GIVEN_UP = "given-up.json"  # in `.rmqlog`
 
@@ -39,10 +41,24 @@ class GivenUp:
         return f"what was in {size:,} damaged bytes" if size else ""
 
     def with_more(self, more: GivenUp) -> GivenUp:
-        """Both, each entry once."""
+        """Both, and what is in both once: a recovery that was broken off notes the rest again."""
+        messages = [((topic, id_), first, stop) for topic, id_, first, stop in self.messages + more.messages]
+        fillers = [(("", 0), start, stop) for start, stop in self.fillers + more.fillers]
         return GivenUp(
-            tuple(sorted({*self.messages, *more.messages})), tuple(sorted({*self.fillers, *more.fillers}))
+            tuple((*queue, first, stop) for queue, first, stop in _joined(messages)),
+            tuple((start, stop) for _, start, stop in _joined(fillers)),
         )
+
+
+def _joined(ranges: Iterable[tuple[QueueKey, int, int]]) -> list[tuple[QueueKey, int, int]]:
+    """The ranges, sorted, with those of a queue that overlap or touch as one."""
+    found: list[tuple[QueueKey, int, int]] = []
+    for queue, start, stop in sorted(ranges):
+        if found and found[-1][0] == queue and start <= found[-1][2]:
+            found[-1] = queue, found[-1][1], max(stop, found[-1][2])
+        else:
+            found.append((queue, start, stop))
+    return found
 
 
 def read_given_up(root: str) -> GivenUp:
