@@ -246,7 +246,8 @@ class LogComparison:
                 found[key] = change
         if self.options.queues and self.written is None:
             self.left += self._unusable()
-            ends = past_queues(self.source, self.log, self.compared)
+            begin = min([self.log.min_offset, *(hole.start for hole in self.holes)])
+            ends = past_queues(self.source, begin, self.compared, is_copied=self.root != self.source)
             self.past = {key: end for key, end in ends.items() if self.options.chooses(key[0])}
             if self.past and known_queue_file_size(self.source, self.log, self.options) is None:
                 raise self._unknown_size(min(self.past))

@@ -16,7 +16,7 @@ from store_format.commit.recover_options import RecoverOptions, known_queue_file
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.listing import has_rocksdb_queues
-from store_format.diagnose.commitlog import Lost, check_log, report_cut
+from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
 from store_format.diagnose.elsewhere import check_elsewhere, is_dledger_only
 from store_format.diagnose.files import usable_log
 from store_format.diagnose.index import check_index_files, open_index_check, report_missing_entries
@@ -40,7 +40,7 @@ from store_format.index.keys import index_batch
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.broker_end import end_after_stop
-from store_format.survey.log_ends import certain_end, ends_after_crash
+from store_format.survey.log_ends import certain_end, ends_after_crash, torn_end
 from store_format.survey.lost_log import dledger_logs
 from store_format.survey.readable_end import ReadableEnd, find_readable_end
 
@@ -104,6 +104,8 @@ def diagnose(
         check_log(findings, log, file_size, state, lost, visit, readable, given_up.fillers),
         unplaced_bytes=unplaced_bytes,
     )
+    if state is StoreState.CLEAN and base is None and readable is not None and not readable.remains:
+        report_torn(findings, log, readable.offset)
     if state is StoreState.CLEAN and readable is None and summary.damage_bytes:
         end = _end_of_last_file(root, log)
         report_cut(findings, log, end)
@@ -163,7 +165,7 @@ def _judged_as(
     """
     if may_go_on:
         return state, StoreState.LIVE
-    has_cut = readable is not None and state is not StoreState.LIVE
+    has_cut = readable is not None and readable.remains > 0 and state is not StoreState.LIVE
     return (StoreState.CRASHED, StoreState.CRASHED) if has_cut else (state, state)
 
 
@@ -180,9 +182,10 @@ def _readable_end(root: str, log: CommitLog, state: StoreState) -> ReadableEnd |
     if state is StoreState.CRASHED:
         return _end_after_crash(root, log)
     end = certain_end(root, log, state)
-    if end is None or not end.remains:
-        return None
-    return ReadableEnd(end.offset, end.offset, remains=end.remains)
+    if end is not None and end.remains:
+        return ReadableEnd(end.offset, end.offset, remains=end.remains)
+    torn = torn_end(root, log) if state is StoreState.CLEAN else None
+    return None if torn is None else ReadableEnd(torn, torn)
 
 
 def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:

@@ -219,6 +219,14 @@ def report_cut(findings: Findings, log: CommitLog, readable: ReadableEnd) -> Non
         findings.add("warning", file.path, readable.offset - file.start, expected, found, _REMAINS_ADVICE)
 
 
+def report_torn(findings: Findings, log: CommitLog, end: int) -> None:
+    """Reports the part of a message behind the log's end that an earlier recovery has cut."""
+    file = log.file_at(end)
+    if file is not None:
+        expected, found = f"zeros behind the log's end, {end}", "a part of a message"
+        findings.add("info", file.path, end - file.start, expected, found, _REMAINS_ADVICE)
+
+
 def _check_end(
     findings: Findings, log: CommitLog, file_size: int, state: StoreState, walk: Walk, lost: Lost
 ) -> None:

@@ -214,7 +214,9 @@ class QueueCheck:
             lost_advice = _LOST_ADVICE if has_topics else QUEUE_ADVICE
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
             self._findings.add("damage", place, 0, expected, found, advice)
-        past = past_queues(self._root, self._log, self.comparison.queues) if self._has_queues else {}
+        past = (
+            past_queues(self._root, self._log.min_offset, self.comparison.queues) if self._has_queues else {}
+        )
         for (topic, queue_id), end in past.items():
             self.is_incomplete = True
             place = f"{self._root}/consumequeue/{topic}/{queue_id}"

@@ -232,19 +232,33 @@ def lost_topics(root: str) -> dict[str, int]:
     return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not _is_not_configured(topic))
 
 
-def past_queues(root: str, log: CommitLog, seen: Container[QueueKey]) -> dict[QueueKey, KnownEnd]:
-    """The ends of the queues without files that have had messages, of which the log has none (`seen`: those
-    of which it has one).
+def past_queues(
+    root: str, log_begin: int, seen: Container[QueueKey], *, is_copied: bool = False
+) -> dict[QueueKey, KnownEnd]:
+    """The ends of the simple queues without files that have had messages, of which the log has none (`seen`:
+    those of which it has one). With `is_copied`, of a copy of the store without queues.
 
-    Retention has deleted the messages, and the files were lost. The next message must not get offset 0:
-    groups would not see it.
+    Retention has deleted the messages before `log_begin`, the first physical offset of the log, and the files
+    were lost. The next message must not get offset 0: groups would not see it.
     """
-    if not log.min_offset:  # nothing was deleted, and a group may commit any number
-        return {}
-    known = {key: end for key, end in committed_ends(root).items() if key not in seen and can_be_queue(*key)}
+    known: dict[QueueKey, KnownEnd] = {}
+    if log_begin:  # else nothing was deleted, and a group may commit any number
+        known = {
+            key: end for key, end in committed_ends(root).items() if key not in seen and can_be_queue(*key)
+        }
     topics = {topic for topic, _ in known}
-    for topic, queue_id, _, _ in filed_queues(root, topics.__contains__) if known else ():
+    select = (lambda topic: True) if is_copied else topics.__contains__
+    for topic, queue_id, directory, kind in filed_queues(root, select) if is_copied or topics else ():
         known.pop((topic, queue_id), None)
+        bounds = None
+        if is_copied and kind == "simple" and (topic, queue_id) not in seen:
+            with suppress(StoreError):
+                bounds = queue_bounds(kind, directory, topic, queue_id, log_begin)
+        if bounds is not None and bounds.max_offset:
+            end = bounds.max_offset
+            known[topic, queue_id] = KnownEnd(
+                end, f"{directory} ends at offset {end}, without a message left"
+            )
     return known
 
 

@@ -26,17 +26,25 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.survey.broker_end import LogEnd, end_after_crash
+from store_format.survey.gone import queues_in_log
 from store_format.survey.lost_log import refuse_lost_log
 from store_format.survey.readable_end import ReadableEnd, find_readable_end, warn_once
-from store_format.survey.written_end import WrittenEnd, warn_of_hidden, written_end
+from store_format.survey.written_end import (
+    WrittenEnd,
+    is_unwritten,
+    knows_more,
+    last_unit,
+    warn_of_hidden,
+    written_end,
+)
 
 
 def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
     """The physical offset at which a reader stops; None where the log ends with its last message.
 
     An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
-    an old recovery follow. `take_snapshot` finds the same end, with the queues. Raises StoreNotFoundError
-    for a lost commitlog.
+    an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
+    queues. Raises StoreNotFoundError for a lost commitlog.
     """
     refuse_lost_log(root, log)
     before = read_commit_state(root)
@@ -54,9 +62,26 @@ def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
 def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> int | None:
     end = certain_end(root, log, state)
     if end is None or not end.remains:
-        return None
+        return torn_end(root, log) if state is StoreState.CLEAN else None
     warn_of_hidden(root, log.cache, end, 0)
     return end.offset
+
+
+def torn_end(root: str, log: CommitLog) -> int | None:
+    """The end of the log of a store that was shut down cleanly, if a part of a message follows.
+
+    A crash left it, and a recovery has cut it: no queue, and no other file of the store, knows of a message
+    there. None otherwise.
+    """
+    try:
+        last = last_unit(log)
+        if last is None or is_unwritten(log, last.stop) or knows_more(root, last):
+            return None
+        queues = queues_in_log(root, log)
+    except (StoreError, OSError):  # a reader of the file raises the error
+        return None
+    is_known = not queues or max(queue.last_physical_offset for queue in queues) >= last.stop
+    return None if is_known else last.stop
 
 
 def ends_after_crash(root: str, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:

@@ -117,6 +117,15 @@ def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:
     )
 
 
+def knows_more(root: str, last: LastUnit) -> bool:
+    """Whether the checkpoint, the index or our ledger knows of a message behind the last whole one."""
+    run = _Run.read(root, is_live=False)
+    checkpoint, ours = run.checkpoint, read_ledger(root).last
+    known = max(run.indexed(), checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
+    is_later = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) > last.timestamp
+    return known > last.offset or is_later or (ours is not None and ours.stop > last.stop)
+
+
 def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
     """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
     said = _warned.setdefault(cache, set())
@@ -159,7 +168,7 @@ class _Run:
             return True
         if self.is_live and self.checkpoint.confirm_phy_offset:
             return self.checkpoint.confirm_phy_offset == last.offset
-        indexed = self._indexed()
+        indexed = self.indexed()
         if indexed < 0 and self._is_newest_by_checkpoint(last):
             return True
         return (
@@ -170,7 +179,7 @@ class _Run:
 
     def surely_ended_with(self, log: CommitLog, last: LastUnit) -> bool:
         """Whether nothing after the last whole message was lost since the broker stopped."""
-        indexed = self._indexed()
+        indexed = self.indexed()
         if indexed > last.offset:
             return False
         if indexed == last.offset or self._is_ours(log, last):
@@ -183,7 +192,7 @@ class _Run:
             return False
         return last.timestamp in (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
-    def _indexed(self) -> int:
+    def indexed(self) -> int:
         """The physical offset of the last message in the newest index file; -1 without one."""
         with suppress(StoreError, OSError):
             files = list_index_files(f"{self.root}/index")

@@ -173,7 +173,7 @@ def group_queues(
     for queue in store.queues(wanted.__contains__) if wanted else ():
         by_topic.setdefault(queue.topic, {})[queue.queue_id] = queue
     there = {(topic, queue_id) for topic, queues in by_topic.items() for queue_id in queues}
-    past = past_queues(store.path, store.log, there)
+    past = past_queues(store.path, store.log.min_offset, there)
     found = []
     for name, topic in sorted(pairs):
         offsets, pulled = committed.offsets.get((name, topic), {}), committed.pulled.get((name, topic), {})

@@ -539,7 +539,7 @@ def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
     file, position = _log_place(copy, last["physicalOffset"] + last["storeSize"])
     _write(file, position, file.read_bytes()[position - last["storeSize"] : position - 50])
     _write(*(_cq_place(copy, last)), bytes(20))
-    assert len(_serious(_diagnose(copy))) == 2
+    assert len(_serious(_diagnose(copy))) == 1  # without a broker, the unit is one that a recovery has cut
     with held(copy) as broker:
         diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == []

@@ -272,6 +272,29 @@ def flipped_body(place: Path) -> World:
     return world
 
 
+def _torn_and_cut(place: Path, *, is_overwritten: bool) -> World:
+    world = new_world(place)
+    (torn,) = numbered("T", 800, 1, queues=1, body_size=200)
+    world.broker_writes([*numbered("V", 800, 2, queues=1), torn], queued=2, torn=True)
+    if is_overwritten:
+        world.broker_writes(numbered("V", 850, 1, queues=1, body_size=0), queued=1, torn=False)
+    (world.root / "abort").unlink()
+    world.truth.is_crashed = False
+    return world
+
+
+def torn_message_that_a_broker_has_cut(place: Path) -> World:
+    """A broker's recovery clears no byte: those of half a message stay behind the log's end. `scan` and
+    `verify` call the sound store damaged.
+    """
+    return _torn_and_cut(place, is_overwritten=False)
+
+
+def torn_message_that_a_broker_has_overwritten(place: Path) -> World:
+    """The same after a shorter message was written over the beginning."""
+    return _torn_and_cut(place, is_overwritten=True)
+
+
 def flipped_last_body(place: Path) -> World:
     """The next write cuts the message off, gives its offset again, and `verify` says "none lost"."""
     world = new_world(place)
@@ -487,6 +510,8 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped topic": flipped_topic,
     "flipped body": flipped_body,
     "flipped last body": flipped_last_body,
+    "torn message that a broker has cut": torn_message_that_a_broker_has_cut,
+    "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
     "flipped length that a running query has not read": flipped_unread_length,
