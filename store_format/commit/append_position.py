@@ -30,6 +30,7 @@ from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.listing import queue_directory
 from store_format.consumequeue.simple import pre_blank_mask, valid_units
 from store_format.consumequeue.slices import QueueRange
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import list_store_files, read_bytes
 from store_format.files.view import FileView
@@ -40,7 +41,7 @@ from store_format.names import QueueKey, is_light_queue
 from store_format.read.stale_entries import agrees, leads_to_own, without_stale
 from store_format.survey.fates import has_queue_files, question
 from store_format.survey.gone import queues_in_log
-from store_format.survey.queue_evidence import known_ends
+from store_format.survey.queue_evidence import KnownEnd, committed_ends, known_ends
 from store_format.survey.written_end import is_unwritten
 
 _log = logging.getLogger(__name__)
@@ -48,6 +49,7 @@ _log = logging.getLogger(__name__)
 _TAIL_SIZE = 32 << 20  # of the log: read where only a broker knows whether a queue has its last entries
 _CHUNK = 1 << 16  # units
 _BLOCK_SIZE = 4080  # bytes of whole units
+_COMMITTED_AHEAD_MAX = 1 << 20  # messages that a queue can have lost, as a group's committed offset shows
 _OFFSET_MAX = QUEUE_OFFSET_MAX >> 8  # that a group can have reached
 
 
@@ -122,6 +124,7 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     unfiled = of_known_topics(held.root, [queue for queue, each in looked.items() if each.bounds is None])
     may_be_past = held.log.min_offset > 0 and set(unfiled) - set(met)  # a group may commit any number
     known = known_ends(held.root, held.log) if may_be_past else {}
+    committed = committed_ends(held.root)
     places = []
     for queue, (bounds, has_more, _, _) in looked.items():
         least = given_up.get(queue, 0)
@@ -134,8 +137,24 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
             _zero_behind(bounds, held.files)
         if end.is_ours:
             least = max(least, held.ledger.ends.get(queue, 0))
+        if queue in committed:
+            least = max(least, _behind_group(queue, committed[queue], max(bounds.max_offset, least)))
         places.append(QueuePlace(max(bounds.max_offset, least), bounds.max_offset))
     return places
+
+
+def _behind_group(queue: QueueKey, committed: KnownEnd, end: int) -> int:
+    """The offset that a group has committed, if messages before it were lost: the group would never get the
+    messages that take their places. A number far behind the `end` shows nothing.
+    """
+    if committed.offset <= end:
+        return 0
+    is_taken = committed.offset - end <= _COMMITTED_AHEAD_MAX
+    _log.warning(
+        "%s-%d ends at offset %d, and %s. The next message gets offset %d",
+        shown(queue[0]), queue[1], end, committed.evidence, committed.offset if is_taken else end,
+    )  # fmt: skip
+    return committed.offset if is_taken else 0
 
 
 def gaps_before(places: Sequence[QueuePlace]) -> tuple[tuple[int, int], ...]:

@@ -26,7 +26,7 @@ from store_format.index.write import cut_index
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.survey.broker_end import LogEnd, end_after_stop, scan_to_end
-from store_format.survey.gone import FULL, lost_last_files, pointing_to
+from store_format.survey.gone import FULL, gone_by_ledger, lost_last_files, pointing_to
 from store_format.survey.readable_end import find_readable_end
 
 _log = logging.getLogger(__name__)
@@ -140,7 +140,8 @@ def note_lost(
     *,
     is_cut: bool,
 ) -> None:
-    """Notes as given up the messages `behind` the log's end that queue entries prove, before their removal.
+    """Notes as given up the messages `behind` the log's end that queue entries prove, before their removal,
+    and those that only the ledger proves.
 
     The log may still have a whole message there: with `is_cut` it is given up now, else an earlier recovery
     has cut it.
@@ -152,7 +153,8 @@ def note_lost(
     gone = pointing_to(queues, [behind]) if behind[0] < behind[1] else []
     lost = [each for each in gone if is_cut or not is_whole(each.physical)]
     noted = tuple((each.topic, each.queue_id, each.first, each.stop) for each in lost)
-    note_given_up(root, GivenUp(noted), files)
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
+    note_given_up(root, GivenUp(noted + gone_by_ledger(root, log, ends)), files)
 
 
 def cut_queues(

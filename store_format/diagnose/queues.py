@@ -6,13 +6,15 @@ Only another queue is read a second time, entry by entry, to report the wrong on
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -23,6 +25,7 @@ from store_format.consumequeue.simple import message_mask
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
+from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names, offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
@@ -32,6 +35,8 @@ from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.contradicted import Contradictions
 from store_format.survey.fates import Fate, decide, past_queues
+from store_format.survey.gone import gone_by_ledger
+from store_format.survey.queue_evidence import committed_ends
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
@@ -54,6 +59,11 @@ _UNKNOWN_ADVICE = (
 _PAST_ADVICE = (
     "Retention has deleted the messages, and the files are lost: a broker gives the next messages offsets "
     "from 0, which the group does not read. rmqlog recover makes an empty file that continues the offsets"
+)
+_AHEAD_ADVICE = (
+    "Messages of this queue are lost, or the group was set too far: a broker gives these offsets again, and "
+    "the group does not get the messages. Set the group back (mqadmin resetOffsetByTime) before a broker "
+    "goes on; a write of rmqlog goes on behind the group's offset"
 )
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
@@ -164,6 +174,7 @@ class QueueCheck:
         self._compare_pending()
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = behind = 0
+        ends: dict[QueueKey, int] = {}
         is_clean = self._behind is StoreState.CLEAN
         for key, stored in self._stored.items():
             if not stored.files:
@@ -171,6 +182,7 @@ class QueueCheck:
             check = _EntryCheck(self._findings, stored, targets, self.comparison.queues.get(key))
             check.run(self._behind)
             stranded += check.lost
+            ends[key] = check.stop
             behind += check.behind
             self.lead_behind_files |= is_clean and check.last_behind >= self._log.stop
             check.report_lacking(self._lag)
@@ -189,7 +201,25 @@ class QueueCheck:
         if lost.stop:  # else the places of messages that were never given these queue offsets
             queues = self.comparison.queues.values()
             hidden = sum(queue.places.lost for queue in queues if not queue.stored.files)
+        self._report_ahead(ends if is_clean else {})
+        if self._behind is not StoreState.LIVE:
+            hidden += sum(stop - first for *_, first, stop in gone_by_ledger(self._root, self._log, ends))
         return stranded + hidden + self.contradicted + (behind if is_clean else 0)
+
+    def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:
+        """Reports groups that have committed an offset behind the end of a queue, and behind all that a
+        recovery has given up: the next message gets an offset behind that.
+        """
+        given_up: dict[QueueKey, int] = {}
+        with suppress(CorruptStoreError):  # another check reports the file
+            given_up = {
+                (topic, number): stop for topic, number, _, stop in read_given_up(self._root).messages
+            }
+        for key, known in committed_ends(self._root).items():
+            if known.offset > max(ends.get(key, known.offset), given_up.get(key, 0)):
+                place, expected = f"{self._root}/config", f"committed offsets up to {ends[key]}, its end"
+                kind = f"ahead {key}"
+                self._findings.add("warning", place, 0, expected, known.evidence, _AHEAD_ADVICE, kind=kind)
 
     def _report_absent(self) -> None:
         """Reports the queues that have messages and no files, by the fate of the messages."""

@@ -8,11 +8,12 @@ next file before it fills one, and a recovery that cuts the log ends it within a
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 
+from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
@@ -24,6 +25,7 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
+from store_format.names import QueueKey
 from store_format.survey.broker_end import LogEnd
 from store_format.survey.written_end import last_unit, written_stop
 
@@ -133,6 +135,25 @@ def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
             return []
         physical = int(files.read(low, low + 1)["physical_offset"][0])
         return [Gone(queue.topic, queue.queue_id, offset_at(low), offset_at(high), physical)]
+
+
+def gone_by_ledger(
+    root: str, log: CommitLog, ends: Mapping[QueueKey, int]
+) -> tuple[tuple[str, int, int, int], ...]:
+    """(topic, queue id, first queue offset, stop) of messages that only the ledger proves.
+
+    The log has our last commit no more, and the commit ended these queues behind their last entries, which
+    the queues have up to `ends`: log and queues are older than `.rmqlog`, or a power loss took both.
+    """
+    try:
+        ledger = read_ledger(root)
+        if ledger.last is None or ledger.last.given_up or ledger.last.damage(log) is None:
+            return ()
+    except StoreError:  # who needs the file raises the error
+        return ()
+    return tuple(
+        (*key, ends[key], stop) for key, stop in sorted(ledger.ends.items()) if 0 < ends.get(key, 0) < stop
+    )
 
 
 def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:

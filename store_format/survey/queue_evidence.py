@@ -17,7 +17,7 @@ from store_format.errors import StoreError
 from store_format.files.status import stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import config_path, read_topics
 from store_format.names import REVIVE_GROUP, QueueKey
 
 
@@ -69,6 +69,13 @@ def committed_ends(root: str) -> dict[QueueKey, KnownEnd]:
     keeps their offsets. Only a 5.x broker removes the offsets of a topic that is deleted; consumerOffset.json
     of such a broker has a `dataVersion`. Empty otherwise, and for files that cannot be read.
     """
+    places = (config_path(root, name) for name in ("consumerOffset.json", "topics.json"))
+    return dict(_committed_ends(root, tuple(map(stat_identity, places))))
+
+
+@lru_cache(maxsize=8)
+def _committed_ends(root: str, identity: object) -> Mapping[QueueKey, KnownEnd]:
+    """They are read once for each state of their files."""
     try:
         name, offsets = read_broker_offsets(root)
         if offsets is None or offsets.data_version is None:

@@ -305,6 +305,12 @@ def emptied(name: str) -> Step:
     return lambda root, _: (root / ".rmqlog" / name).write_bytes(b"")
 
 
+def group_ahead(root: Path, _: Path) -> None:
+    append(root, numbered("T", 0, 20))
+    offsets = {"offsetTable": {"T@G": {"0": 9}}, "dataVersion": {"counter": 1}}
+    (root / "config" / "consumerOffset.json").write_text(json.dumps(offsets))
+
+
 def flushed(root: Path, _: Path) -> None:
     MessageStore.open(str(root)).flush()
 
@@ -475,6 +481,11 @@ CASES = {
     "a journal after a power loss": Case(
         "A power loss came before a commit with ASYNC_FLUSH",
         both(ours, not_flushed, emptied("journal.json")),
+        written_to("T"),
+    ),
+    "a group ahead of its queue": Case(
+        "Messages of this queue are lost, or the group was set too far",
+        both(ours, group_ahead),
         written_to("T"),
     ),
     "commits that are not flushed": Case("Before a broker starts, call", both(ours, not_flushed), flushed),
