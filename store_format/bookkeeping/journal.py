@@ -155,6 +155,11 @@ def write_abort_mark(root: str, journal_id: str, files: FileWrites) -> None:
     )
 
 
+def write_crash_mark(root: str, files: FileWrites) -> None:
+    """Makes the store one that a broker has left by a crash."""
+    files.replace(f"{root}/abort", b"", aside=f"{root}/{OWN_DIRECTORY}/abort.new")
+
+
 def state_of(root: str, journal: Journal | None) -> State:
     """The state of the commit of this journal (`read_journal`); of the store without a journal."""
     last = None if journal is None else read_ledger(root).last

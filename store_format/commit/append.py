@@ -38,7 +38,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.plan import check, plan
 from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication
-from store_format.commit.repeats import note_repeat, totals
+from store_format.commit.repeats import is_gone, note_repeat, totals
 from store_format.commit.roll_forward import repeat, roll_forward
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, publish, undo, write_topics
@@ -254,11 +254,17 @@ def _repeated(
     members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], options: CommitOptions
 ) -> str | None:
     """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
-    for root in (*(member.root for member in members), *watched):
+    held = {member.root: member.held for member in members}
+    for root in (*held, *watched):
         committed = committed_batch(root, key, ignore_missing=options.ignore_missing_stores)
-        if committed is not None:
-            staged = [each for member in members for each in member.staged]
-            return note_repeat(root, key, committed, staged, is_stream=options.keeps_key)
+        if committed is None:
+            continue
+        entry = held[root].ledger.keys.get(key[0]) if root in held else None
+        if entry is not None and entry.number == key[1] and is_gone(entry, held[root].log):
+            continue  # the store has nothing of it, as if it had not been committed
+        staged = [each for member in members for each in member.staged]
+        damage = None if entry is None else entry.damage(held[root].log)
+        return note_repeat(root, key, committed, staged, is_stream=options.keeps_key, damage=damage)
     return None
 
 

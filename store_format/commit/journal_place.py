@@ -15,7 +15,7 @@ from store_format.bookkeeping.states import Writing
 from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.staged_units import check_staged
 from store_format.commitlog.log import CommitLog
-from store_format.errors import OffsetOutOfRangeError, StoreError, StoreNotFoundError
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.survey.lost_log import refuse_lost_log
 
 _INTO = "recover a copy: rmqlog recover STORE --into NEW --apply (recover, with into=)"
@@ -62,8 +62,22 @@ def will_complete(
     refuse_lost_log(root, log)
     completes = is_to_complete(root, journal, log, ignore_missing=ignore_missing, way_out=way_out)
     if completes and not is_concluded(root, journal):
+        if is_lost_with_power(root, journal):
+            return False
         refuse_incomplete(root, journal, log)
     return completes
+
+
+def is_lost_with_power(root: str, journal: Journal) -> bool:
+    """Whether staged files of a commit with ASYNC_FLUSH never reached the disk: nobody can complete it."""
+    if journal.sync:
+        return False
+    try:
+        for staged in journal.staged:
+            check_staged(root, staged)
+    except CorruptStoreError:
+        return True
+    return False
 
 
 def is_concluded(root: str, journal: Journal) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 
 from store_format.bookkeeping.journal import (
@@ -11,7 +12,7 @@ from store_format.bookkeeping.journal import (
     state_of,
     write_abort_mark,
 )
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.settings import (
     broker_conf_of,
     settings_of,
@@ -30,10 +31,13 @@ from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import sync_store
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError
+from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.survey.lost_log import refuse_lost_log
+
+_log = logging.getLogger(__name__)
 
 
 def is_sync(root: str, conf: BrokerConf) -> bool:
@@ -97,6 +101,12 @@ def open_store(
         write_abort_mark(root, "recovered", files)
         held = held.relisted()
     held = replace(held, ledger=read_ledger(root))
+    if is_lost(read_bytes(ledger_path(root))):
+        _log.warning(
+            "%s: the ledger was lost with the power, and that of the last flush counts: a batch that was "
+            "committed since is written again if its job runs again",
+            root,
+        )
     if options.sync and abort_mark(root):
         _flush(held)
         files.remove(f"{root}/abort")

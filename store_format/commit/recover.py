@@ -16,7 +16,7 @@ from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commit.cluster import RECOVER_IGNORING
-from store_format.commit.journal_place import will_complete
+from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commit.recovery_run import (
     carry_out_into,
@@ -155,6 +155,8 @@ class RecoverPlan:
             ignore_missing=self.options.ignore_missing_stores, way_out=RECOVER_IGNORING,
         ):  # fmt: skip
             action, what = "complete", "it is completed first"
+        elif is_lost_with_power(self.root, journal):
+            action, what = "drop", "a power loss took its staged files, and it is dropped first"
         else:
             action, what = "drop", "no store of its cluster has begun it, and it is dropped first"
         reason = f"a commit of rmqlog was interrupted; {what}"

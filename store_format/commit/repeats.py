@@ -10,7 +10,10 @@ import logging
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from store_format.bookkeeping.ledger import LedgerEntry
 from store_format.bookkeeping.staged_file import StagedFile
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.errors import OptionError
 
 _log = logging.getLogger(__name__)
@@ -38,6 +41,17 @@ def totals(staged: Iterable[StagedFile]) -> tuple[int, int]:
     ) if known else _UNKNOWN
 
 
+def is_gone(entry: LedgerEntry, log: CommitLog) -> bool:
+    """Whether the log has no message of a batch any more: it was cut where the batch began, or before.
+
+    The part of a batch over a cluster that another store has is not known here.
+    """
+    if entry.members or entry.start < log.min_offset or entry.damage(log) is None:
+        return False
+    walk = log.walk(entry.start, verify_crc=True, resync=True) if entry.start < log.stop else ()
+    return all(isinstance(run, Damage) for run in walk)
+
+
 def note_repeat(
     where: str,
     key: tuple[str, int],
@@ -45,12 +59,14 @@ def note_repeat(
     staged: Iterable[StagedFile],
     *,
     is_stream: bool,
+    damage: str | None = None,
 ) -> str:
     """Logs that the messages of a repeated batch are not written, and returns that report.
 
     Raises OptionError for another batch with the number of the committed one: another number of messages, or,
     for a job, other bodies. A stream may repeat a batch whose rows come from uuid() or a clock, so its other
-    bodies are only reported.
+    bodies are only reported. `damage` says that messages of the committed batch are lost since: an error for
+    a job, which is to write them.
     """
     messages, bodies = totals(staged)
     name = f"batch {key[1]} of {key[0]}"
@@ -83,5 +99,12 @@ def note_repeat(
         )
     else:
         report += "it is committed already" + (", with as many messages and other bodies" if others else "")
+    if damage is not None:
+        report += (
+            f". But messages of batch {committed.number} are lost: it {damage}. Find out which messages the "
+            "store has, and write the others under another key"
+        )
+        if messages and same_number and not is_stream:
+            raise OptionError(report)
     (_log.warning if messages else _log.info)("%s", report)
     return report

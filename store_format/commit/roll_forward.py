@@ -11,12 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.bookkeeping.journal import Journal, state_of, write_journal
+from store_format.bookkeeping.journal import Journal, state_of, write_crash_mark, write_journal
 from store_format.bookkeeping.states import Abort, Writing
 from store_format.commit.append_position import WriterEnd, gaps_before, queue_places
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.held_store import HeldStore
-from store_format.commit.journal_place import bytes_before, refuse_incomplete
+from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
 from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.repair import mend_index, repair
@@ -40,8 +40,9 @@ _log = logging.getLogger(__name__)
 def roll_forward(held: HeldStore, journal: Journal) -> None:
     """Completes the journal's commit under the caller's lock, and removes its staged files.
 
-    The caller has compared the commitlog's directories with the journal (`refuse_other_log`). Raises what
-    `refuse_incomplete` raises.
+    The caller has compared the commitlog's directories with the journal (`refuse_other_log`). A commit with
+    ASYNC_FLUSH whose staged files were lost with the power is dropped, and the store is to be repaired as
+    after a broker's crash. Raises what `refuse_incomplete` raises.
     """
     root, files = held.root, held.files
     held = replace(
@@ -50,6 +51,17 @@ def roll_forward(held: HeldStore, journal: Journal) -> None:
     )
     state = state_of(root, journal)
     if state.writing in (Writing.CONCLUDE, Writing.CONCLUDE_AND_REPAIR):
+        remove_journal(root, files)
+        remove_staging(root, journal.staged, files)
+        return
+    if is_lost_with_power(root, journal):
+        _log.warning(
+            "%s: a commit of %d messages with ASYNC_FLUSH was interrupted by a power loss, and its staged "
+            "files are not complete. The commit is dropped; those of its messages stay that a broker would "
+            "find. Run the job again",
+            root, journal.units,
+        )  # fmt: skip
+        write_crash_mark(root, files)
         remove_journal(root, files)
         remove_staging(root, journal.staged, files)
         return

@@ -13,7 +13,7 @@ from store_format.bookkeeping.given_up import GivenUp, read_given_up
 from store_format.bookkeeping.journal import abort_mark, journal_path, read_journal
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.state import StoreState
-from store_format.commit.journal_place import will_complete
+from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import Findings, Summary
@@ -92,6 +92,10 @@ _DROPPED_ADVICE = (
     "The next writer drops this commit: no store of its cluster has published a part. Run the job again: it "
     "writes the whole batch"
 )
+_LOST_STAGING_ADVICE = (
+    "A power loss came before a commit with ASYNC_FLUSH was on the disk. The next writer drops this commit: "
+    "those of its messages stay that a broker would find. Run the job again: it writes the whole batch"
+)
 _LEDGER_ADVICE = (
     "Messages of this batch are lost: a broker ran while it was written, or the files were restored or "
     "truncated. Write these messages again, under another key"
@@ -152,7 +156,10 @@ def check_commits(findings: Findings, root: str, log: CommitLog) -> GivenUp:
             expected = "no commit that was broken off"
             found = f"one of {journal.units} messages from physical offset {journal.base} on"
             try:
-                advice = _JOURNAL_ADVICE if will_complete(root, journal, log) else _DROPPED_ADVICE
+                advice = _JOURNAL_ADVICE
+                if not will_complete(root, journal, log):
+                    is_unstaged = is_lost_with_power(root, journal)
+                    advice = _LOST_STAGING_ADVICE if is_unstaged else _DROPPED_ADVICE
             except StoreError as error:
                 advice = f"The next writer refuses, and until then readers see none of its messages: {error}"
             findings.add("warning", journal_path(root), 0, expected, found, advice)

@@ -17,6 +17,7 @@ import pytest
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, Ledger, LedgerEntry, read_ledger
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
+from store_format.commit.recover import recover
 from store_format.commitlog.log import CommitLog
 from store_format.errors import (
     CorruptStoreError,
@@ -163,6 +164,52 @@ def test_a_batch_of_other_messages_under_the_same_number_is_an_error(
     said = "10 messages: it is committed already, with as many messages and other bodies"
     assert _said(caplog) == [f"{name} is not written, {said}"]
     assert messages_of(root) == before
+
+
+def _lose_log(root: Path, start: int) -> None:
+    """What a power loss leaves of a commit with ASYNC_FLUSH: the commitlog is zeros from `start` on."""
+    for path in sorted((root / "commitlog").iterdir()):
+        data = path.read_bytes()
+        keep = max(min(start - int(path.name), len(data)), 0)
+        path.write_bytes(data[:keep].ljust(len(data), b"\0"))
+
+
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_a_batch_of_which_nothing_is_left_is_written_again(root: Path, gives_up: bool) -> None:
+    """The ledger outlives the messages, also after a recovery has given them up."""
+    append(root, numbered("T", 0, 10))
+    lost = append(root, numbered("T", 10, 10), key=("q", 1), options=replace(_STREAM, sync=False))
+    _lose_log(root, lost.start)
+    if gives_up:
+        recover(str(root)).apply()
+    again = append(root, numbered("T", 10, 10), key=("q", 1), options=_STREAM)
+    assert again.committed
+    assert again.start == lost.start
+    assert [message.body for message in messages_of(root)] == [m.body for m in numbered("T", 0, 20)]
+    assert not append(root, numbered("T", 10, 10), key=("q", 1), options=_STREAM).committed
+
+
+def test_a_batch_that_is_lost_in_part_is_not_called_committed(
+    root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    jobs = replace(_STREAM, keeps_key=False)
+    result = append(root, numbered("T", 0, 10), key=("q", 1), options=replace(jobs, sync=False))
+    _lose_log(root, messages_of(root)[4].physical_offset)
+    before = messages_of(root)
+    text = (
+        f"{root}: batch 1 of q is not written, 10 messages: it is committed already. But messages of batch 1 "
+        "are lost: it was cut or overwritten: its last message has other bytes. Find out which messages the "
+        "store has, and write the others under another key"
+    )
+    with pytest.raises(OptionError) as error:
+        append(root, numbered("T", 0, 10), key=("q", 1), options=jobs)
+    assert str(error.value) == text
+    caplog.clear()
+    # A stream that fails here could never go on.
+    assert not append(root, numbered("T", 0, 10), key=("q", 1), options=_STREAM).committed
+    assert text in _said(caplog)
+    assert messages_of(root) == before
+    assert result.committed
 
 
 def test_a_number_that_went_back_is_a_warning_with_its_count(
