@@ -90,7 +90,7 @@ def diagnose(
     may_go_on = base is not None or bool(dledger_logs(root))
     states = _judged_as(state, readable, may_go_on=may_go_on)
     queues = QueueCheck(findings, root, log, states, log_end, has_queues=not has_rocksdb_queues(root))
-    index = open_index_check(root, log, log.stop if log_end is None else log_end, states[0])
+    index = open_index_check(root, log, log.stop if log_end is None else log_end, states[1])
     tag_keys = index is not None and indexes_tags(root, log, index)
 
     def visit(run: UnitRun) -> None:
