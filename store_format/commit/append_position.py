@@ -18,13 +18,15 @@ from typing import NamedTuple
 from zlib import crc32
 
 import numpy as np
+from numpy.typing import NDArray
 
 from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.journal import note_path
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import LogComparison, of_known_topics
-from store_format.commit.log_shortage import cut_queues, end_of_clean_log, last_commit, note_lost, refuse_loss
-from store_format.commit.repair import compare_aside, end_rebuild, is_rebuild_begun
+from store_format.commit.log_shortage import last_commit
+from store_format.commit.queue_changes import truncate
+from store_format.commit.repair import compare_aside, cut_behind_end, end_rebuild, find_end, is_rebuild_begun
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.listing import queue_directory
@@ -36,11 +38,10 @@ from store_format.files.read import list_store_files, read_bytes
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
-from store_format.layouts import CQ_UNIT, OFFSET_MAX
+from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey, is_light_queue
 from store_format.read.stale_entries import agrees, leads_to_own, without_stale
 from store_format.survey.fates import has_queue_files, question
-from store_format.survey.gone import queues_in_log
 from store_format.survey.queue_evidence import KnownEnd, committed_ends, known_ends
 from store_format.survey.written_end import is_unwritten
 
@@ -48,6 +49,7 @@ _log = logging.getLogger(__name__)
 
 _TAIL_SIZE = 32 << 20  # of the log: read where only a broker knows whether a queue has its last entries
 _CHUNK = 1 << 16  # units
+_NEWEST = 1 << 12  # units that are looked at before each commit
 _BLOCK_SIZE = 4080  # bytes of whole units
 _COMMITTED_AHEAD_MAX = 1 << 20  # messages that a queue can have lost, as a group's committed offset shows
 _OFFSET_MAX = QUEUE_OFFSET_MAX >> 8  # that a group can have reached
@@ -74,8 +76,8 @@ def ends_with_commit(held: HeldStore) -> bool:
 def find_writer_end(held: HeldStore) -> WriterEnd:
     """The end of a log without a crash. Zeroes remains of an older recovery behind the end.
 
-    Removes queue and index entries that point behind the end; index entries stay if nobody writes the index.
-    Raises what `refuse_loss` raises, unless `cut_after_damage` gives up the messages behind damage.
+    Removes queue and index entries that point behind the end (`cut_behind_end`). Raises what `refuse_loss`
+    raises, unless `cut_after_damage` gives up the messages behind damage.
     """
     root, log = held.root, held.log
     for file in log.files:
@@ -87,13 +89,11 @@ def find_writer_end(held: HeldStore) -> WriterEnd:
     if ours is not None and ends_with_commit(held):
         timestamp = log.store_timestamp_at(ours.last_offset)
         return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
-    queues, is_cut = queues_in_log(root, log, lambda _: None), held.options.cut_after_damage
-    end = end_of_clean_log(log, held.ledger, queues)
-    if not is_cut:
-        refuse_loss(root, log, end, queues, is_crashed=False)
-    note_lost(root, log, queues, (end.offset, OFFSET_MAX), held.files, is_cut=is_cut)
-    cut_queues(root, log, end, queues, held.geometry, held.files)
-    held.log_files.clear_behind(end.offset)
+    survey = find_end(root, log, held.compared(index=True))
+    if survey.refused is not None:
+        raise survey.refused
+    cut_behind_end(survey, held.files)
+    end = survey.end
     return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
 
 
@@ -115,7 +115,8 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     start, note = _doubtful_from(held, end, looked)
     met: Collection[QueueKey] = note.queues if note is not None else ()
     if start < end.offset:
-        met = complete_queues(held, end, start, {topic for topic, _ in queues}, note)
+        bad = [queue for queue, each in looked.items() if each.has_bad]
+        met = complete_queues(held, end, start, {topic for topic, _ in queues}, note, bad)
         looked = {queue: _look(held, end, *queue) for queue in queues}
     for each in looked.values():
         if each.error is not None:
@@ -126,7 +127,7 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     known = known_ends(held.root, held.log) if may_be_past else {}
     committed = committed_ends(held.root)
     places = []
-    for queue, (bounds, has_more, _, _) in looked.items():
+    for queue, (bounds, has_more, *_) in looked.items():
         least = given_up.get(queue, 0)
         if bounds is None:
             if queue in unfiled and queue not in met and queue in known:
@@ -134,7 +135,7 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
             places.append(QueuePlace(least, least))
             continue
         if has_more:
-            _zero_behind(bounds, held.files)
+            truncate(bounds.directory, bounds.unit_stop * CQ_UNIT.itemsize, held.files)
         if end.is_ours:
             least = max(least, held.ledger.ends.get(queue, 0))
         if queue in committed:
@@ -182,21 +183,24 @@ def complete_known_queues(held: HeldStore) -> None:
 
 class _Looked(NamedTuple):
     """A queue's `bounds`, None without files. `has_more`: bytes follow its end. `is_wrong`: it has entries
-    behind its end, or the last one leads to another message. `error` is that of files that do not fit.
+    behind its end, or the last one leads to another message. `has_bad`: entries do not lead from message to
+    message. `error` is that of files that do not fit.
     """
 
     bounds: QueueBounds | None
     has_more: bool = False
     is_wrong: bool = False
+    has_bad: bool = False
     error: StoreError | None = None
 
 
 def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked:
     log = held.log
     directory = queue_directory(held.root, topic, queue_id)
+    ours = held.ledger.ends.get((topic, queue_id)) if end.is_ours else None
     try:
         bounds = queue_bounds(
-            "simple", directory, topic, queue_id, log.min_offset, commit_log_stop=end.offset
+            "simple", directory, topic, queue_id, log.min_offset, commit_log_stop=end.offset, likely=ours
         )
     except CorruptStoreError as error:
         return _Looked(None, error=error)
@@ -210,7 +214,8 @@ def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked
         assert left.bounds is not None
         bounds = left.bounds
     has_more, has_entries = _behind(bounds, end.offset)
-    return _Looked(bounds, has_more, is_wrong or has_entries)
+    first = max(bounds.unit_start, bounds.unit_stop - _NEWEST if ours == bounds.max_offset else 0)
+    return _Looked(bounds, has_more, is_wrong or has_entries, _has_bad_entries(bounds, first))
 
 
 def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
@@ -234,28 +239,25 @@ def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
     return has_more, False
 
 
-def _zero_behind(bounds: QueueBounds, files: FileWrites) -> None:
-    stop = bounds.unit_stop * CQ_UNIT.itemsize
-    for listed in list_store_files(bounds.directory):
-        if listed.stop > stop:
-            with files.open(listed.path) as file:
-                file.zero(max(stop - listed.start, 0), file.size)
-                files.sync(file)
-
-
-def _has_bad_entries(bounds: QueueBounds) -> bool:
-    """Whether the entries do not lead from message to message, in the order of the log."""
-    last = -1
+def _has_bad_entries(bounds: QueueBounds, first: int) -> bool:
+    """Whether the entries from unit `first` on do not lead from message to message, in the log's order."""
+    last = 0
     with bounds.open(CQ_UNIT) as files:
-        for low in range(bounds.unit_start, bounds.unit_stop, _CHUNK):
+        for low in range(first, bounds.unit_stop, _CHUNK):
             units = files.read(low, min(low + _CHUNK, bounds.unit_stop))
-            messages = units[~pre_blank_mask(units)]
-            physical = messages["physical_offset"].astype(np.int64)
-            before = np.append(last, physical[:-1] + messages["size"][:-1])
-            if not valid_units(units).all() or (physical < before).any():
-                return True
-            last = int(physical[-1] + messages["size"][-1]) if len(messages) else last
+            if not _ascend(units, last):
+                units = units[~pre_blank_mask(units)]  # places without a message, which are rare
+                if not _ascend(units, last):
+                    return True
+            last = int(units["physical_offset"][-1]) + int(units["size"][-1]) if len(units) else last
     return False
+
+
+def _ascend(units: NDArray[np.void], last: int) -> bool:
+    physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    if not len(units) or int(physical[0]) < last or int(sizes.min()) <= 0:
+        return not len(units)
+    return bool((np.diff(physical) >= sizes[:-1]).all())
 
 
 # ---- which part of the log proves it -----------------------------------------------------------------------
@@ -284,7 +286,9 @@ def _doubtful_from(
     if not end.is_ours and end.last_offset >= first:
         starts.append(end.last_offset)  # also of a queue that is not written to
     for queue, each in looked.items():
-        if each.error is not None or each.is_wrong:
+        if each.has_bad:
+            note = note or _read_note(held)
+        if each.error is not None or each.is_wrong or (each.has_bad and not (note and queue in note.odd)):
             starts.append(first)
         elif each.bounds is not None:
             if _may_lack_first_file(each.bounds, first):
@@ -310,8 +314,6 @@ def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: Que
         return first  # Files without an entry: a broker creates a file with its first entry.
     if end.is_ours and ours:
         return end.offset if ours == bounds.max_offset else first
-    if _has_bad_entries(bounds):
-        return first
     last = max(bounds.last_physical_offset, first)
     ends_full = bounds.max_offset * CQ_UNIT.itemsize == bounds.last_file + bounds.file_size
     return last if ends_full or end.offset - last <= _TAIL_SIZE else end.offset
@@ -321,14 +323,20 @@ def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: Que
 
 
 def complete_queues(
-    held: HeldStore, end: WriterEnd, start: int, written: Collection[str] = (), note: _Note | None = None
+    held: HeldStore,
+    end: WriterEnd,
+    start: int,
+    written: Collection[str] = (),
+    note: _Note | None = None,
+    bad: Collection[QueueKey] = (),
 ) -> frozenset[QueueKey]:
     """Compares all queues with the log from `start` on, and writes what they lack. Returns the queues that
     have messages in the log, as far as it was read now or for the `note`.
 
     Where all queues and the index are gone, the log is indexed too, as by a broker. Raises `question` if the
     store does not show whether a topic that is `written` to was deleted, or has lost its queues. Always
-    synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk.
+    synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk. Of the `bad`
+    queues, which have entries that contradict each other, the note has those that still do.
     """
     root, files = held.root, FileWrites(sync=True)
     is_all_gone = not has_queue_files(root) and not any(
@@ -353,7 +361,8 @@ def complete_queues(
         built.apply(files)
     met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())
     if not found.is_part or (note is not None and found.start <= note.stop):
-        _write_note(held, end, met, files)
+        odd = {queue for queue in bad if _look(held, end, *queue).has_bad}
+        _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), files)
     end_rebuild(root)
     return met
 
@@ -362,7 +371,8 @@ def complete_queues(
 
 
 class _Note(NamedTuple):
-    """`queues` had a message in the log before the physical offset `stop`, and all their entries.
+    """`queues` had a message in the log before the physical offset `stop`, and all their entries. `odd` are
+    those of which the log does not show what is right in place of entries that contradict each other.
 
     The CRC32 of the last message before `stop` shows that it is still the same log.
     """
@@ -371,6 +381,7 @@ class _Note(NamedTuple):
     last_offset: int
     last_crc: int
     queues: frozenset[QueueKey]
+    odd: frozenset[QueueKey]
 
 
 def _read_note(held: HeldStore) -> _Note | None:
@@ -382,14 +393,21 @@ def _read_note(held: HeldStore) -> _Note | None:
             for topic, queue_ids in value["queues"].items()
             for queue_id in queue_ids
         )
-        note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues)
+        odd = frozenset((str(topic), int(queue_id)) for topic, queue_id in value.get("odd", []))
+        note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues, odd)
         data = held.log.read(note.last_offset, note.stop - note.last_offset)
         return note if crc32(data) == note.last_crc else None
     except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
 
 
-def _write_note(held: HeldStore, end: WriterEnd, queues: frozenset[QueueKey], files: FileWrites) -> None:
+def _write_note(
+    held: HeldStore,
+    end: WriterEnd,
+    queues: Collection[QueueKey],
+    odd: Collection[QueueKey],
+    files: FileWrites,
+) -> None:
     if end.last_offset < held.log.min_offset:
         return
     try:
@@ -400,6 +418,7 @@ def _write_note(held: HeldStore, end: WriterEnd, queues: frozenset[QueueKey], fi
     for topic, queue_id in sorted(queues):
         by_topic.setdefault(topic, []).append(queue_id)
     value = {
-        "version": 1, "stop": end.offset, "last_offset": end.last_offset, "last_crc": crc, "queues": by_topic
+        "version": 1, "stop": end.offset, "last_offset": end.last_offset, "last_crc": crc, "queues": by_topic,
+        "odd": sorted(odd),
     }  # fmt: skip
     files.replace(note_path(held.root), json.dumps(value).encode())

@@ -12,21 +12,16 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
-from store_format.bookkeeping.given_up import GivenUp, note_given_up
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry
 from store_format.commit.checkpoint import save_checkpoint
-from store_format.commit.queue_changes import cut_queue
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.files import QueueBounds
 from store_format.errors import CorruptStoreError, StoreInUseError
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexGeometry
-from store_format.index.write import cut_index
-from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.survey.broker_end import LogEnd, end_after_stop, scan_to_end
-from store_format.survey.gone import FULL, gone_by_ledger, lost_last_files, pointing_to
+from store_format.survey.gone import FULL, lost_last_files
 from store_format.survey.readable_end import find_readable_end
 
 _log = logging.getLogger(__name__)
@@ -128,69 +123,7 @@ def last_commit(log: CommitLog, ledger: Ledger) -> LedgerEntry | None:
     return ours if log.file_at(ours.last_offset) else None
 
 
-# ---- queues behind the end of the log ----------------------------------------------------------------------
-
-
-def note_lost(
-    root: str,
-    log: CommitLog,
-    queues: Sequence[QueueBounds],
-    behind: tuple[int, int],
-    files: FileWrites,
-    *,
-    is_cut: bool,
-) -> None:
-    """Notes as given up the messages `behind` the log's end that queue entries prove, before their removal,
-    and those that only the ledger proves.
-
-    The log may still have a whole message there: with `is_cut` it is given up now, else an earlier recovery
-    has cut it.
-    """
-
-    def is_whole(physical: int) -> bool:
-        return next(iter(log.walk(physical, physical + 1, verify_crc=True)), None) is not None
-
-    gone = pointing_to(queues, [behind]) if behind[0] < behind[1] else []
-    lost = [each for each in gone if is_cut or not is_whole(each.physical)]
-    noted = tuple((each.topic, each.queue_id, each.first, each.stop) for each in lost)
-    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
-    note_given_up(root, GivenUp(noted + gone_by_ledger(root, log, ends)), files)
-
-
-def cut_queues(
-    root: str,
-    log: CommitLog,
-    end: LogEnd,
-    queues: Sequence[QueueBounds],
-    geometry: IndexGeometry | None,
-    files: FileWrites,
-) -> None:
-    """Removes the entries that point behind the log's end, of the index too unless `geometry` is None.
-
-    The caller clears the log afterwards: if the process dies before, the remaining entries show the next
-    writer that it has to continue.
-    """
-    ahead = [queue for queue in queues if queue.last_physical_offset >= end.offset]
-    if not ahead:
-        return
-    gone = [each for queue in ahead for each in pointing_to([queue], [(end.offset, OFFSET_MAX)])]
-    first = min(gone, key=lambda each: each.physical, default=None)
-    name = "" if first is None else f"{first.topic}-{first.queue_id} offset {first.first}"
-    _log.warning(
-        "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
-        "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
-        "removed, as a broker that starts does",
-        root, end.offset, _reason(end), name, -1 if first is None else first.physical,
-        sum(each.count for each in gone), len(ahead),
-    )  # fmt: skip
-    lower_checkpoint(root, log, end)
-    if geometry is not None:
-        cut_index(f"{root}/index", end.offset, log.store_timestamp_at, geometry, files)
-    for queue in ahead:
-        cut_queue(queue.directory, queue.kind, end.offset, files)
-
-
-def _reason(end: LogEnd) -> str:
+def end_reason(end: LogEnd) -> str:
     if end.end.kind is EndKind.TORN:
         return (
             f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"

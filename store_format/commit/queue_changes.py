@@ -354,7 +354,12 @@ def entries_stop(directory: str, kind: QueueKind, log_stop: int) -> int:
 
 def cut_queue(directory: str, kind: QueueKind, log_stop: int, files: FileWrites) -> None:
     """Zeroes the units behind `entries_stop`, and removes later files."""
-    stop, listed = entries_stop(directory, kind, log_stop), list_store_files(directory)
+    truncate(directory, entries_stop(directory, kind, log_stop), files)
+
+
+def truncate(directory: str, stop: int, files: FileWrites) -> None:
+    """Zeroes the files of a queue from its byte `stop` on, and removes later files but the first."""
+    listed = list_store_files(directory)
     for file in reversed(listed):
         if file.start >= stop and file is not listed[0]:
             files.remove(file.path)

@@ -8,25 +8,33 @@ broker does, and also in a store that was shut down cleanly and lost some of the
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from store_format.bookkeeping.journal import read_journal
-from store_format.bookkeeping.settings import StoreSettings, broker_conf_of
+from store_format.bookkeeping.journal import abort_mark, read_journal, write_abort_mark
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, size_of_cut_file
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commit.cluster import RECOVER_IGNORING
-from store_format.commit.journal_place import is_lost_with_power, will_complete
+from store_format.commit.held_store import open_log
+from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import open_store
 from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
-from store_format.commit.recovery_run import (
-    carry_out_into,
-    carry_out_recovery,
-    open_store_log,
-    survey_of_copy,
+from store_format.commit.repair import (
+    Survey,
+    carry_out,
+    end_rebuild,
+    find_end,
+    sizes_path,
+    with_noted_sizes,
 )
-from store_format.commit.repair import Survey, find_end, with_noted_sizes
-from store_format.commit.store_copy import NOT_COPIED, refuse_target
+from store_format.commit.salvage import check_holes, end_of_salvaged, fill_holes, find_holes, short_tails
+from store_format.commit.store_copy import NOT_COPIED, copy_parts, copy_store, end_copy, refuse_target
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
+from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import FOLDERS, list_queues
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import OptionError, StoreInUseError
@@ -34,11 +42,15 @@ from store_format.files import paths
 from store_format.files.lock import StoreLock
 from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
+from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import SCHEDULE_TOPIC
 from store_format.read.store_root import broker_name_of
+from store_format.survey.contradicted import Contradictions
+from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.readable_end import find_readable_end
 
 RECOVER_COLUMNS = (
     BROKER,
@@ -87,9 +99,9 @@ class RecoverPlan:
             self._commit_row()  # raises as `apply` does, before the log is read
             options = with_noted_sizes(self.root, self.options)
             survey = (
-                find_end(self.root, open_store_log(self.root, self.options), options)
+                find_end(self.root, _open_store_log(self.root, self.options), options)
                 if into is None
-                else survey_of_copy(self.root, into, options)
+                else _survey_of_copy(self.root, into, options)
             )
             survey.compare()
             self._survey = survey
@@ -111,7 +123,7 @@ class RecoverPlan:
             lock.refuse_other_openers()
             self._refuse_change("since the recovery was planned; plan it again")
             before = self._commit_row()
-            survey = carry_out_recovery(self.root, self.options)
+            survey = _carry_out_recovery(self.root, self.options)
             lock.refuse_other_openers()
         return self._table(survey, before)
 
@@ -121,15 +133,15 @@ class RecoverPlan:
         self._refuse_change("since the recovery was planned; plan it again")
         self._seen = _identity_of_files(self.root, self.options)
         refuse_target(self.root, target)
-        survey = survey_of_copy(self.root, target, self.options)
+        survey = _survey_of_copy(self.root, target, self.options)
         if survey.refused is not None:
             raise survey.refused
         if known_queue_file_size(self.root, survey.log, self.options) is None:
             survey.compare()  # raises before anything is copied
-            survey = survey_of_copy(self.root, target, self.options)
+            survey = _survey_of_copy(self.root, target, self.options)
         FileWrites(sync=True).make_directories(paths.parent(target), paths.base_name(target))
         with StoreLock(target, timeout=self.options.lock_timeout):
-            survey = carry_out_into(survey)
+            survey = _carry_out_into(survey)
         self._refuse_running()
         self._refuse_change("while it was copied; remove the copy, stop what writes to the store, and repeat")
         return self._table(survey)
@@ -151,7 +163,7 @@ class RecoverPlan:
         if self.options.into is not None:
             action, what = "left", "its commitlog is another one, and the copy does without the commit"
         elif will_complete(
-            self.root, journal, open_store_log(self.root, self.options),
+            self.root, journal, _open_store_log(self.root, self.options),
             ignore_missing=self.options.ignore_missing_stores, way_out=RECOVER_IGNORING,
         ):  # fmt: skip
             action, what = "complete", "it is completed first"
@@ -252,6 +264,97 @@ def _identity_of_files(root: str, options: RecoverOptions) -> object:
     paths += [file.path for file in list_index_files(f"{root}/index")]
     paths += [f"{root}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
     return [(path, stat_identity(path)) for path in paths], read_journal(root)
+
+
+# ---- carrying it out ---------------------------------------------------------------------------------------
+
+
+def _open_store_log(root: str, options: RecoverOptions) -> CommitLog:
+    directories = options.log_directories or (f"{root}/commitlog",)
+    log = CommitLog.open(directories, FileCache()) if options.salvage else open_log(directories)
+    refuse_lost_log(root, log)
+    return replace(log, whole_size=size_of_cut_file(root, log))
+
+
+def _carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
+    """Recovers the store at `root`, whose lock the caller holds. Raises what `find_end` has as `refused`."""
+    files = FileWrites(sync=True)
+    files.make_directories(root, OWN_DIRECTORY)
+    options = with_noted_sizes(root, options)
+    is_part = not (options.queues and options.index and options.topics is None)
+    if read_journal(root) is not None or (is_part and abort_mark(root) == ""):
+        open_store(root, _commit_options(options), files, way_out=RECOVER_IGNORING)
+    survey = find_end(root, _open_store_log(root, options), options)
+    if survey.refused is not None:
+        raise survey.refused
+    survey = carry_out(survey, files)
+    _finish(survey, files)
+    return survey
+
+
+def _carry_out_into(survey: Survey) -> Survey:
+    """Makes the copy that `_survey_of_copy` describes, whose lock the caller holds, and recovers it."""
+    files = FileWrites(sync=True)
+    source, target = survey.source, survey.root
+    copy_store(source, survey.log, target, files)
+    mine = replace(survey.options, log_directories=(), into=None)
+    # The end stays that of the survey: bytes behind it may look like a message in a file of full length.
+    survey.log = _open_store_log(target, mine)
+    if survey.holes:
+        fill_holes(survey.log, f"{target}/commitlog", read_ledger(source), survey.holes, files)
+        mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
+    survey.options = mine
+    survey = carry_out(survey, files)
+    _finish(survey, files)
+    open_store(target, _commit_options(mine), files)
+    end_copy(target, files)
+    return survey
+
+
+def _finish(survey: Survey, files: FileWrites) -> None:
+    root = survey.root
+    if survey.is_crashed:
+        # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
+        write_abort_mark(root, "recovered", files)
+        end_rebuild(root)
+    if abort_mark(root):
+        open_store(root, _commit_options(survey.options), files)
+    end_rebuild(root)
+    files.remove(sizes_path(root))
+
+
+def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
+    """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
+    log = _open_store_log(source, options)
+    journal = read_journal(source)
+    if journal is not None and not is_given_up_in_copy(source, journal, log):
+        raise StoreInUseError(
+            f"{source}: a commit of rmqlog was interrupted, and only this store can complete it. Copy the "
+            "whole directory (cp -a --sparse=always) and recover the copy"
+        )
+    survey = find_end(target, log, options, source)
+    survey.copied = copy_parts(source, log)
+    if options.salvage:
+        readable = find_readable_end(source, log, survey.end)
+        survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log))
+        survey.end_at(end_of_salvaged(log, survey.end, readable))
+        survey.refused = None
+    else:
+        survey.holes = short_tails(log, survey.stop)
+    check_holes(log, read_ledger(source), survey.holes)
+    return survey
+
+
+def _commit_options(options: RecoverOptions) -> CommitOptions:
+    return CommitOptions(
+        log_directories=options.log_directories,
+        settings=options.settings,
+        is_queue_size_given=options.is_queue_size_given,
+        cut_after_damage=options.cut_after_damage,
+        ignore_missing_stores=options.ignore_missing_stores,
+        message_index_enable=options.index,
+        clock=options.clock,
+    )
 
 
 # ---- rows --------------------------------------------------------------------------------------------------

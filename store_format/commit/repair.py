@@ -13,8 +13,10 @@ import datetime
 import json
 import logging
 import time
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
+from typing import NamedTuple
 
 from store_format.bookkeeping.given_up import GivenUp, note_given_up
 from store_format.bookkeeping.journal import abort_mark, rebuild_path
@@ -22,15 +24,13 @@ from store_format.bookkeeping.ledger import read_ledger, write_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
-from store_format.commit.delay_repair import LoweredLevel, lowered_levels
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import LogComparison
 from store_format.commit.log_shortage import (
     cleared_from,
-    cut_queues,
     end_of_clean_log,
+    end_reason,
     lower_checkpoint,
-    note_lost,
     refuse_loss,
 )
 from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
@@ -45,21 +45,34 @@ from store_format.commit.steps import write_topics
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
+from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.listing import list_queues, queue_directory
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
+from store_format.index.write import cut_index
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.metadata.read import read_delay_offsets
+from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.broker_end import LogEnd, end_after_crash
 from store_format.survey.entries import LogPart
 from store_format.survey.fates import lost_topics
-from store_format.survey.gone import pointing_to, queues_in_log
+from store_format.survey.gone import Gone, gone_by_ledger, pointing_to, queues_in_log
+from store_format.survey.queues import ComparedQueue
 
 _log = logging.getLogger(__name__)
+
+
+class LoweredLevel(NamedTuple):
+    """A delay level (from 1): its next queue offset in delayOffset.json, and the end of its queue."""
+
+    level: int
+    offset: int
+    end: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -296,52 +309,56 @@ def carry_out(survey: Survey, files: FileWrites) -> Survey:
     survey, root = built.found, survey.root
     survey.find_levels()
     _note_sizes(survey, files)
-    _note_given_up(survey, files)
     write_topics(root, survey.topics, survey.options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.
     if survey.levels:
         levels = {each.level: each.end for each in survey.levels}
         write_delay_offsets(root, levels, timestamp=survey.options.clock(), files=files)
-    _cut_behind_end(survey, files)
+    cut_behind_end(survey, files)
+    before = read_ledger(root)
+    holes = [(hole.start, hole.stop) for hole in survey.holes]
+    ledger = before.with_given_up(
+        lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
+    )
+    if ledger != before:
+        write_ledger(root, ledger, files)
     built.apply(files)
     if survey.is_crashed and survey.stop == survey.log.min_offset:
         lower_checkpoint(root, survey.log, survey.end)  # else the empty log looks like one that was lost
     return survey
 
 
-def _note_given_up(survey: Survey, files: FileWrites) -> None:
-    """Notes which messages the recovery gives up, before their queue entries are removed."""
-    holes = [(hole.start, hole.stop) for hole in survey.holes]
-    options, end = survey.options, survey.stop
-    is_cut = options.cut_after_damage and not options.salvage
-    limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end)
-    note_lost(survey.root, survey.log, survey.queues, (end, limit), files, is_cut=is_cut)
-    gone = tuple(
-        (each.topic, each.queue_id, each.first, each.stop) for each in pointing_to(survey.queues, holes)
-    )
-    fillers = tuple(holes) if survey.root != survey.source else ()
-    note_given_up(survey.root, GivenUp(gone, fillers), files)
-    before = read_ledger(survey.root)
-    ledger = before.with_given_up(
-        lambda last: last >= end or any(start <= last < stop for start, stop in holes)
-    )
-    if ledger != before:
-        write_ledger(survey.root, ledger, files)
+def cut_behind_end(survey: Survey, files: FileWrites) -> None:
+    """Removes what points behind the log's end, then clears the log there.
 
-
-def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
-    """Removes what points behind the log's end, then clears the log there."""
+    Messages that are lost, as queue entries or the ledger prove, are noted before as given up. The log may
+    still have a whole message where they lead: without `cut_after_damage` an earlier recovery has cut it. If
+    the process dies before the log is cleared, the remaining entries show the next writer that it has to
+    continue.
+    """
     root, log, end = survey.root, survey.log, survey.end
-    directories = sorted({file.path.rpartition("/")[0] for file in log.files})
-    log_files = LogFiles(log, directories, survey.settings.mapped_file_size_commit_log, files)
-    if survey.root != survey.source:
+    limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end.offset)
+    gone = pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
+    is_cut = survey.options.cut_after_damage and not survey.options.salvage
+    lost = [each for each in gone if is_cut or not _is_whole(log, each.physical)]
+    holes = [(hole.start, hole.stop) for hole in survey.holes]
+    noted = (
+        (each.topic, each.queue_id, each.first, each.stop)
+        for each in (*lost, *pointing_to(survey.queues, holes))
+    )
+    fillers = tuple(holes) if root != survey.source else ()
+    ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
+    note_given_up(root, GivenUp((*noted, *gone_by_ledger(root, log, ends)), fillers), files)
+    if root != survey.source:
         lower_checkpoint(root, log, end)
     elif survey.is_crashed:
         for _, _, directory, kind in list_queues(root, lambda _: True):
             with suppress(StoreError):  # a queue that is left as it is
                 cut_queue(directory, kind, end.offset, files)
-    else:
-        cut_queues(root, log, end, [queue for queue, _ in survey.ahead], survey.settings.geometry, files)
+    elif survey.ahead:
+        _cut_queues(survey, gone, files)
+    directories = sorted({file.path.rpartition("/")[0] for file in log.files})
+    log_files = LogFiles(log, directories, survey.settings.mapped_file_size_commit_log, files)
     # A broker keeps a file that begins exactly at the end (MappedFileQueue.truncateDirtyFiles). A commit that
     # is completed goes on at the end: no byte of an old BLANK may remain behind its messages.
     base = cleared_from(log, end) if survey.staged is None else end.offset
@@ -350,6 +367,66 @@ def _cut_behind_end(survey: Survey, files: FileWrites) -> None:
     for short in survey.short:
         with files.open_full(short.path, log.file_size, extend=True)[0] as file:
             files.sync(file)
+
+
+def _is_whole(log: CommitLog, physical: int) -> bool:
+    return next(iter(log.walk(physical, physical + 1, verify_crc=True)), None) is not None
+
+
+def _cut_queues(survey: Survey, gone: Sequence[Gone], files: FileWrites) -> None:
+    """Removes the queue entries behind the end of a log without a crash, and those of the index."""
+    root, log, end = survey.root, survey.log, survey.end
+    first = min(gone, key=lambda each: each.physical, default=None)
+    name = "" if first is None else f"{first.topic}-{first.queue_id} offset {first.first}"
+    _log.warning(
+        "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
+        "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "
+        "removed, as a broker that starts does",
+        root, end.offset, end_reason(end), name, -1 if first is None else first.physical,
+        sum(each.count for each in gone), len(survey.ahead),
+    )  # fmt: skip
+    lower_checkpoint(root, log, end)
+    if survey.options.index:
+        cut_index(f"{root}/index", end.offset, log.store_timestamp_at, survey.settings.geometry, files)
+    for queue, _ in survey.ahead:
+        cut_queue(queue.directory, queue.kind, end.offset, files)
+
+
+# ---- delay levels ------------------------------------------------------------------------------------------
+
+
+def lowered_levels(
+    source: str,
+    root: str,
+    log: CommitLog,
+    compared: Mapping[QueueKey, ComparedQueue],
+    ahead: Sequence[tuple[QueueBounds, int]],
+) -> list[LoweredLevel]:
+    """The levels in `source`'s delayOffset.json that are ahead of their queues in `root`.
+
+    `compared` are the queues by the messages of the log, `ahead` the queues that are cut, with the number of
+    the first unit that is cut. Nothing is known of other queues.
+    """
+    cut = {(queue.topic, queue.queue_id): unit for queue, unit in ahead if queue.kind == "simple"}
+    found = []
+    try:
+        offsets = read_delay_offsets(source) or {}
+    except StoreError:  # A broker does not start with such a file; a recovery leaves it as it is.
+        return []
+    for level, offset in sorted(offsets.items()):
+        key = (SCHEDULE_TOPIC, level - 1)
+        end = cut.get(key, -1)
+        if key in compared and compared[key].places.entries:
+            end = max(end, compared[key].places.max_offset)
+            if key not in cut:
+                try:
+                    bounds = queue_bounds("simple", queue_directory(root, *key), *key, log.min_offset)
+                except StoreError:
+                    continue
+                end = max(end, bounds.max_offset if bounds is not None else 0)
+        if 0 <= end < offset:
+            found.append(LoweredLevel(level, offset, end))
+    return found
 
 
 # ---- sizes -------------------------------------------------------------------------------------------------

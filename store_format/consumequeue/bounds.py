@@ -46,6 +46,7 @@ def queue_bounds(
     commit_log_stop: int | None = None,
     scan: bool = False,
     clean: bool = False,
+    likely: int | None = None,
 ) -> QueueBounds | None:
     """Where the queue of a directory begins and ends; None when it has no files.
 
@@ -53,6 +54,7 @@ def queue_bounds(
     crash, units that point to `commit_log_stop` or behind it do not count
     (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even if valid ones follow
     (UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
+    `likely` is the number behind the last unit, if it is not wrong.
 
     Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does not
     leave.
@@ -65,7 +67,7 @@ def queue_bounds(
             return None
         with UnitFiles(directory, rules.layout, run, (topic, queue_id)) as files:
             try:
-                stop = files.find_stop(is_valid, scan=scan, clean=clean)
+                stop = files.find_stop(is_valid, scan=scan, clean=clean, likely=likely)
                 edges = rules.edges(files, run, stop, commit_log_min)
             except OffsetOutOfRangeError:
                 continue

@@ -227,7 +227,9 @@ class UnitFiles:
         units.flags.writeable = False
         return units
 
-    def find_stop(self, is_valid: Validity, *, scan: bool, clean: bool = False) -> int:
+    def find_stop(
+        self, is_valid: Validity, *, scan: bool, clean: bool = False, likely: int | None = None
+    ) -> int:
         """The number behind the last valid unit, as ConsumeQueue.recover finds it.
 
         The search begins in the third last file; earlier files count as full, unless that file begins with an
@@ -236,8 +238,10 @@ class UnitFiles:
         behind it; only a crash or damage leaves such a unit. In a store that was shut down cleanly (`clean`)
         all bytes behind the last unit are zeros. If few reads show other bytes, the stop is behind the last
         valid unit there; raises CorruptStoreError when there is none, and the bytes are in the same block.
+        `likely` is looked at first: it is the stop if the last file ends there.
         """
-        stop = self._find_stop(is_valid, scan)
+        stop = likely if self._is_stop(likely, is_valid) else None
+        stop = self._find_stop(is_valid, scan) if stop is None else stop
         while clean and (data := self._data_behind(stop)) is not None:
             behind = self._find_stop(is_valid, scan, data)
             if behind == data:
@@ -245,6 +249,13 @@ class UnitFiles:
                 break
             stop = behind
         return stop
+
+    def _is_stop(self, number: int | None, is_valid: Validity) -> bool:
+        size, _, last = self._run
+        if number is None or not last < number * self._layout.itemsize < last + size:
+            return False
+        before = self._stop_in_block(number - 1, is_valid)
+        return before == number == self._stop_in_block(number, is_valid)
 
     def _data_behind(self, stop: int) -> int | None:
         """The number of the first unit behind a queue's end that is not zeros, by one look at each file."""

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 
+from store_format.bookkeeping.given_up import read_given_up
+from store_format.consumequeue.files import QueueBounds
+from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.errors import StoreError
 from store_format.names import QueueKey
 from store_format.survey.gone import gone_of
 from store_format.views.measure import measure
@@ -27,7 +33,8 @@ QUEUE_COLUMNS = (
     ViewColumn(
         "messages",
         LONG,
-        "`maxOffset` minus `minOffset`, without the messages that are lost with missing commitlog files.",
+        "`maxOffset` minus `minOffset`, without messages lost with missing commitlog files or given up by a "
+        "recovery.",
     ),
     ViewColumn(
         "bytes",
@@ -91,6 +98,7 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
     for each in gone_of(found[0].store.log, bounds) if found else ():
         gone[each.topic, each.queue_id] += each.count
+    gone += _given_up(store, bounds)
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
@@ -104,6 +112,20 @@ def sized_queues(store: Store) -> list[SizedQueue]:
             )
         )
     return sized
+
+
+def _given_up(store: Store, queues: Iterable[QueueBounds]) -> Counter[QueueKey]:
+    """How many places in each queue have no message, because a recovery has given up their messages."""
+    found: Counter[QueueKey] = Counter()
+    by_key = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
+    with suppress(StoreError):  # `verify` reports files that cannot be read
+        for topic, queue_id, first, stop in read_given_up(store.path).messages:
+            queue = by_key.get((topic, queue_id))
+            low, high = (max(first, queue.min_offset), min(stop, queue.max_offset)) if queue else (0, 0)
+            if queue is not None and low < high:
+                units = read_units(queue, low, high)
+                found[topic, queue_id] += int(np.count_nonzero(pre_blank_mask(units)))
+    return found
 
 
 def _edges(queue: Queue) -> tuple[int, int, int]:

@@ -15,7 +15,6 @@ import pytest
 from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit import append_position as log_end
 from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
@@ -125,7 +124,7 @@ def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch:
     _damage_last_body(root)
     for name in ("cut_queue", "cut_index"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"store_format.commit.log_shortage.{name}", die)
+            patch.setattr(f"store_format.commit.repair.{name}", die)
             with pytest.raises(KeyboardInterrupt):
                 append(root, numbered("T", 12, 8))
     append(root, numbered("T", 12, 8))
@@ -136,7 +135,7 @@ def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch:
 def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(log_end, "queues_in_log", None)
+    monkeypatch.setattr("store_format.commit.repair.queues_in_log", None)
     append(root, numbered("T", 12, 8))
     assert len(messages_of(root)) == 23
 

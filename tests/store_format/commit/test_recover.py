@@ -14,7 +14,6 @@ import pytest
 
 from store_format import kernels
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit import recovery_run
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commit.recover_options import RecoverOptions
 from store_format.commitlog.log import CommitLog
@@ -334,7 +333,7 @@ def test_a_copy_that_was_broken_off_at_its_very_end_is_made_again(
         raise InterruptedError
 
     with monkeypatch.context() as patch:
-        patch.setattr(recovery_run, "open_store", fail)
+        patch.setattr("store_format.commit.recover.open_store", fail)
         with pytest.raises(InterruptedError):
             recover(str(root), into=str(new)).apply()
     assert (new / "abort").stat().st_size != (root / "abort").stat().st_size
