@@ -41,6 +41,7 @@ from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey, is_light_queue
 from store_format.read.stale_entries import agrees, leads_to_own, without_stale
+from store_format.survey.broker_end import LogEnd
 from store_format.survey.fates import has_queue_files, question
 from store_format.survey.queue_evidence import KnownEnd, committed_ends, known_ends
 from store_format.survey.written_end import is_unwritten
@@ -79,7 +80,7 @@ def find_writer_end(held: HeldStore) -> WriterEnd:
     Removes queue and index entries that point behind the end (`cut_behind_end`). Raises what `refuse_loss`
     raises, unless `cut_after_damage` gives up the messages behind damage.
     """
-    root, log = held.root, held.log
+    log = held.log
     for file in log.files:
         if file.start % log.file_size:
             raise CorruptStoreError(
@@ -89,12 +90,16 @@ def find_writer_end(held: HeldStore) -> WriterEnd:
     if ours is not None and ends_with_commit(held):
         timestamp = log.store_timestamp_at(ours.last_offset)
         return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
-    survey = find_end(root, log, held.compared(index=True))
+    end = _cut(held)
+    return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+
+
+def _cut(held: HeldStore) -> LogEnd:
+    survey = find_end(held.root, held.log, held.compared(index=True))
     if survey.refused is not None:
         raise survey.refused
     cut_behind_end(survey, held.files)
-    end = survey.end
-    return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+    return survey.end
 
 
 class QueuePlace(NamedTuple):
@@ -112,6 +117,10 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     shows that there was one.
     """
     looked = {queue: _look(held, end, *queue) for queue in queues}
+    if end.is_ours and any(each.has_more and queue in held.ledger.ends for queue, each in looked.items()):
+        # Our commit left nothing behind its entries: others followed, and their messages are lost.
+        _cut(held)
+        looked = {queue: _look(held, end, *queue) for queue in queues}
     start, note = _doubtful_from(held, end, looked)
     met: Collection[QueueKey] = note.queues if note is not None else ()
     if start < end.offset:

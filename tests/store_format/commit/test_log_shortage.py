@@ -117,6 +117,24 @@ def test_the_lost_offset_is_not_given_again(root: Path) -> None:
     assert diagnosis.of("damage", "warning") == []
 
 
+def test_queues_that_are_newer_than_log_and_ledger_show_what_is_lost(
+    root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Log and ledger come from a backup: the ledger's last commit ends the log and its queue."""
+    backup = shutil.copytree(root, tmp_path / "backup")
+    append(root, numbered("U", 3, 5, queues=1))
+    for name in ("commitlog", ".rmqlog"):
+        shutil.rmtree(root / name)
+        shutil.copytree(backup / name, root / name)
+    caplog.clear()
+    assert append(root, numbered("U", 20, 2, queues=1)).queues == {("U", 0): (8, 10)}
+    assert "first at U-0 offset 3" in caplog.text
+    assert "entries: 5, queues: 1" in caplog.text
+    assert read_given_up(str(root)).messages == (("U", 0, 3, 8),)
+    assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2, 8, 9]
+    assert _problems(root) == []
+
+
 def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def die(*_: object) -> None:
         raise KeyboardInterrupt
