@@ -134,7 +134,10 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     unfiled = of_known_topics(held.root, [queue for queue, each in looked.items() if each.bounds is None])
     may_be_past = held.log.min_offset > 0 and set(unfiled) - set(met)  # a group may commit any number
     known = known_ends(held.root, held.log) if may_be_past else {}
-    committed = committed_ends(held.root)
+    is_known = end.is_ours and all(
+        held.ledger.ends.get(queue) for queue in looked
+    )  # then by an earlier commit
+    committed = {} if is_known else committed_ends(held.root)
     places = []
     for queue, (bounds, has_more, *_) in looked.items():
         least = given_up.get(queue, 0)

@@ -39,6 +39,8 @@ from store_format.survey.log_queue import LogQueue
 from store_format.survey.queue_evidence import KnownEnd
 from store_format.survey.queues import ComparedQueue, OnPlace, QueueComparison, StoredQueue
 
+_UNINDEXED_MAX = 64 << 20  # bytes of the log
+
 
 @dataclass(frozen=True, slots=True)
 class LeftQueue:
@@ -55,9 +57,9 @@ class LogComparison:
 
     `source` shows sizes and deleted topics: another store if `root` is its copy. A broker that starts
     dispatches the messages from `broker_start` on. Index files that reach to the physical offset `mended` are
-    rebuilt: the message there is not the one that was indexed. `written` are the topics that a writer is
-    about to write to, None for a recovery, which reports what it cannot build; `unfiled` answers for them
-    (`CommitOptions.unfiled_queues`).
+    rebuilt: the message there is not the one that was indexed, or a file with it is gone. `written` are the
+    topics that a writer is about to write to, None for a recovery, which reports what it cannot build;
+    `unfiled` answers for them (`CommitOptions.unfiled_queues`).
 
     Then `compared` are the queues with messages there, and `left` those that stay as they are.
     """
@@ -113,12 +115,14 @@ class LogComparison:
         )
         if self.options.index:
             self._begin_index()
+        for part in self._unindexed():
+            self._add_index(part)
+            on_part(part)
         for part in self.parts(self.start):
             self.units += part.units
             self.damage += part.damage
             comparison.add(part.queues, part.rows)
-            if self.index is not None and part.index is not None:
-                self.index.add(part.index)
+            self._add_index(part)
             on_part(part)
         self.compared, self.misplaced = comparison.queues, comparison.misplaced
         if not self.needs_all():
@@ -155,6 +159,16 @@ class LogComparison:
             if start < hole.start:
                 yield from scan_log(self.scan, self.log, start, hole.start, threads=self.options.threads)
             start = max(start, hole.stop)
+
+    def _add_index(self, part: LogPart) -> None:
+        if self.index is not None and part.index is not None:
+            self.index.add(part.index)
+
+    def _unindexed(self) -> Iterator[LogPart]:
+        """The messages between the end of the index and `start`, unless these are too many to look at."""
+        end = self.start if self.index is None else max(self.index.end, self.log.min_offset)
+        if 0 < self.start - end <= _UNINDEXED_MAX:
+            yield from scan_log(self.scan, self.log, end, self.start, threads=self.options.threads)
 
     def _scan(self) -> LogScan:
         root, options = self.source, self.options

@@ -341,9 +341,9 @@ class Publication:
 
     def _index_is_ours(self) -> bool:
         directory, base = f"{self.root}/index", self.journal.index_base
-        if self._index_end is _WRITING:
-            return base is None or base[0] in entry_names(directory, missing_ok=True)
-        return last_index_file(directory) == self._index_end
+        if base is not None and base[0] not in entry_names(directory, missing_ok=True):
+            return False
+        return self._index_end is _WRITING or last_index_file(directory) == self._index_end
 
     def check_undisturbed(self) -> None:
         """Raises StoreInUseError if another process has changed the store."""

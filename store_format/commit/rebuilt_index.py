@@ -55,7 +55,8 @@ class _Listed:
 class IndexCheck:
     """What the index lacks. `missing` counts entries; the first belongs to the message at `bad_from`.
 
-    `files` are the index files in the broker's order. `problem` names the first file that cannot be used.
+    `files` are the index files in the broker's order. `problem` names the first file that cannot be used, and
+    `end` is the physical offset of the last message with an entry in the files before, -1 without one.
     """
 
     directory: str
@@ -65,6 +66,7 @@ class IndexCheck:
     bad_from: int | None = None
     missing: int = 0
     problem: str = ""
+    end: int = -1
     files: list[_Listed] = field(default_factory=list)
 
     @staticmethod
@@ -85,7 +87,7 @@ class IndexCheck:
         deletes the same files (IndexService.load). Of full files before the physical offset `start` only the
         header is read.
         """
-        check, end = IndexCheck(f"{root}/index", geometry, log_start, log_stop), -1
+        check = IndexCheck(f"{root}/index", geometry, log_start, log_stop)
         for listed in list_index_files(check.directory):
             found = _listed_entries(listed.path, geometry, log_stop, start)
             header = found.header
@@ -97,8 +99,9 @@ class IndexCheck:
             check.files.append(found)
             if found.problem and not check.problem:
                 check.problem = f"{listed.path}: {found.problem}"
-                check._mark(max(end + 1, 0 if header is None else header.begin_physical_offset))
-            end = end if header is None else header.end_physical_offset
+                check._mark(max(check.end + 1, 0 if header is None else header.begin_physical_offset))
+            elif header is not None and not check.problem:
+                check.end = header.end_physical_offset
         return check
 
     @property

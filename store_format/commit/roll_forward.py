@@ -30,7 +30,7 @@ from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.write import last_index_file, rewind_index
-from store_format.layouts import MESSAGE_HEADS
+from store_format.layouts import INDEX_HEADER, MESSAGE_HEADS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.survey.broker_end import LogEnd, end_after_crash, scan_to_end
 
@@ -96,17 +96,24 @@ def _is_ours_alone(root: str, log: CommitLog, present: Present, journal: Journal
 
     A scan takes our unit for whole if it was torn in its properties: the bytes behind the unit decide.
     """
-    if (
-        journal.index
-        and journal.index_base is not None
-        and journal.index_base[0] not in entry_names(f"{root}/index", missing_ok=True)
-    ):
-        return False  # A broker that starts after a crash deletes index files.
+    if _lost_index_file(root, journal) is not None:
+        return False
     if not log.files:
         return True
     ours = {present.position} if _has_our_head(present) else set()
     run = next(log.walk(present.position, verify_crc=True), None)
     return run is None or isinstance(run, Damage) or set(run.physical_offsets[:2].tolist()) <= ours
+
+
+def _lost_index_file(root: str, journal: Journal) -> int | None:
+    """The physical offset of the first message in the last index file before the commit, if that is gone.
+
+    A broker that starts after a crash deletes index files.
+    """
+    base = journal.index_base if journal.index else None
+    if base is None or base[0] in entry_names(f"{root}/index", missing_ok=True):
+        return None
+    return int(np.frombuffer(bytes.fromhex(base[1]), INDEX_HEADER)["begin_physical_offset"][0])
 
 
 def _has_our_head(present: Present) -> bool:
@@ -155,11 +162,13 @@ def _complete_behind_broker(
     """
     root, files = held.root, held.files
     staged = (journal.base, newest_timestamp(root, journal))
+    lost = _lost_index_file(root, journal)
     if crashed:
         found = end_after_crash(held.log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
         # Before the repair, so that the keys and the tag of the whole message are indexed.
         torn = _mend_log(held, found.offset, journal, present)
-        end = repair(held, staged=staged, mended=None if torn is None else present.position)
+        mended = present.position if lost is None and torn is not None else lost
+        end = repair(held, staged=staged, mended=mended)
         held = held.relisted()
     else:
         end = scan_to_end(held.log, journal.base, journal.base)
@@ -168,8 +177,8 @@ def _complete_behind_broker(
         held.log_files.clear_behind(end.offset)
         held = held.relisted()
         torn = _mend_log(held, end.offset, journal, present)
-        if torn is not None:
-            mend_index(held, present.position, end.offset)
+        if torn is not None or lost is not None:
+            mend_index(held, present.position if lost is None else lost, end.offset)
     if torn is not None:
         _mend_queue(root, torn, journal, present.position, files)
     count = present.units + (torn is not None)
