@@ -25,6 +25,9 @@ from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.fork_server import ForkServer
+from tests.support.kills import killed_stores
+from tests.support.referee.world import commit_killed
 from tests.support.staged import append, make_store, messages_of, numbered, settings_from
 
 _CLOCK = CommitOptions(clock=lambda: 1_700_000_100_000)
@@ -133,6 +136,27 @@ def test_queues_that_are_newer_than_log_and_ledger_show_what_is_lost(
     assert read_given_up(str(root)).messages == (("U", 0, 3, 8),)
     assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2, 8, 9]
     assert _problems(root) == []
+
+
+@pytest.mark.process
+def test_places_of_lost_messages_are_filled_wherever_the_commit_is_killed(
+    root: Path, tmp_path: Path, forks: ForkServer
+) -> None:
+    _damage_last_body(root)
+    append(root, numbered("T", 12, 1, queues=1))
+    checked = 0
+    messages = numbered("U", 3, 2, queues=1)
+    for _, killed in killed_stores(
+        forks, root, tmp_path, "both", commit_killed, messages, 1_700_000_200_000, every=2
+    ):
+        recover(str(killed), options=_CLOCK)
+        new = _bodies(killed)["U", 0][2:]
+        assert new in ([], [(3, b"message 3 of U"), (4, b"message 4 of U")])
+        append(killed, numbered("U", 5, 1, queues=1))
+        assert _bodies(killed)["U", 0][2 + len(new) :] == [(3 + len(new), b"message 5 of U")]
+        assert MessageStore.open(str(killed)).diagnose().of("damage", "warning") == []
+        checked += 1
+    assert checked > 20
 
 
 def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -143,24 +143,6 @@ def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> Non
     assert store.diagnose().of("damage", "warning") == []
 
 
-@pytest.mark.process
-@pytest.mark.golden
-@pytest.mark.parametrize("lost", ["directory", "files", "last file"])
-def test_one_lost_queue_of_the_topic_is_rebuilt(copy: Callable[[str], Path], lost: str) -> None:
-    root = copy("basic-5.5.0")
-    before = rows_by_queue(root)
-    queue = root / "consumequeue" / "Orders" / "1"
-    files = sorted(queue.iterdir())
-    if lost == "directory":
-        shutil.rmtree(queue)
-    else:
-        for path in files[-1:] if lost == "last file" else files:
-            path.unlink()
-    append(root, numbered("Orders", 0, 50))
-    _check_appended(root, before, 50)
-    assert not (root / "abort").exists()
-
-
 @pytest.mark.golden
 def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Path]) -> None:
     """Also where the batch has nothing for it: a broker asks for the end of all queues together."""
@@ -237,39 +219,6 @@ def test_a_crashed_stores_lost_queue_is_completed_from_its_first_message_on(
     assert _queued(root) == before
 
 
-def test_a_deleted_topic_does_not_come_back(tmp_path: Path) -> None:
-    """Its messages are in the log, its name is in no file: a queue of another topic that is lost is no reason
-    to rebuild it.
-    """
-    root = make_store(tmp_path / "store")
-    append(root, numbered("Gone", 0, 30))
-    append(root, numbered("T", 0, 30))
-    shutil.rmtree(root / "consumequeue" / "Gone")
-    path = root / "config" / "topics.json"
-    path.write_text(path.read_text().replace('"Gone"', '"Other"'))
-    shutil.rmtree(root / "consumequeue" / "T" / "3")
-    append(root, numbered("T", 30, 30))
-    after = _queued(root)
-    assert {topic for topic, _ in after} == {"T"}
-    assert _count(after) == 60
-
-
-def test_a_topic_that_was_made_again_does_not_get_its_old_messages_back(tmp_path: Path) -> None:
-    """Its queue 0 shows that it was: the messages of queue 1 are older than that."""
-    root = make_store(tmp_path / "store")
-    append(root, numbered("U", 0, 4))
-    append(root, numbered("T", 0, 40))
-    shutil.rmtree(root / "consumequeue" / "T")
-    path = root / "config" / "topics.json"
-    kept = path.read_text()
-    path.write_text(kept.replace('"T"', '"Other"'))
-    append(root, numbered("T", 40, 3, queues=1))
-    path.write_text(kept)
-    append(root, numbered("T", 43, 4))
-    rows = {key: [offset for offset, _ in each] for key, each in rows_by_queue(root).items() if key[0] == "T"}
-    assert rows == {("T", 0): [0, 1, 2, 3], ("T", 1): [0], ("T", 2): [0], ("T", 3): [0]}
-
-
 # ---- deleted and created again, or lost? -------------------------------------------------------------------
 
 
@@ -344,26 +293,6 @@ def _queued_or_lost(root: Path) -> set[tuple[str, int]]:
     return set(MessageStore.open(str(root), unfiled_queues="skip").snapshot().queues)
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("first", [0, 1, 3])
-@pytest.mark.parametrize("queue_id", [0, 1, 3])
-def test_a_lost_queue_of_a_topic_that_was_created_again_has_its_new_messages_only(
-    tmp_path: Path, first: int, queue_id: int
-) -> None:
-    """Also the queue with the first message since; the older ones of the queue stay deleted."""
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 40))
-    append(root, numbered("U", 0, 4))
-    deleted_topic(root, "T")
-    append(root, numbered("T", 1000 + first, 12))
-    append(root, numbered("U", 4, 4))
-    before = rows_by_queue(root)
-    shutil.rmtree(root / "consumequeue" / "T" / str(queue_id))
-    assert set(before[("T", queue_id)]) <= set(rows_by_queue(root)[("T", queue_id)])
-    append(root, [message for message in numbered("T", 2000, 4) if message.queue_id == queue_id])
-    _check_appended(root, before, 1)
-
-
 def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(tmp_path: Path) -> None:
     """A broker had numbered T-0 anew, whose files were gone; T-1, which went on, is lost later."""
     root = make_store(tmp_path / "store")
@@ -400,19 +329,6 @@ def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path:
     shutil.rmtree(root / "consumequeue" / "T" / "1")
     assert rows_by_queue(root) == before
     append(root, [message for message in numbered("T", 2000, 16) if message.queue_id == 1])
-    _check_appended(root, before, 4)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("files", ["one", "several"])
-def test_queue_files_of_zeros_are_filled_before_the_append(tmp_path: Path, files: str) -> None:
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, {"one": 40, "several": 120}[files]))
-    append(root, numbered("U", 0, 4))
-    before = rows_by_queue(root)
-    for file in (root / "consumequeue" / "T" / "1").iterdir():
-        file.write_bytes(bytes(file.stat().st_size))
-    append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 1])
     _check_appended(root, before, 4)
 
 

@@ -171,19 +171,6 @@ def test_a_lost_index_file_comes_back_with_those_behind_it(
     assert [path.stat().st_mtime_ns for path in kept] == before
 
 
-def test_a_short_batch_queue_is_completed(copied: Callable[[str], Path], golden: Golden) -> None:
-    root = copied("batchcq-5.5.0")
-    directory = next((root / "batchconsumequeue").glob("*/*"))
-    path = sorted(directory.iterdir())[-1]
-    data = bytearray(path.read_bytes())
-    data[46 * 2 :] = bytes(len(data) - 46 * 2)
-    path.write_bytes(data)
-    plan = recover(str(root))
-    assert [change[3] for change in _changes(plan)] == ["complete"]
-    plan.apply()
-    assert _queues(root) == _queues(golden("batchcq-5.5.0"))
-
-
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
 def test_a_crash_is_recovered_with_lost_queues(
     copied: Callable[[str], Path], golden: Golden, name: str
