@@ -469,7 +469,7 @@ class Machine(RuleBasedStateMachine):
             world.refresh()
         else:
             self.recover("--cut-after-damage")
-            world.truth.cut()
+            world.truth.cut(int(path.name))
             self.follow_anew()  # the positions of those that ran are behind the ends of the queues
         self.ask(asked)
 

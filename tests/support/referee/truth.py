@@ -161,11 +161,11 @@ class Truth:
         """A recovery has said which messages are lost."""
         self.fates.update(dict.fromkeys(self.lost, Fate.GIVEN_UP))
 
-    def cut(self) -> None:
-        """The commitlog was cut in front of the lost messages, and so were their queues, as by a broker."""
+    def cut(self, end: int) -> None:
+        """The commitlog was cut at `end`, and the queues of the messages behind it, as by a broker."""
         for each in self.lost:
             self.next_offsets[each.queue] = min(self.next_offsets[each.queue], each.queue_offset)
-            self.messages.remove(each)
+        self.messages = [each for each in self.messages if each.physical_offset < end]
 
     def delete_topic(self, topic: str) -> None:
         self.set(Fate.DELETED, lambda each: each.topic == topic)
