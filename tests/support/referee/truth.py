@@ -80,6 +80,7 @@ class Truth:
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)  # (group, topic, queue id)
     differences: list[str] = field(default_factory=list)  # what a full check of the store has to find
     unnamed: frozenset[Row] = frozenset()  # lost messages without an entry: nothing tells how many there were
+    vanished: int = 0  # entries of messages that a broker had not written yet: a write keeps their offsets
     is_crashed: bool = False
     is_log_missing: bool = False  # the commitlog's disk is not mounted
     begins_by_hand: int | None = None  # the log's first byte, if it was not retention that deleted files

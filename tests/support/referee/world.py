@@ -23,6 +23,7 @@ from tests.support.referee.followers import Follower
 from tests.support.referee.truth import (
     Fate,
     QueueKey,
+    Row,
     Stored,
     Truth,
     digest,
@@ -198,20 +199,28 @@ class World:
 
     def has(self, messages: Sequence[Message]) -> int:
         """How many of the messages a batch read returns; -1 if it does not answer."""
+        rows = self._rows_of(messages)
+        return -1 if rows is None else len(rows)
+
+    def _rows_of(self, messages: Sequence[Message]) -> list[Row] | None:
         answer = batch_read(self.root, self.truth, skips=True)
         bodies = {digest(message.body) for message in messages}
-        return -1 if answer.rows is None else sum(row[3] in bodies for row in answer.rows)
+        return None if answer.rows is None else [row for row in answer.rows.elements() if row[3] in bodies]
 
     def settle(self, killed: Sequence[Message], end: int) -> int:
         """Adds the messages of a commit that was killed and completed since, if it was; returns how many a
         batch read has. `end` is that of the log before the commit.
         """
-        found = self.has(killed)
-        if found == len(killed):
-            queues = {(message.topic, message.queue_id) for message in killed}
-            starts = {queue: (self.truth.next_offset(queue), 0) for queue in queues}
-            self.truth.appended(self.root, killed, CommitResult(True, end, queues=starts))
-        return found
+        rows = self._rows_of(killed)
+        if rows is None or len(rows) != len(killed):
+            return -1 if rows is None else len(rows)
+        queues: dict[QueueKey, tuple[int, int]] = {}
+        for topic, queue_id, offset, _ in sorted(rows, reverse=True):
+            queues[topic, queue_id] = (offset, 0)
+        for queue, (start, _) in queues.items():
+            assert start >= self.truth.next_offset(queue), f"{queue} goes on at {start}"
+        self.truth.appended(self.root, killed, CommitResult(True, end, queues=queues))
+        return len(rows)
 
     def broker_appends(self, messages: Sequence[Message]) -> Answer:
         """A broker appends messages and is stopped in order: nothing in .rmqlog tells of them."""
@@ -284,6 +293,8 @@ class World:
                 self._write_entry(queue, offset, oracle.cq_unit(end, len(unit), oracle.tags_code(placed)))
             if number < written and not is_torn:
                 self.truth.add(Stored(*queue, offset, end, len(unit), message.body, keys_of(message)))
+            elif number < queued:
+                self.truth.vanished += 1
             next_offsets[queue] = offset + 1
             end += len(unit)
         (self.root / "abort").write_text("4711")
