@@ -4,10 +4,25 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from store_format.diagnose.files import INDEX_ADVICE
 from store_format.diagnose.problems import Diagnosis
 from store_format.read.served_elsewhere import DLEDGER
 
 _REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+# advice about what a recovery leaves as it is
+_BY_HAND = (
+    "A broker refuses to start on this store",
+    "After a crash a broker rescans the log",
+    "Consumers cannot find the topic",
+    "Links below the store's root",
+    "Messages of this batch are lost",
+    "Move ",
+    "Neither the file nor its .bak",
+    "Nothing can be written",
+    "A power loss came before",
+    "Raise readQueueNums",
+    "Readers and writers ask",
+)
 _NOT_ALL = "; a broker may serve others, from files that are not read"
 _NOT_CHECKED = (
     "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
@@ -51,7 +66,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         elif gone:
             lost = f"messages in {gone:,} damaged or missing bytes are lost"
         is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
-        step = NextStep.SALVAGE if is_salvage else NextStep.RECOVER
+        step = NextStep.SALVAGE if is_salvage else _recovery(diagnosis)
         if diagnosis.lacks_last_files:
             lost += ", with the last commitlog files: copy those back if you have them"
         if diagnosis.refusal is not None:
@@ -69,8 +84,17 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         return f"sound after a crash: {whole}{start}", NextStep.RECOVER
     if warnings:
         count = f"{len(warnings):,} warning{'s' * (len(warnings) != 1)}"
-        return f"sound, with {count}: {whole}{_start(diagnosis)}", NextStep.RECOVER
+        return f"sound, with {count}: {whole}{_start(diagnosis)}", _recovery(diagnosis)
     return f"sound: {whole}; nothing has to be done", NextStep.NOTHING
+
+
+def _recovery(diagnosis: Diagnosis) -> NextStep:
+    """A recovery, unless everything that is wrong is to be put right by hand."""
+    for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
+        is_bak = ".bak is used instead" in problem.advice
+        if not is_bak and (problem.advice == INDEX_ADVICE or not problem.advice.startswith(_BY_HAND)):
+            return NextStep.RECOVER
+    return NextStep.NOTHING
 
 
 def _messages(count: int) -> str:
