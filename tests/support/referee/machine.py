@@ -458,11 +458,12 @@ class Machine(RuleBasedStateMachine):
         """It is put back from a backup, or its messages are given up."""
         world = self.world
         path, fates = world.log_files()[-1], world.truth.fates.copy()
+        lost = {m.topic for m in world.truth.of(Fate.KEPT) if m.physical_offset >= int(path.name)}
+        if lost & {each.topic for each in world.truth.of(Fate.DELETED)}:
+            return  # an emptied queue does not show that its topic was created again
         backup = shutil.copy(path, self.place / "backup")
         world.lose_log_file(path)
         self.ask(asked)
-        if {each.topic for each in world.truth.of(Fate.DELETED)} & {each.topic for each in world.truth.lost}:
-            then = "restore"  # an emptied queue does not show that the topic was created again
         if then == "restore":
             os.replace(backup, path)
             world.truth.fates = fates
@@ -470,7 +471,6 @@ class Machine(RuleBasedStateMachine):
         else:
             self.recover("--cut-after-damage")
             world.truth.cut(int(path.name))
-            self.follow_anew()  # the positions of those that ran are behind the ends of the queues
         self.ask(asked)
 
     # ---- what is done about it ----------------------------------------------------------------------------

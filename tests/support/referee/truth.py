@@ -80,7 +80,7 @@ class Truth:
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)  # (group, topic, queue id)
     differences: list[str] = field(default_factory=list)  # what a full check of the store has to find
     unnamed: frozenset[Row] = frozenset()  # lost messages without an entry: nothing tells how many there were
-    vanished: int = 0  # entries of messages that a broker had not written yet: a write keeps their offsets
+    vanished: int = 0  # queue offsets that were given to messages of which nothing is left
     is_crashed: bool = False
     is_log_missing: bool = False  # the commitlog's disk is not mounted
     begins_by_hand: int | None = None  # the log's first byte, if it was not retention that deleted files
@@ -163,9 +163,8 @@ class Truth:
         self.fates.update(dict.fromkeys(self.lost, Fate.GIVEN_UP))
 
     def cut(self, end: int) -> None:
-        """The commitlog was cut at `end`, and the queues of the messages behind it, as by a broker."""
-        for each in self.lost:
-            self.next_offsets[each.queue] = min(self.next_offsets[each.queue], each.queue_offset)
+        """The commitlog was cut at `end`, and so were queues; the offsets behind it stay given."""
+        self.vanished += len(self.lost)
         self.messages = [each for each in self.messages if each.physical_offset < end]
 
     def delete_topic(self, topic: str) -> None:
