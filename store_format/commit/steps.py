@@ -142,14 +142,17 @@ def sync_store(root: str, log: CommitLog, log_directories: tuple[str, ...], file
     paths += [file.path for file in list_store_files(f"{root}/timerlog")]
     names = entry_names(root)
     paths += [f"{root}/timerwheel"] if "timerwheel" in names else []
-    own = f"{root}/{OWN_DIRECTORY}"
-    for directory in (f"{root}/config", own):
-        paths += [entry.path for entry in list_entries(directory) if entry.kind == "file"]
+    paths += [entry.path for entry in list_entries(f"{root}/config") if entry.kind == "file"]
     folders = ("consumequeue", "index", "timerlog", "config", OWN_DIRECTORY)
     directories += [f"{root}/{name}" for name in folders if name in names]
     for path in paths:
         with files.open(path) as file:
             files.sync(file)
+    own = FileWrites(sync=files.is_sync)  # not `files`: these are replaced, and by no other process
+    for entry in list_entries(f"{root}/{OWN_DIRECTORY}"):
+        if entry.kind == "file":
+            with own.open(entry.path) as file:
+                own.sync(file)
     for directory in [*directories, root]:
         files.sync_directory(directory)
     drop_backup(root, files)

@@ -119,3 +119,12 @@ def test_a_commit_that_was_flushed_is_not_dropped(root: Path, monkeypatch: pytes
     os.truncate(_break_off(root, monkeypatch, _SYNC), 100)
     with pytest.raises(CorruptStoreError, match="as the task wrote"):
         append(root, numbered("T", 90, 10), options=_SYNC)
+
+
+def test_our_own_files_are_replaced_by_nobody_else(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The second queue without files makes a note, which the third write flushes and then replaces."""
+    root = make_store(tmp_path / "store")
+    for number, options in enumerate((_ASYNC, _ASYNC, _SYNC)):
+        append(root, numbered("T", number, 1), options=options)
+    assert (root / ".rmqlog" / "queues.json").exists()
+    assert "another process" not in caplog.text
