@@ -10,6 +10,7 @@ import pytest
 from rmq_spark.services import HalfMessage, run_once, transaction
 from store_format.layouts import CQ_UNIT
 from tests.support.halves import BORN_MS, add_halves, checker_offsets, half_store, states, visible
+from tests.support.staged import append, numbered
 
 MINUTE = 60_000
 _PRE_BLANK = bytes(8) + (2**31 - 1).to_bytes(4, "big") + bytes(8)
@@ -38,6 +39,9 @@ def test_the_places_of_lost_half_messages_are_passed(tmp_path: Path) -> None:
 
 def test_a_queue_that_ends_in_lost_half_messages_is_checked_to_its_end(tmp_path: Path) -> None:
     root = half_store(tmp_path / "s", [f"{place:02}" for place in range(50)])
+    append(
+        root, numbered("Other", 0, 1)
+    )  # a log that ends in a half message would show that entries are lost
     _lose(root, 0, 50)
     assert check(root, commit, BORN_MS + MINUTE) == 0
     (turn,) = run_once(
