@@ -26,7 +26,6 @@ from store_format.consumequeue.simple import valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.read import entry_names, list_directories, list_store_files, offset_file_name
-from store_format.files.status import stat_identity
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
@@ -204,8 +203,6 @@ class QueuesAside:
         finds no queue rebuilds all itself. A queue that cannot be moved is copied.
         """
         is_all_new = not has_queue_files(root)
-        like = f"{root}/consumequeue"
-        files.give_like(self.root, like if stat_identity(like) is not None else root)
         for key, built in self.queues.items():
             if key in new:
                 _sync(built.directory, files)

@@ -241,6 +241,8 @@ def compare_aside(found: LogComparison) -> Built:
     while True:
         files.remove_tree(aside)
         files.make_directories(found.root, OWN_DIRECTORY, aside.rpartition("/")[2])
+        like = f"{found.root}/consumequeue"  # .rmqlog may be another user's
+        files.give_like(aside, like if stat_identity(like) is not None else found.root)
         built = Built(found, QueuesAside(aside, FileWrites(sync=False)))
         try:
             found.run(on_part=built.add_index, on_place=built.queues.put)

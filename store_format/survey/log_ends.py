@@ -62,7 +62,8 @@ def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
 def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> int | None:
     end = certain_end(root, log, state)
     if end is None or not end.remains:
-        return torn_end(root, log) if state is StoreState.CLEAN else None
+        is_whole = end is not None and is_unwritten(log, end.offset)
+        return None if is_whole or state is not StoreState.CLEAN else torn_end(root, log)
     warn_of_hidden(root, log.cache, end, 0)
     return end.offset
 
