@@ -43,7 +43,7 @@ from store_format.names import QueueKey, is_light_queue
 from store_format.read.stale_entries import agrees, leads_to_own, without_stale
 from store_format.survey.broker_end import LogEnd
 from store_format.survey.fates import has_queue_files, question
-from store_format.survey.queue_evidence import KnownEnd, committed_ends, known_ends
+from store_format.survey.queue_evidence import committed_ends, known_ends
 from store_format.survey.written_end import is_unwritten
 
 _log = logging.getLogger(__name__)
@@ -52,7 +52,6 @@ _TAIL_SIZE = 32 << 20  # of the log: read where only a broker knows whether a qu
 _CHUNK = 1 << 16  # units
 _NEWEST = 1 << 12  # units that are looked at before each commit
 _BLOCK_SIZE = 4080  # bytes of whole units
-_COMMITTED_AHEAD_MAX = 1 << 20  # messages that a queue can have lost, as a group's committed offset shows
 _OFFSET_MAX = QUEUE_OFFSET_MAX >> 8  # that a group can have reached
 
 
@@ -150,24 +149,14 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
             truncate(bounds.directory, bounds.unit_stop * CQ_UNIT.itemsize, held.files)
         if end.is_ours:
             least = max(least, held.ledger.ends.get(queue, 0))
-        if queue in committed:
-            least = max(least, _behind_group(queue, committed[queue], max(bounds.max_offset, least)))
-        places.append(QueuePlace(max(bounds.max_offset, least), bounds.max_offset))
+        base = max(bounds.max_offset, least)
+        if queue in committed and committed[queue].offset > base:
+            _log.warning(
+                "%s-%d goes on at offset %d, and %s: this group does not get the messages before its offset",
+                shown(queue[0]), queue[1], base, committed[queue].evidence,
+            )  # fmt: skip
+        places.append(QueuePlace(base, bounds.max_offset))
     return places
-
-
-def _behind_group(queue: QueueKey, committed: KnownEnd, end: int) -> int:
-    """The offset that a group has committed, if messages before it were lost: the group would never get the
-    messages that take their places. A number far behind the `end` shows nothing.
-    """
-    if committed.offset <= end:
-        return 0
-    is_taken = committed.offset - end <= _COMMITTED_AHEAD_MAX
-    _log.warning(
-        "%s-%d ends at offset %d, and %s. The next message gets offset %d",
-        shown(queue[0]), queue[1], end, committed.evidence, committed.offset if is_taken else end,
-    )  # fmt: skip
-    return committed.offset if is_taken else 0
 
 
 def gaps_before(places: Sequence[QueuePlace]) -> tuple[tuple[int, int], ...]:

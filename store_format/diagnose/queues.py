@@ -61,9 +61,8 @@ _PAST_ADVICE = (
     "from 0, which the group does not read. rmqlog recover makes an empty file that continues the offsets"
 )
 _AHEAD_ADVICE = (
-    "Messages of this queue are lost, or the group was set too far: a broker gives these offsets again, and "
-    "the group does not get the messages. Set the group back (mqadmin resetOffsetByTime) before a broker "
-    "goes on; a write of rmqlog goes on behind the group's offset"
+    "Messages of this queue are lost, or the group was set too far: the next messages get these offsets "
+    "again, and the group does not get them. Set the group back (mqadmin resetOffsetByTime) before that"
 )
 _LAG_ADVICE = (
     "A broker that starts on this store writes these entries (CommitLog.recoverAbnormally), and so does "
