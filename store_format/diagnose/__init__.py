@@ -19,7 +19,12 @@ from store_format.consumequeue.listing import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
 from store_format.diagnose.elsewhere import check_elsewhere, is_dledger_only
 from store_format.diagnose.files import usable_log
-from store_format.diagnose.index import check_index_files, open_index_check, report_missing_entries
+from store_format.diagnose.index import (
+    add_messages,
+    check_index_files,
+    open_index_check,
+    report_missing_entries,
+)
 from store_format.diagnose.problems import Diagnosis, Findings, Summary
 from store_format.diagnose.queues import QueueCheck
 from store_format.diagnose.state import (
@@ -36,7 +41,6 @@ from store_format.diagnose.verdict import verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
-from store_format.index.keys import index_batch
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.broker_end import end_after_stop
@@ -96,7 +100,7 @@ def diagnose(
     def visit(run: UnitRun) -> None:
         queues.add(run)
         if index is not None:
-            index.add(index_batch(log.refs_of(run), tag_keys=tag_keys))
+            add_messages(index, log.refs_of(run), tag_keys=tag_keys)
         if on_offset is not None:
             on_offset(run.file.start + run.stop)
 

@@ -26,6 +26,7 @@ from store_format.diagnose.problems import Findings, Severity
 from store_format.errors import CorruptStoreError
 from store_format.files.view import FileView
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, key_hash_many
+from store_format.index.keys import index_batch
 from store_format.index.links import wrong_links
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import Units, locate
@@ -82,6 +83,17 @@ def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState)
             if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
                 return check
     return None
+
+
+def add_messages(check: IndexCheck, refs: UnitRefs, *, tag_keys: bool) -> None:
+    """Compares the next messages of the log. A broker before 5.4 that has written some of them indexes no
+    tags, and nothing is missing then.
+    """
+    before = check.missing, check.bad_from
+    check.add(index_batch(refs, tag_keys=tag_keys))
+    if tag_keys and check.missing > before[0]:
+        check.missing, check.bad_from = before
+        check.add(index_batch(refs, tag_keys=False))
 
 
 def report_missing_entries(findings: Findings, check: IndexCheck) -> None:
