@@ -27,7 +27,7 @@ from store_format.errors import OptionError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
 from store_format.read.stored_messages import FoundPlaces, find_physical, find_places
-from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.gone import refuse_lost_log
 
 __all__ = ["Place", "ResendPlan", "ResendResult", "SendBackResult", "Where", "resend", "send_back"]
 

@@ -27,7 +27,7 @@ from store_format.metadata.read import read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.store_root import store_roots
 from store_format.store import MessageStore
-from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.gone import refuse_lost_log
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,9 +24,15 @@ from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.journal import note_path
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import LogComparison, of_known_topics
-from store_format.commit.log_shortage import last_commit
 from store_format.commit.queue_changes import truncate
-from store_format.commit.repair import compare_aside, cut_behind_end, end_rebuild, find_end, is_rebuild_begun
+from store_format.commit.repair import (
+    compare_aside,
+    cut_behind_end,
+    end_rebuild,
+    find_end,
+    is_rebuild_begun,
+    last_commit,
+)
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
 from store_format.consumequeue.listing import queue_directory
@@ -40,11 +46,9 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey, is_light_queue
-from store_format.read.stale_entries import agrees, leads_to_own, without_stale
-from store_format.survey.broker_end import LogEnd
-from store_format.survey.fates import has_queue_files, question
-from store_format.survey.queue_evidence import committed_ends, known_ends
-from store_format.survey.written_end import is_unwritten
+from store_format.survey.fates import committed_ends, has_queue_files, known_ends, question
+from store_format.survey.log_end import LogEnd, is_unwritten
+from store_format.survey.newest_entries import agrees, leads_to_own, without_stale
 
 _log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field, replace
 
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.settings import StoreSettings, is_queue_file_size_known
+from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.options import CommitOptions
-from store_format.commit.recover_options import RecoverOptions
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.write import LogFiles
 from store_format.files.view import FileCache

@@ -16,7 +16,7 @@ from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.staged_units import check_staged
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
-from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.gone import refuse_lost_log
 
 _INTO = "recover a copy: rmqlog recover STORE --into NEW --apply (recover, with into=)"
 _COMPARED_MAX = 1 << 10  # bytes; the first ones of a message have its place, its times and its body's CRC

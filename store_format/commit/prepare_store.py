@@ -35,7 +35,7 @@ from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.gone import refuse_lost_log
 
 _log = logging.getLogger(__name__)
 

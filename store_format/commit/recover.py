@@ -20,9 +20,9 @@ from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.held_store import open_log
 from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete
+from store_format.commit.log_comparison import RecoverOptions, known_queue_file_size
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
-from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commit.repair import (
     Survey,
     carry_out,
@@ -48,9 +48,9 @@ from store_format.index.file import list_index_files
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import SCHEDULE_TOPIC
 from store_format.read.store_root import broker_name_of
-from store_format.survey.contradicted import Contradictions
-from store_format.survey.lost_log import refuse_lost_log
-from store_format.survey.readable_end import find_readable_end
+from store_format.survey.gone import refuse_lost_log
+from store_format.survey.log_end import find_readable_end
+from store_format.survey.right_entries import Contradictions
 
 RECOVER_COLUMNS = (
     BROKER,

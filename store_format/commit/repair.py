@@ -1,4 +1,12 @@
-"""Makes log, consume queues and index of a store agree, under its lock: for a writer after a crash and before
+"""Messages that a commit would lose or mix up, because the commitlog ends before them: refused, or cut.
+
+Whole messages may follow damage. Or the consume queues reach behind the log's end: its last messages are
+damaged, or its last files missing. A broker that starts cuts log and queues, and logs nothing. A writer that
+kept the queue entries would put its messages where entries of other queues point to, and consumers would get
+messages of other topics.
+
+
+Makes log, consume queues and index of a store agree, under its lock: for a writer after a crash and before
 a commit, and for `recover`.
 
 Everything is read and compared before the first change, so that a store that cannot be repaired is refused
@@ -20,35 +28,29 @@ from typing import NamedTuple
 
 from store_format.bookkeeping.given_up import GivenUp, note_given_up
 from store_format.bookkeeping.journal import abort_mark, rebuild_path
-from store_format.bookkeeping.ledger import read_ledger, write_ledger
+from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.held_store import HeldStore
-from store_format.commit.log_comparison import LogComparison
-from store_format.commit.log_shortage import (
-    cleared_from,
-    end_of_clean_log,
-    end_reason,
-    lower_checkpoint,
-    refuse_loss,
-)
-from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
-from store_format.commit.rebuilt_index import IndexBuilder, move_index
-from store_format.commit.recover_options import (
+from store_format.commit.log_comparison import (
+    LogComparison,
     RecoverOptions,
     batch_file_size,
     known_queue_file_size,
     settings_of_files,
 )
+from store_format.commit.queue_changes import QueuesAside, cut_queue, entries_stop
+from store_format.commit.rebuilt_index import IndexBuilder, move_index
 from store_format.commit.steps import write_topics
 from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues, queue_directory
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import StoreFile, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
@@ -58,11 +60,141 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, QueueKey
-from store_format.survey.broker_end import LogEnd, end_after_crash
-from store_format.survey.entries import LogPart
 from store_format.survey.fates import lost_topics
-from store_format.survey.gone import Gone, gone_by_ledger, pointing_to, queues_in_log
-from store_format.survey.queues import ComparedQueue
+from store_format.survey.gone import FULL, Gone, gone_by_ledger, lost_last_files, pointing_to, queues_in_log
+from store_format.survey.log_end import (
+    LogEnd,
+    end_after_crash,
+    end_after_stop,
+    find_readable_end,
+    scan_to_end,
+)
+from store_format.survey.queues import ComparedQueue, LogPart
+
+_log = logging.getLogger(__name__)
+
+
+def cleared_from(log: CommitLog, end: LogEnd) -> int:
+    """The physical offset from which a recovery clears the log: a BLANK at the log's end stays.
+
+    If the messages behind the BLANK are found again, the BLANK leads to them.
+    """
+    return log.stop if end.end.kind is EndKind.BLANK else end.offset
+
+
+def refuse_loss(
+    root: str,
+    log: CommitLog,
+    end: LogEnd,
+    queues: Sequence[QueueBounds],
+    *,
+    is_crashed: bool,
+    staged: tuple[int, int] | None = None,
+) -> None:
+    """Raises `lost_last_files`, or what `refuse_cut` raises."""
+    error = lost_last_files(root, log, end, queues, is_crashed=is_crashed)
+    if error is not None and (staged is None or end.offset < staged[0]):
+        raise error
+    refuse_cut(root, log, end, staged=staged)
+
+
+def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
+    """Raises if a writer that clears everything behind `end` would destroy messages that can be read.
+
+    `staged` is (physical offset, ms): an interrupted commit has staged everything that was written from that
+    offset on and up to that time, and writes it again.
+
+    Raises CorruptStoreError for whole messages behind damage, unless they are remains of an old recovery,
+    which a warning counts. Raises StoreInUseError for messages that were appended since `end` was found:
+    another process writes to the store although its lock cannot be seen (NFS, the mount of a virtual
+    machine).
+    """
+    found = find_readable_end(root, log.relisted(), end)
+    if staged is not None and end.offset >= staged[0] and found.last_timestamp <= staged[1]:
+        return
+    if found.damage is not None:
+        behind = f"{found.damage.found}, and {found.messages} whole messages behind it up to {found.offset}"
+        raise _cut_error(found.damage, behind, found.cut)
+    if found.offset > end.offset:
+        raise StoreInUseError(
+            f"{root}: expected the commitlog to end at {end.offset}, found messages up to {found.offset}: "
+            "another process writes to the store, and its lock cannot be seen from this machine. Nothing was "
+            "written. Stop that process, then write again"
+        )
+    if found.disputed is not None:
+        start, stop = found.remains_range
+        behind = (
+            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, "
+            "which may belong to the log: they are not older than the messages before the damage, and a "
+            "consume queue points to the first"
+        )
+        raise _cut_error(found.disputed, behind, found.cut)
+    if found.remains:
+        _log.warning(
+            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind this end are older than "
+            "the last message before it, or repeat queue offsets: they are remains of an earlier recovery, "
+            "and are cleared",
+            root, found.offset, found.remains, *found.remains_range,
+        )  # fmt: skip
+
+
+def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStoreError:
+    advice = (
+        f"Nothing was written. A writer would cut the commitlog at {cut} and lose these messages, as a "
+        "broker that starts does. Keep them in a recovered copy (rmqlog recover STORE --into NEW --salvage "
+        "--apply), or export them into a new store (rmqlog export --skip-damage, or mode=DROPMALFORMED), or "
+        "give them up: rmqlog recover STORE --cut-after-damage --apply"
+    )
+    return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")
+
+
+def end_of_clean_log(log: CommitLog, ledger: Ledger, queues: Sequence[QueueBounds]) -> LogEnd:
+    """The end of a log without a crash, found by a scan from the last commit, else from the queues' end."""
+    ours = last_commit(log, ledger)
+    if ours is None:
+        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
+        known = max(
+            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
+            default=-1,
+        )
+        return end_after_stop(log, known)
+    end = scan_to_end(log, ours.stop, ours.stop)
+    return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
+
+
+def last_commit(log: CommitLog, ledger: Ledger) -> LedgerEntry | None:
+    """The last commit in the ledger; None if the log does not have it as it was written."""
+    ours = ledger.last
+    if ours is None or not ours.last_size or ours.damage(log) is not None:
+        return None
+    return ours if log.file_at(ours.last_offset) else None
+
+
+def end_reason(end: LogEnd) -> str:
+    if end.end.kind is EndKind.TORN:
+        return (
+            f"{end.end.path} at byte {end.end.position}: expected {end.end.expected}, found {end.end.found}"
+        )
+    return "no file follows" if end.end.kind in FULL else "nothing is written there"
+
+
+def lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
+    """Lowers the checkpoint to the log's end: it must not say that later messages are on the disk."""
+    checkpoint = read_checkpoint(f"{root}/checkpoint")
+    if checkpoint is None:
+        return
+    last, timestamp = max(end.last_unit_offset, 0), max(log.store_timestamp_at(end.last_unit_offset), 0)
+    lowered = replace(
+        checkpoint,
+        physic_msg_timestamp=min(checkpoint.physic_msg_timestamp, timestamp),
+        logics_msg_timestamp=min(checkpoint.logics_msg_timestamp, timestamp),
+        index_msg_timestamp=min(checkpoint.index_msg_timestamp, timestamp),
+        confirm_phy_offset=min(checkpoint.confirm_phy_offset, last),
+        logics_physical_offset=min(checkpoint.logics_physical_offset, last),
+    )
+    if lowered != checkpoint:
+        save_checkpoint(root, lowered, FileWrites(sync=True))
+
 
 _log = logging.getLogger(__name__)
 

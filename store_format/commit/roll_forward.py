@@ -17,9 +17,8 @@ from store_format.commit.append_position import WriterEnd, gaps_before, queue_pl
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
-from store_format.commit.log_shortage import refuse_cut
 from store_format.commit.publication import Present, Publication, Torn
-from store_format.commit.repair import mend_index, repair
+from store_format.commit.repair import mend_index, refuse_cut, repair
 from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, note_in_ledger, publish, remove_journal
 from store_format.commitlog.log import CommitLog
@@ -32,7 +31,7 @@ from store_format.index.file import IndexGeometry
 from store_format.index.write import last_index_file, rewind_index
 from store_format.layouts import INDEX_HEADER, MESSAGE_HEADS
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.survey.broker_end import LogEnd, end_after_crash, scan_to_end
+from store_format.survey.log_end import LogEnd, end_after_crash, scan_to_end
 
 _log = logging.getLogger(__name__)
 

@@ -30,9 +30,8 @@ from store_format.files.write import FileWrites
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
-from store_format.survey.broker_end import LogEnd
-from store_format.survey.contradicted import Contradictions
-from store_format.survey.readable_end import ReadableEnd
+from store_format.survey.log_end import LogEnd, ReadableEnd
+from store_format.survey.right_entries import Contradictions
 
 FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
@@ -88,9 +87,8 @@ def end_of_salvaged(log: CommitLog, end: LogEnd, readable: ReadableEnd) -> LogEn
         return end
     file = log.file_at(readable.offset - 1)
     last = end.last_unit_offset
-    for step in log.walk(file.start, readable.offset, resync=True) if file is not None else ():
-        if not isinstance(step, Damage):
-            last = step.file.start + int(step.positions[-1])
+    for run in log.runs(file.start, readable.offset) if file is not None else ():
+        last = run.file.start + int(run.positions[-1])
     walk = log.walk(readable.offset, verify_crc=True)
     if next(walk, None) is not None:
         raise StoreInUseError(f"the commitlog grew behind {readable.offset} while it was read; repeat")
@@ -140,13 +138,11 @@ def _time_before(log: CommitLog, offset: int) -> int:
     if file is None:
         return 0
     last = -1
-    for step in log.walk(file.start, offset, resync=True) if file.start < offset else ():
-        if not isinstance(step, Damage):
-            last = log.store_timestamp_at(step.file.start + int(step.positions[-1]))
-    if last < 0:
-        for step in log.walk(offset, resync=True):
-            if not isinstance(step, Damage):
-                return max(log.store_timestamp_at(step.file.start + int(step.positions[0])), 0)
+    for run in log.runs(file.start, offset):
+        last = log.store_timestamp_at(run.file.start + int(run.positions[-1]))
+    following = next(log.runs(offset), None) if last < 0 else None
+    if following is not None:
+        last = log.store_timestamp_at(following.file.start + int(following.positions[0]))
     return max(last, 0)
 
 

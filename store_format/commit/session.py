@@ -33,7 +33,7 @@ from store_format.files.write import FileWrites
 from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
 from store_format.message.stored import StoredMessages
 from store_format.read.store import Store
-from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.gone import refuse_lost_log
 
 # A message that is in the store is stored again, also above the maxMessageSize of today.
 _COPY_SIZE_MAX = (1 << 31) - (1 << 17)

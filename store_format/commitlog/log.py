@@ -15,7 +15,7 @@ from operator import attrgetter
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.commitlog.walk import UnitRun, Walk
+from store_format.commitlog.walk import Damage, UnitRun, Walk
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -238,6 +238,16 @@ class CommitLog:
                 f"physical offset {start} is no longer in the commitlog; {self._range()}"
             )
         return Walk(self.files, self._cache, start, stop, verify_crc=verify_crc, resync=resync)
+
+    def runs(self, start: int, stop: int | None = None, *, verify_crc: bool = False) -> Iterator[UnitRun]:
+        """Yields the messages that begin in [start, stop), without the damage between them.
+
+        Nothing for an empty range, and behind the last file.
+        """
+        if start < min(self.stop, self.stop if stop is None else stop):
+            for step in self.walk(start, stop, verify_crc=verify_crc, resync=True):
+                if not isinstance(step, Damage):
+                    yield step
 
     def refs_of(self, run: UnitRun) -> UnitRefs:
         """Returns references to the units of a run, over the bytes that the walk checked."""

@@ -11,14 +11,13 @@ from dataclasses import replace
 
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.bookkeeping.state import StoreState, store_state
+from store_format.commit.log_comparison import RecoverOptions, known_queue_file_size
 from store_format.commit.rebuilt_index import indexes_tags
-from store_format.commit.recover_options import RecoverOptions, known_queue_file_size
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.listing import has_rocksdb_queues
 from store_format.diagnose.commitlog import Lost, check_log, report_cut, report_torn
-from store_format.diagnose.elsewhere import check_elsewhere, is_dledger_only
-from store_format.diagnose.files import usable_log
+from store_format.diagnose.files import check_elsewhere, is_dledger_only, usable_log
 from store_format.diagnose.index import (
     add_messages,
     check_index_files,
@@ -42,11 +41,10 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.read.snapshot import certain_end, ends_after_crash, torn_end
 from store_format.read.store_root import looks_like_store, refuse_root
-from store_format.survey.broker_end import end_after_stop
-from store_format.survey.log_ends import certain_end, ends_after_crash, torn_end
-from store_format.survey.lost_log import dledger_logs
-from store_format.survey.readable_end import ReadableEnd, find_readable_end
+from store_format.survey.gone import dledger_logs
+from store_format.survey.log_end import ReadableEnd, end_after_stop, find_readable_end
 
 
 def diagnose(

@@ -22,7 +22,7 @@ from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
 from store_format.message.check import UnitKind, check_unit
-from store_format.survey.readable_end import ReadableEnd
+from store_format.survey.log_end import ReadableEnd
 
 DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.bookkeeping.state import StoreState
+from store_format.commit.log_comparison import RecoverOptions, settings_of_files
 from store_format.commit.rebuilt_index import IndexCheck
-from store_format.commit.recover_options import RecoverOptions, settings_of_files
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
 from store_format.diagnose.files import INDEX_ADVICE, checked_files

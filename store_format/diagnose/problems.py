@@ -15,7 +15,7 @@ from typing import Literal
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.problem_list import problem_list
 from store_format.errors import CorruptStoreError
-from store_format.survey.lost_log import LostLog
+from store_format.survey.gone import LostLog
 
 Severity = Literal["damage", "warning", "info"]
 

@@ -33,11 +33,10 @@ from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
-from store_format.survey.contradicted import Contradictions
-from store_format.survey.fates import Fate, decide, past_queues
+from store_format.survey.fates import Fate, committed_ends, decide, past_queues
 from store_format.survey.gone import gone_by_ledger
-from store_format.survey.queue_evidence import committed_ends
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
+from store_format.survey.right_entries import Contradictions
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16

@@ -29,7 +29,7 @@ from store_format.metadata.checkpoint import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.survey.fates import lost_topics
-from store_format.survey.lost_log import ADVICE, LostLog, find_lost_log
+from store_format.survey.gone import ADVICE, LostLog, find_lost_log
 
 _TOPICS_ADVICE = (
     "Put topics.json back from a backup: without it a broker knows no topic, and consumers find none. "

@@ -30,8 +30,8 @@ from store_format.message.unit_refs import BadUnit, UnitRefs
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
-from store_format.survey.contradicted import Contradictions
 from store_format.survey.log_queue import LogQueue
+from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)
 

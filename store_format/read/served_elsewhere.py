@@ -21,7 +21,7 @@ from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
 from store_format.survey.fates import Unfiled
-from store_format.survey.lost_log import dledger_logs
+from store_format.survey.gone import dledger_logs
 
 _log = logging.getLogger(__name__)
 

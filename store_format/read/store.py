@@ -41,15 +41,14 @@ from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader, Survey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
 from store_format.read.served_elsewhere import warn_of_other_files
-from store_format.read.snapshot import Snapshot, take_snapshot
+from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
-from store_format.survey.contradicted import Contradictions
 from store_format.survey.fates import Unfiled, deleted_until
 from store_format.survey.gone import find_gone, warn_of_gone
-from store_format.survey.log_ends import find_log_end
 from store_format.survey.log_queue import LogQueue
+from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from store_format.files.status import directory_identity, is_directory
 from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
-from store_format.survey.lost_log import refuse_lost_log
+from store_format.survey.gone import refuse_lost_log
 
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})

@@ -35,8 +35,8 @@ from store_format.read.log_reader import survey
 from store_format.read.served_elsewhere import OpenStore
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.survey.fates import Fate, decide, question
+from store_format.survey.log_end import last_unit, written_stop
 from store_format.survey.log_queue import LogQueue
-from store_format.survey.written_end import last_unit, written_stop
 
 _log = logging.getLogger(__name__)
 

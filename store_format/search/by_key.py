@@ -21,11 +21,11 @@ from store_format.message.columns import arrow_schema
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
+from store_format.read.snapshot import find_log_end
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import KeySearch, Wanted
-from store_format.survey.contradicted import Contradictions
-from store_format.survey.log_ends import find_log_end
+from store_format.survey.right_entries import Contradictions
 
 _LOOK_SIZE = 8  # total size and magic code of a message, never zero
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")

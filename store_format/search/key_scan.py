@@ -26,7 +26,7 @@ from store_format.message.unit_refs import UnitRefs
 from store_format.names import is_light_queue
 from store_format.read.log_reader import without_contradicted, written_refs
 from store_format.read.tolerance import Tolerance
-from store_format.survey.contradicted import Contradictions
+from store_format.survey.right_entries import Contradictions
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,14 +25,14 @@ from store_format.message.decode import decode
 from store_format.message.locate import locate
 from store_format.names import is_light_queue
 from store_format.read.log_reader import without_contradicted
+from store_format.read.snapshot import find_log_end
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
 from store_format.search.key_scan import Wanted
-from store_format.survey.contradicted import Contradictions
 from store_format.survey.gone import find_gone, warn_of_gone
-from store_format.survey.log_ends import find_log_end
+from store_format.survey.right_entries import Contradictions
 
 if TYPE_CHECKING:
     from store_format.read.log_reader import without_contradicted

@@ -1,7 +1,12 @@
-"""Entries of a consume queue that are zeros or lead to no message of the queue, made again from the log.
+"""What the log says against an entry of a consume queue, and what an entry says against the log.
 
-Nothing but the log has the right entry. The entries before and behind it, which lead to messages of the
-queue, bound the place of its message: between their messages the log is read.
+Entries that are zeros or lead to no message of the queue are made again from the log: nothing else has the
+right entry. The entries before and behind it, which lead to messages of the queue, bound the place of its
+message: between their messages the log is read.
+
+No checksum covers the topic in a message. A flipped bit makes another topic of it, which has no queue, and
+the entry of the message's own queue still points to it. Such a message is damaged; it does not belong to a
+topic that was deleted (`Contradictions`).
 """
 
 from __future__ import annotations
@@ -9,23 +14,29 @@ from __future__ import annotations
 import logging
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
-from store_format.errors import StoreError
+from store_format.display.text import shown
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.message.locate import Units
 from store_format.message.one import find_parts, read_head
 from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import QueueKey, is_light_queue
+from store_format.survey.log_end import entry_at
 
 _log = logging.getLogger(__name__)
 
@@ -186,9 +197,8 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
         floors, {}, frozenset(), DELAY_LEVELS_MS, lambda key: -1 if key in floors else OFFSET_MAX
     )
     for start, stop in stretches:
-        for step in log.walk(start, stop, resync=True) if start < stop else ():
-            if not isinstance(step, Damage):
-                dispatch.add(step, log)
+        for run in log.runs(start, stop):
+            dispatch.add(run, log)
     found = {}
     for key, entries in dispatch.entries().items():
         mine = np.isin(entries.queue_offsets, offsets[key])
@@ -226,3 +236,60 @@ def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
             if is_own(log, (queue.topic, queue.queue_id), int(offsets[i]), place):
                 return place[0]
     return None
+
+
+# ---- messages whose topic the consume queues contradict ----------------------------------------------------
+
+_DIFFERENT_MAX = 2  # characters of two topics of one length
+
+
+@dataclass(slots=True)
+class Contradictions:
+    """Compares messages of topics without consume queues with the entries of topics of similar names."""
+
+    root: str
+    log: CommitLog
+    _topics: set[str] | None = None
+    _similar: dict[str, list[str]] = field(default_factory=dict)
+
+    def of_units(self, units: Units) -> dict[int, CorruptStoreError]:
+        """The errors of the messages that are contradicted, by their physical offsets."""
+        found = find_entries(units, lambda topic: bool(self.similar_to(topic)))
+        bad: dict[int, CorruptStoreError] = {}
+        for number in np.unique(found.key).tolist():
+            rows = found.key == number
+            bad |= self.of_queue(found.keys[number], found.offset[rows], found.physical[rows])
+        return bad
+
+    def of_queue(
+        self, key: QueueKey, offsets: _Ints, physical_offsets: _Ints
+    ) -> dict[int, CorruptStoreError]:
+        """The same of messages of one queue, with these queue offsets."""
+        topic, queue_id = key
+        bad: dict[int, CorruptStoreError] = {}
+        for other in self.similar_to(topic):
+            for offset, physical in zip(offsets.tolist(), physical_offsets.tolist(), strict=True):
+                file = self.log.file_at(physical)
+                if file and entry_at(self.root, (other, queue_id), offset) == physical:
+                    expected = (
+                        f"a message of {shown(other)}-{queue_id}, whose consume queue points to it at offset "
+                        f"{offset}"
+                    )
+                    found = f"the topic {shown(topic)}, which has no queue"
+                    bad[physical] = CorruptStoreError(file.path, physical - file.start, expected, found)
+        return bad
+
+    def similar_to(self, topic: str) -> list[str]:
+        """The topics with queues whose names differ little from that of a topic without queues."""
+        if self._topics is None:
+            self._topics = set()
+            with suppress(StoreError):  # a reader of queues raises the error
+                self._topics = {each[0] for each in list_queues(self.root, lambda _: True, lambda _: None)}
+        if topic not in self._similar:
+            others = self._topics if topic not in self._topics else ()
+            self._similar[topic] = [each for each in others if _is_similar(topic, each)]
+        return self._similar[topic]
+
+
+def _is_similar(one: str, other: str) -> bool:
+    return len(one) == len(other) and sum(a != b for a, b in zip(one, other, strict=True)) <= _DIFFERENT_MAX

@@ -28,8 +28,8 @@ from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
-from store_format.survey.entries import LogScan, scan_log
 from store_format.survey.fates import Unfiled
+from store_format.survey.queues import LogScan, scan_log
 from tests.support import failing_writer, goldens
 from tests.support.staged import (
     Rows,

@@ -14,8 +14,8 @@ import pytest
 
 from store_format import kernels
 from store_format.bookkeeping.settings import StoreSettings
+from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.recover import RecoverPlan, recover
-from store_format.commit.recover_options import RecoverOptions
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
@@ -25,7 +25,7 @@ from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
 from store_format.names import QueueKey
 from store_format.store import MessageStore
-from store_format.survey.entries import LogScan, scan_log
+from store_format.survey.queues import LogScan, scan_log
 from tests.support import goldens
 from tests.support.staged import append, make_store, numbered
 

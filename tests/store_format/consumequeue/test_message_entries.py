@@ -12,7 +12,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.files.view import FileCache
 from store_format.metadata.read import read_topics
 from store_format.read.log_reader import survey
-from store_format.read.recovered_queues import missing_entries
+from store_format.survey.newest_entries import missing_entries
 from tests.support import oracle
 from tests.support.oracle import Message
 

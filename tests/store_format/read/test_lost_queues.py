@@ -24,7 +24,7 @@ from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.read import unfiled_queues
-from store_format.survey import written_end
+from store_format.survey import log_end
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.staged import append, make_store, numbered
@@ -202,7 +202,7 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         append(root, numbered(topic, 0, 40, queues=1), options=CommitOptions(new_topics={topic: 1}))
     monkeypatch.setattr(unfiled_queues, "_WINDOW_SIZE", 2 << 10)
     for name, size in (("_BLOCK_SIZE", 1 << 10), ("_LOOK_SIZE", 1 << 8)):
-        monkeypatch.setattr(written_end, name, size)
+        monkeypatch.setattr(log_end, name, size)
     return root
 
 

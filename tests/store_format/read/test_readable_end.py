@@ -21,8 +21,7 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.read.tolerance import Tolerance
-from store_format.survey.broker_end import end_after_crash
-from store_format.survey.readable_end import ReadableEnd, find_readable_end
+from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
 from tests.support.staged import append, make_store, messages_of, numbered, settings_from, stage

@@ -19,8 +19,8 @@ from store_format.commitlog.walk import EndKind
 from store_format.files.view import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.recovered_queues import missing_entries
-from store_format.survey.broker_end import end_after_crash, end_after_stop
+from store_format.survey.log_end import end_after_crash, end_after_stop
+from store_format.survey.newest_entries import missing_entries
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
 
@@ -297,7 +297,7 @@ def test_damage_in_an_old_file_does_not_end_the_log(tmp_path: Path, caplog: pyte
     log = _many_files(tmp_path, broken=2)
     end = end_after_crash(log, Checkpoint())
     assert (end.scan_start, end.offset, end.units) == (0, 13 * FILE_SIZE + 104, 10)
-    with caplog.at_level(logging.WARNING, "store_format.read.recovered_queues"):
+    with caplog.at_level(logging.WARNING, "store_format.survey.newest_entries"):
         entries = missing_entries(log, end.scan_start, end.offset, {})
     # its bytes are found; reading it checks the CRC
     assert entries["TopicTest", 0].queue_offsets.tolist() == list(range(FILES))
@@ -310,7 +310,7 @@ def test_damage_in_the_range_is_stepped_over_with_a_warning(
     log = _many_files(tmp_path, skipped=2)
     path = tmp_path / "commitlog" / oracle.file_name(5 * FILE_SIZE)
     path.write_bytes(b"\x01" + path.read_bytes()[1:])
-    with caplog.at_level(logging.WARNING, "store_format.read.recovered_queues"):
+    with caplog.at_level(logging.WARNING, "store_format.survey.newest_entries"):
         entries = missing_entries(log, 0, FILES * FILE_SIZE, {})
     assert entries["TopicTest", 0].queue_offsets.tolist() == [i for i in range(FILES) if i not in (2, 5)]
     assert entries["TopicTest", 0].max_offset == FILES

@@ -23,7 +23,7 @@ from store_format.diagnose import diagnose
 from store_format.diagnose.verdict import NextStep, verdict
 from store_format.errors import StoreNotFoundError
 from store_format.files.view import FileCache
-from store_format.survey.lost_log import find_lost_log
+from store_format.survey.gone import find_lost_log
 from tests.support.staged import append, make_store, numbered
 
 _SAID = r"has no message, but .* Mount the commitlog's disk, or give the commitlog's directories"

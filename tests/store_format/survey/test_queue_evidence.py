@@ -11,7 +11,7 @@ import pytest
 from store_format.bookkeeping.ledger import ledger_path, read_ledger
 from store_format.names import REVIVE_GROUP
 from store_format.read.store import Store
-from store_format.survey.queue_evidence import KnownEnd, committed_ends, known_ends, ledger_ends
+from store_format.survey.fates import KnownEnd, committed_ends, known_ends, ledger_ends
 from tests.support.referee.world import overwrite
 from tests.support.staged import append, make_store, numbered
 

@@ -1,0 +1,699 @@
+"""Where does the commitlog end? The files do not say: they have their full length from the start.
+
+**Where a broker ends it.** `end_after_crash`: at the first bad unit, from the file on that the checkpoint
+gives. `end_after_stop`, after a clean stop: at the first bad unit, from the last file on that the consume
+queues know. (DefaultMessageStore.recover, spec 7.3 and 7.4.)
+
+**How far a reader reads after a crash.** `find_readable_end`: over damage in the middle, but not into what an
+earlier recovery cut off. Recovery ends the log at the first bytes that are not a message and cuts off
+everything after them. At the log's true end nothing follows those bytes. If whole messages follow, either the
+middle of the log is damaged, or the messages are remains: recovery sets the log's end back and clears no byte
+(MappedFileQueue.truncateDirtyFiles), and a broker that continues writes over the first of the cut messages
+only. Whole messages behind damaged bytes continue the log when both of these hold:
+
+1. The first of them was not stored more than a second before the last message in front of the damaged bytes.
+   A broker stamps messages in the order of the log, so a message that was cut is older than every message
+   that was written after the recovery. A broker needs more than a second to die and to start again; a clock
+   that is corrected goes back by less.
+2. The consume queue's entry of that queue offset points to the message, or no message in front of the damaged
+   bytes has its queue offset or a later one. A broker that goes on after a recovery gives the queue offsets
+   of cut messages again. A queue whose topic was deleted and created again counts from where it last began
+   with offset 0.
+
+Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages
+that fail the rule are remains, and so are those behind them in the same file. A recovery deletes the files
+behind the log's end, so the log goes on in a later file whose first messages pass the rule; where none does,
+it ends in front of the remains, which are counted, never read. A store that a broker recovered and left
+without writing a message cannot be told from one that nobody recovered: its messages are read.
+
+**How far a reader reads any other store.** `written_end`: to the last whole message, less the remains of an
+old recovery. Each of these signs shows that the last whole message of the file is the log's last one, for a
+few reads:
+
+- A broker writes `lock` after it has recovered the store, so a message stored since then was written by
+  this run, and nothing follows it.
+- The broker's last recovery ended with the message (`confirmPhyOffset`), or the message was indexed last.
+- It is the last message of one of our own commits (the ledger).
+
+Without a sign the last file is walked, once for each opened store. Older files hold no remains: a recovery
+deletes the files after its end.
+
+**Where a writer appends.** `append_position.find_writer_end`: at the end after a clean stop, if a reader
+reads nothing behind that end. A writer that would clear what a reader still reads is refused
+(`repair.refuse_cut`); it skips the scan behind our own last commit only if `is_unwritten` finds nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.ledger import read_ledger
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
+from store_format.consumequeue.files import UnitFiles, file_run
+from store_format.consumequeue.listing import can_be_queue, queue_directory
+from store_format.consumequeue.message_entries import find_entries
+from store_format.errors import CorruptStoreError, StoreError
+from store_format.files.read import StoreFile
+from store_format.files.status import file_status
+from store_format.files.view import FileCache, FileView
+from store_format.index.file import IndexFile, list_index_files
+from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.message.locate import locate
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.names import QueueKey
+from store_format.survey.log_queue import LogQueue
+
+_log = logging.getLogger(__name__)
+
+_RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
+_FAR = 2**63 - 1  # no limit
+
+
+@dataclass(frozen=True, slots=True)
+class LogEnd:
+    """Where the log ends, and where to look for messages without an entry: from `scan_start` to `offset`.
+
+    `last_unit_offset` is the start of the last good unit (what the broker calls confirmOffset), -1 when the
+    scan met none; `units` of them were checked, CRC included. `end` says why the log ends there. `start` is
+    where the scan began: a broker that starts adds the queue entries of the messages behind it.
+    """
+
+    offset: int
+    scan_start: int
+    last_unit_offset: int
+    units: int
+    end: WalkEnd
+    start: int = 0
+
+
+def end_after_crash(log: CommitLog, checkpoint: Checkpoint) -> LogEnd:
+    """Where a broker ends the log that starts on a store with `abort` (CommitLog.recoverAbnormally).
+
+    The broker checks unit after unit from a start file on; the first bad unit is the end. Two start files
+    answer two questions. The end is found from where a 5.5 broker begins: walking back from the last file,
+    the first file whose first unit is good and not newer than the checkpoint (by logicsPhysicalOffset, else
+    by logicsMsgTimestamp), and at most 10 files back, matched or not (commitLogRecoverMaxNum). Damage in
+    older files does not end the log for a broker, and must not for us.
+
+    Queue entries may be missing from further back. A broker dispatches only what it scans, so old messages
+    vanish from its queues; we have no such limit. When logicsPhysicalOffset is 0 the checkpoint may be of 5.4
+    or before, where logicsMsgTimestamp runs ahead of the flushed queues. `scan_start` follows the rule of
+    these brokers: max(min(physic, logics) - 3000, 0). It is never later than the broker's start.
+    """
+    if checkpoint.logics_physical_offset > 0:
+        return _end_from(log, checkpoint.logics_physical_offset, _FAR, _FAR)
+    return _end_from(log, _FAR, checkpoint.logics_msg_timestamp, checkpoint.timestamp_min)
+
+
+def end_after_stop(log: CommitLog, queued_stop: int = _FAR) -> LogEnd:
+    """Where a broker ends the log that starts on a store without `abort` (CommitLog.recoverNormally).
+
+    The scan begins with the last file that does not begin behind `queued_stop`, the end of the messages that
+    the consume queues know (-1 without any), and at most 10 files back. By default with the last file.
+    """
+    return _end_from(log, queued_stop, _FAR, _FAR)
+
+
+def _end_from(log: CommitLog, offset_max: int, timestamp_max: int, margin_max: int) -> LogEnd:
+    if not log.files:
+        return scan_to_end(log, 0, 0)
+    newest = len(log.files) - 1
+    broker_start = _start_file(
+        log, newest, max(newest + 1 - _RECOVER_FILES_MAX, 0), offset_max, timestamp_max
+    )
+    scan_start = _start_file(log, broker_start, 0, offset_max, margin_max)
+    return scan_to_end(log, log.files[broker_start].start, log.files[scan_start].start)
+
+
+def _start_file(commit_log: CommitLog, newest: int, oldest: int, offset_max: int, timestamp_max: int) -> int:
+    """The index of the newest file whose first message is good and within both limits; else `oldest`.
+
+    The limits: its offset is not after `offset_max`, its store time is not 0 and not after `timestamp_max`
+    (CommitLog.isMappedFileMatchedRecover).
+    """
+    for index in range(newest, oldest, -1):
+        start = commit_log.files[index].start
+        if start > offset_max or next(commit_log.walk(start, start + 1, verify_crc=True), None) is None:
+            continue
+        if 0 != commit_log.store_timestamp_at(start) <= timestamp_max:
+            return index
+    return oldest
+
+
+def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
+    """The end of the log, found by checking message after message from `start`; `scan_start` is passed on."""
+    if not commit_log.files:
+        return LogEnd(
+            start, scan_start, -1, 0, WalkEnd(EndKind.MISSING, start, "", 0, "a commitlog file", "none")
+        )
+    units, last, begin = 0, -1, start
+    while True:
+        walk = commit_log.walk(start, verify_crc=True)
+        for run in walk:
+            assert not isinstance(run, Damage)  # only a walk with resync has these
+            last = run.file.start + int(run.positions[-1])
+        units += walk.sums.units
+        end = walk.end
+        assert end is not None
+        following = next((file for file in commit_log.files if file.start >= end.offset), None)
+        if end.kind is not EndKind.MISSING or following is None:
+            return LogEnd(end.offset, scan_start, last, units, end, begin)
+        start = following.start  # the broker goes to the next file it has, whatever is missing between
+
+
+_DAMAGED_MAX = 10_000
+_CLOCK_STEP_MAX_MS = 1000
+
+
+@dataclass(slots=True)
+class ReadableEnd:
+    """How far the log of a crashed store can be read, and what a broker that starts would lose.
+
+    The log can be read up to `offset`. A broker that starts cuts it at `cut` and loses the `messages` whole
+    messages between the two. `damage` says what is wrong at `cut`; None if nothing whole follows.
+    `damage_bytes` counts all bytes between `cut` and `offset` that are not a message. `remains` counts the
+    whole messages after `offset` that do not continue the log, within the physical offsets `remains_range`.
+    `is_recovery_known`: an entry shows that a broker has given their queue offsets again. `disputed` says
+    what is wrong at `offset` if these messages may continue the log all the same.
+    """
+
+    cut: int
+    offset: int
+    messages: int = 0
+    damage: CorruptStoreError | None = None
+    damage_bytes: int = 0
+    remains: int = 0
+    last_timestamp: int = -1  # ms, of the last message before `offset`
+    # the first of these stretches of bytes, as physical offsets [start, stop)
+    damaged: list[tuple[int, int]] = field(default_factory=list)
+    hidden: list[tuple[int, int]] = field(default_factory=list)  # with remains, likewise
+    remains_range: tuple[int, int] = (0, 0)
+    is_recovery_known: bool = False
+    disputed: CorruptStoreError | None = None
+
+    @property
+    def loss(self) -> str:
+        """What a broker that starts on the store does to the messages after the damage."""
+        return (
+            f"A broker that starts on this store cuts the commitlog at {self.cut} and loses the "
+            f"{self.messages} messages behind it"
+        )
+
+
+def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
+    """How far the log can be read, if a broker's recovery ends it at `end`.
+
+    Without damage this costs one check for bytes after the end. After damage every message is checked, CRC
+    included, as the recovery would have checked it without the damage.
+    """
+    found = ReadableEnd(end.offset, end.offset, last_timestamp=log.store_timestamp_at(end.last_unit_offset))
+    if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
+        _Behind(root, log, end, found).look()
+    return found
+
+
+@dataclass(slots=True)
+class _Behind:
+    """Looks behind the end that recovery finds."""
+
+    root: str
+    log: CommitLog
+    end: LogEnd
+    found: ReadableEnd
+    may_continue: bool = False  # what `_continues` has found last
+    known: dict[QueueKey, int] | None = None
+
+    def look(self) -> None:
+        found, damaged = self.found, list[tuple[int, int]]()
+        damage: CorruptStoreError | None = None  # the first one
+        skipped, is_behind_damage = 0, False
+        remains_in: StoreFile | None = None
+        for step in self.log.walk(self.end.offset, verify_crc=True, resync=True):
+            if isinstance(step, Damage):
+                damage = damage or CorruptStoreError(step.file.path, step.start, step.expected, step.found)
+                skipped, is_behind_damage = skipped + step.stop - step.start, True
+                if len(damaged) < _DAMAGED_MAX:
+                    damaged.append((step.file.start + step.start, step.file.start + step.stop))
+                continue
+            first, stop = step.file.start + int(step.positions[0]), step.file.start + step.stop
+            if is_behind_damage and (step.file == remains_in or not self._continues(step)):
+                if step.file != remains_in:
+                    found.hidden.append((first, step.file.stop))
+                    found.disputed = found.disputed or (damage if self.may_continue else None)
+                found.remains_range = (found.remains_range[0] if found.remains else first, stop)
+                remains_in = step.file
+                found.remains += len(step.positions)
+                skipped += int(step.sizes.sum())
+                continue
+            found.remains, found.is_recovery_known, found.disputed = 0, False, None  # in the middle
+            is_behind_damage = False
+            found.offset = stop
+            found.last_timestamp = self.log.store_timestamp_at(step.file.start + int(step.positions[-1]))
+            found.damage, found.damage_bytes = damage, skipped
+            # Without damage before them they were appended since the end was looked for.
+            found.messages += len(step.positions) if damage is not None else 0
+        found.damaged = [place for place in damaged if place[0] < found.offset]
+
+    def _continues(self, run: UnitRun) -> bool:
+        """Whether the first messages after damage continue the log, by the rule of this module."""
+        first = run.file.start + int(run.positions[0])
+        is_older = self.log.store_timestamp_at(first) < self.found.last_timestamp - _CLOCK_STEP_MAX_MS
+        self.may_continue = False
+        try:
+            entries = [(entry, entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
+        except StoreError:
+            if is_older:
+                return False
+            raise
+        unknown = [(key, offset) for (key, offset, physical), found in entries if found != physical]
+        is_given_again = any(
+            found is not None and found != entry[2] and found < self.found.offset for entry, found in entries
+        )
+        if is_older:
+            self.found.is_recovery_known |= is_given_again
+            return False
+        if unknown and self.known is None:
+            self.known = _max_offsets(self.log, self.end)
+        if not any(offset < (self.known or {}).get(key, 0) for key, offset in unknown):
+            return True
+        self.found.is_recovery_known |= is_given_again
+        own = [found == physical for (_, _, physical), found in entries if physical == first]
+        self.may_continue = bool(own) and all(own) and not is_given_again
+        return False
+
+
+def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
+    """(queue, queue offset, physical offset) of every entry of the messages in their queues."""
+    found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
+    rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
+    return [(found.keys[key], offset, physical) for key, offset, physical in rows]
+
+
+def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether entries point to the whole message there: one in each queue that the message names."""
+    entries = [
+        entry for run in log.runs(physical_offset, physical_offset + 1) for entry in _entries_of(log, run)
+    ]
+    return bool(entries) and all(entry_at(root, *entry[:2]) == entry[2] for entry in entries)
+
+
+def entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
+    """The physical offset in a queue's entry on disk; None without a valid entry."""
+    topic, queue_id = queue
+    if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
+        return None
+    directory = queue_directory(root, topic, queue_id)
+    with suppress(StoreError, OSError):
+        run = file_run(directory, CQ_UNIT.itemsize)
+        first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)
+        if run is not None and first <= offset * CQ_UNIT.itemsize < stop:
+            with UnitFiles(directory, CQ_UNIT, run, queue) as files:
+                physical, size, _ = files.unit(offset)
+            return int(physical) if size > 0 and size != CQ_PRE_BLANK_SIZE else None
+    return None
+
+
+def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
+    """The offset after the last message of each queue, among the messages that recovery scans."""
+    known: dict[QueueKey, LogQueue] = {}
+    for run in log.runs(end.scan_start, end.offset):
+        found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
+        for number in np.unique(found.key).tolist():
+            rows = found.key == number
+            queue = known.setdefault(found.keys[number], LogQueue(*found.keys[number]))
+            queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
+    return {key: queue.max_offset for key, queue in known.items()}
+
+
+# ---- warnings -----------------------------------------------------------------------------
+
+_warned: WeakKeyDictionary[FileCache, set[object]] = WeakKeyDictionary()
+
+
+def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
+    """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
+    key = (root, found.cut)
+    said = _warned.setdefault(cache, set())
+    if key in said or not (found.damage or found.remains):
+        return
+    said.add(key)
+    if found.damage is not None:
+        _log.warning(
+            "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
+            "behind the damage, up to %d, are read too. "
+            "%s: export them before a broker starts (rmqlog export --skip-damage)",
+            root, found.damage, found.messages, found.offset, found.loss,
+        )  # fmt: skip
+    if found.remains:
+        _log.warning(
+            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are "
+            "older than the last one before the end, or repeat queue offsets. %s not read",
+            root, found.offset, found.remains,
+            "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
+        )  # fmt: skip
+
+
+_BLOCK_SIZE = 1 << 16
+_LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
+# bytes before the last written byte in which its message is searched
+_BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
+_FOLLOWING_SIZE = 16 << 20
+_WORD_SIZE = 8
+_HEAD_SIZE = 96
+
+
+@dataclass(frozen=True, slots=True)
+class LastUnit:
+    """The last whole message of the log's files: where it begins and ends, and its store time in ms."""
+
+    offset: int
+    stop: int
+    timestamp: int
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenEnd:
+    """The log ends at `offset`.
+
+    `last_offset` is the physical offset of the last message before the end, -1 if it is not known.
+    `is_certain`: entries that point there or after it are stale, and do not point to damaged messages.
+    `remains` counts the whole messages after it that an earlier recovery has cut. `last_timestamp`: ms, of
+    the last message before it.
+    """
+
+    offset: int
+    is_certain: bool
+    remains: int = 0
+    last_timestamp: int = -1
+    last_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A walk's result, and what it depends on."""
+
+    signs: tuple[object, ...]
+    head: bytes
+    end: WrittenEnd
+
+
+_known: WeakKeyDictionary[FileCache, dict[tuple[str, bool], _Known]] = WeakKeyDictionary()
+
+
+def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = False) -> WrittenEnd | None:
+    """The log's end; None for a log without messages.
+
+    `has_more`: consume queue entries point after the end that a few reads show.
+    """
+    last = last_unit(log)
+    if last is None:
+        return None
+    run = _Run.read(root, is_live=is_live)
+    if run.ended_with(log, last):
+        is_certain = run.is_live or run.surely_ended_with(log, last)
+        quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
+        if not has_more or not any(log.runs(last.stop, verify_crc=True)):
+            return quick
+    end = _walked(root, log, run, last)
+    return replace(end, last_offset=last.offset) if end.offset == last.stop else end
+
+
+def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether the log of a store that nobody uses continues up to the physical offset, by a walk of its last
+    files: no recovery has cut what is there, and no later message was written in front of it.
+    """
+    last = last_unit(log)
+    return (
+        last is not None
+        and _walked(root, log, _Run.read(root, is_live=False), last).offset >= physical_offset
+    )
+
+
+def knows_more(root: str, last: LastUnit) -> bool:
+    """Whether the checkpoint, the index or our ledger knows of a message behind the last whole one."""
+    run = _Run.read(root, is_live=False)
+    checkpoint, ours = run.checkpoint, read_ledger(root).last
+    known = max(run.indexed(), checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
+    is_later = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) > last.timestamp
+    return known > last.offset or is_later or (ours is not None and ours.stop > last.stop)
+
+
+def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
+    """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
+    said = _warned.setdefault(cache, set())
+    if root in said or not (end.remains or hidden):
+        return
+    said.add(root)
+    _log.warning(
+        "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
+        "which are not read, and %d entries at the ends of consume queues, which are skipped",
+        root, end.offset, end.remains, hidden,
+    )  # fmt: skip
+
+
+# ---- what a few reads tell ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """The broker's last run, as far as files show it. `start` in ms; None if no start is known."""
+
+    root: str
+    is_live: bool
+    start: int | None
+    checkpoint: Checkpoint
+
+    @staticmethod
+    def read(root: str, *, is_live: bool) -> _Run:
+        is_live = is_live and abort_mark(root) == ""  # else our own commit holds the lock
+        # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
+        # leave it as it is.
+        status = file_status(f"{root}/lock")
+        checkpoint = Checkpoint()
+        with suppress(StoreError, OSError):  # a read that needs the file raises the error
+            checkpoint = read_checkpoint(f"{root}/checkpoint") or checkpoint
+        return _Run(root, is_live, None if status is None else status[1], checkpoint)
+
+    def ended_with(self, log: CommitLog, last: LastUnit) -> bool:
+        """Whether the log certainly ends with its last whole message, or continues with damage only."""
+        if self.start is not None and last.timestamp >= self.start:
+            return True
+        if self.is_live and self.checkpoint.confirm_phy_offset:
+            return self.checkpoint.confirm_phy_offset == last.offset
+        indexed = self.indexed()
+        if indexed < 0 and self._is_newest_by_checkpoint(last):
+            return True
+        return (
+            indexed == last.offset
+            or self._is_ours(log, last)
+            or (indexed >= 0 and _follows(log, indexed, last))
+        )
+
+    def surely_ended_with(self, log: CommitLog, last: LastUnit) -> bool:
+        """Whether nothing after the last whole message was lost since the broker stopped."""
+        indexed = self.indexed()
+        if indexed > last.offset:
+            return False
+        if indexed == last.offset or self._is_ours(log, last):
+            return True
+        return self._is_newest_by_checkpoint(last) and not any(_head_at(log, last.stop)[:_WORD_SIZE])
+
+    def _is_newest_by_checkpoint(self, last: LastUnit) -> bool:
+        checkpoint = self.checkpoint
+        if checkpoint.logics_physical_offset not in (0, last.offset):
+            return False
+        return last.timestamp in (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
+
+    def indexed(self) -> int:
+        """The physical offset of the last message in the newest index file; -1 without one."""
+        with suppress(StoreError, OSError):
+            files = list_index_files(f"{self.root}/index")
+            if files:
+                with FileView(files[-1].path) as view:
+                    header = IndexFile(view, None).header()
+                return header.end_physical_offset if header.index_count > 1 else -1
+        return -1
+
+    def _is_ours(self, log: CommitLog, last: LastUnit) -> bool:
+        with suppress(StoreError):
+            ours = read_ledger(self.root).last
+            return ours is not None and ours.last_offset == last.offset and ours.damage(log) is None
+        return False
+
+
+def last_unit(log: CommitLog) -> LastUnit | None:
+    """The last whole message: a bisection of the zeros after it, then a search in the bytes before them."""
+    stop = written_stop(log)
+    for file in reversed(log.files):
+        if file.start >= stop:
+            continue
+        for back in _BACK_SIZES:
+            start = max(file.start, min(stop, file.stop) - back)
+            runs = list(log.runs(start, min(stop, file.stop), verify_crc=True))
+            if runs:
+                offset = runs[-1].file.start + int(runs[-1].positions[-1])
+                return LastUnit(offset, runs[-1].file.start + runs[-1].stop, log.store_timestamp_at(offset))
+            if start == file.start:
+                break
+    return None
+
+
+def written_stop(log: CommitLog) -> int:
+    """About where the log's last bytes are: files have their full length, with zeros after the last bytes."""
+    for file in reversed(log.files):
+        view = log.view(file)
+        if not any(view.read(0, _LOOK_SIZE)):
+            continue
+        low, high = 0, -(-file.size // _BLOCK_SIZE)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if any(view.read(middle * _BLOCK_SIZE, _LOOK_SIZE)):
+                low = middle
+            else:
+                high = middle
+        return min(file.start + high * _BLOCK_SIZE, file.stop)
+    return log.min_offset
+
+
+def is_unwritten(log: CommitLog, offset: int) -> bool:
+    """Whether nothing is written at the physical offset and behind it, as far as a few reads show.
+
+    The first bytes of a unit or of a BLANK are never all zero. But a power loss may have left whole pages of
+    zeros, with messages behind them.
+    """
+    file = log.file_at(offset)
+    if file is None:
+        return False
+    try:
+        head = log.read(offset, min(_BLOCK_SIZE, file.stop - offset))
+    except StoreError:
+        return False
+    return not head.strip(b"\0") and written_stop(log) <= offset + _BLOCK_SIZE
+
+
+def _head_at(log: CommitLog, offset: int) -> bytes:
+    file = log.file_at(offset)
+    return b"" if file is None else log.view(file).read(offset - file.start, _HEAD_SIZE)
+
+
+def _follows(log: CommitLog, indexed: int, last: LastUnit) -> bool:
+    """Whether only messages of the same run lie between the last indexed message and the last one.
+
+    Messages that a recovery has cut would be older.
+    """
+    if not last.offset - _FOLLOWING_SIZE < indexed < last.offset or log.file_at(indexed) is None:
+        return False
+    newest, end = -1, indexed
+    for run in log.walk(indexed, last.stop):
+        assert isinstance(run, UnitRun)
+        times = np.concatenate([[newest], _times(log, run)])
+        if bool((np.diff(times) < 0).any()):
+            return False
+        newest, end = int(times[-1]), run.file.start + run.stop
+    return end == last.stop
+
+
+# ---- what a walk through the last file tells ---------------------------------------------------------------
+
+
+def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
+    known = _known.setdefault(log.cache, {})
+    key = (root, run.is_live)
+    signs = (last, run.start, run.checkpoint.confirm_phy_offset)
+    before = known.get(key)
+    if before is not None and before.signs == signs and before.head == _head_at(log, before.end.offset):
+        return before.end
+    if (
+        before is not None
+        and run.is_live
+        and before.signs[1:] == signs[1:]
+        and _is_new(run, before.end.last_timestamp)
+    ):
+        end = _grown(log, run, before.end)
+    else:
+        end = _whole_look(root, log, run, last)
+    known[key] = _Known(signs, _head_at(log, end.offset), end)
+    return end
+
+
+def _is_new(run: _Run, timestamp: int) -> bool:
+    """Whether a message was written in the broker's current run."""
+    return run.is_live and run.start is not None and timestamp >= run.start
+
+
+def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
+    end = end_after_stop(log)
+    found = find_readable_end(root, log, end)
+    result = WrittenEnd(
+        found.offset,
+        run.is_live or found.remains > 0 or run.surely_ended_with(log, last),
+        found.remains,
+        found.last_timestamp,
+    )
+    if not run.is_live or run.start is None or _is_new(run, found.last_timestamp):
+        return result
+    turn = _turn(log, run.start, end.scan_start, found.offset)
+    if turn is not None:
+        return WrittenEnd(turn[0], True, sum(len(run.positions) for run in log.runs(turn[0])), turn[1])
+    # Nothing was written in this run, whose recovery ended before the damage: what is behind was cut then. A
+    # confirmPhyOffset of 0 says nothing: it may be the first message, or of a broker that does not write it.
+    if found.offset > end.offset and run.checkpoint.confirm_phy_offset == end.last_unit_offset > 0:
+        return WrittenEnd(
+            end.offset, True, found.messages + found.remains, log.store_timestamp_at(end.last_unit_offset)
+        )
+    return result
+
+
+def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, int] | None:
+    """(end of the log, its store time): where an older message directly follows one of this run; else None.
+
+    A new message may end exactly where a cut one begins. Until the clock has passed the new message's time,
+    the clock may have been set back instead.
+    """
+    newest = -1
+    for run in log.runs(first, stop):
+        times = _times(log, run)
+        times = np.concatenate([[newest], times])
+        turns = np.flatnonzero((times[:-1] >= start_ms) & (times[1:] < start_ms))
+        if len(turns):
+            at, timestamp = int(turns[0]), int(times[int(turns[0])])
+            return (
+                (run.file.start + int(run.positions[at]), timestamp)
+                if timestamp <= time.time_ns() // 1_000_000
+                else None
+            )
+        newest = int(times[-1])
+    return None
+
+
+def _grown(log: CommitLog, run: _Run, before: WrittenEnd) -> WrittenEnd:
+    """The end after the messages that were written since it was found."""
+    end = before
+    assert run.start is not None
+    if log.file_at(before.offset) is None:
+        return before
+    for step in log.walk(before.offset, verify_crc=True):
+        assert isinstance(step, UnitRun)
+        times = _times(log, step)
+        old = np.flatnonzero(times < run.start)
+        count = int(old[0]) if len(old) else len(times)
+        if count:
+            offset = step.file.start + int(step.positions[count - 1] + step.sizes[count - 1])
+            end = replace(end, offset=offset, last_timestamp=int(times[count - 1]))
+        if count < len(times):
+            break
+    return end
+
+
+def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
+    units, _ = locate(log.refs_of(run), verify_crc=False)
+    return units.integers("store_timestamp").astype(np.int64)
