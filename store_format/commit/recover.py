@@ -337,8 +337,8 @@ def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
         survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log))
+        survey.remains = readable
         survey.end_at(end_of_salvaged(log, survey.end, readable))
-        survey.refused = None
     else:
         survey.holes = short_tails(log, survey.stop)
     check_holes(log, read_ledger(source), survey.holes)
@@ -402,6 +402,13 @@ def _log_rows(survey: Survey) -> Iterator[_Row]:
         size = sum(hole.stop - hole.start for hole in survey.holes)
         reason = f"{size} bytes that are no message become fillers: the messages behind them stay"
         yield "commitlog", None, None, "salvage", survey.holes[0].start, len(survey.holes), None, reason
+    if survey.remains is not None and survey.remains.remains_of:
+        count, names = survey.remains.remains_of.total(), survey.remains.remains_text
+        reason = (
+            f"whole messages behind damage ({names}) are left out as remains of an earlier recovery: they "
+            "are older than the last one before the damage, or repeat queue offsets"
+        )
+        yield "commitlog", None, None, "drop", survey.remains.hidden[0][0], count, None, reason
     if survey.damage:
         path, byte, _, expected, found = survey.damage[0]
         size = sum(each[2] for each in survey.damage)

@@ -64,6 +64,7 @@ from store_format.survey.fates import lost_topics
 from store_format.survey.gone import FULL, Gone, gone_by_ledger, lost_last_files, pointing_to, queues_in_log
 from store_format.survey.log_end import (
     LogEnd,
+    ReadableEnd,
     end_after_crash,
     end_after_stop,
     find_readable_end,
@@ -121,20 +122,12 @@ def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int
             "another process writes to the store, and its lock cannot be seen from this machine. Nothing was "
             "written. Stop that process, then write again"
         )
-    if found.disputed is not None:
-        start, stop = found.remains_range
-        behind = (
-            f"{found.disputed.found}, and {found.remains} whole messages from {start} to {stop} behind it, "
-            "which may belong to the log: they are not older than the messages before the damage, and a "
-            "consume queue points to the first"
-        )
-        raise _cut_error(found.disputed, behind, found.cut)
     if found.remains:
         _log.warning(
-            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind this end are older than "
-            "the last message before it, or repeat queue offsets: they are remains of an earlier recovery, "
-            "and are cleared",
-            root, found.offset, found.remains, *found.remains_range,
+            "%s: the commitlog ends at %d. %d whole messages from %d to %d behind this end (%s) are older "
+            "than the last message before it, or repeat queue offsets: they are remains of an earlier "
+            "recovery, and are cleared",
+            root, found.offset, found.remains, *found.remains_range, found.remains_text,
         )  # fmt: skip
 
 
@@ -215,7 +208,7 @@ class Survey(LogComparison):
     the queues of `source`, -1 without any. `ahead` are those with entries that point behind the log's end,
     each with the number of the first unit that is cut. An interrupted commit has `staged` all messages behind
     a physical offset, up to a time (ms): it writes them again. `topics` are those that topics.json has lost,
-    with their numbers of queues.
+    with their numbers of queues. A salvage leaves out the `remains`.
     """
 
     end: LogEnd
@@ -227,6 +220,7 @@ class Survey(LogComparison):
     levels: list[LoweredLevel] = field(default_factory=list)
     topics: dict[str, int] = field(default_factory=dict)
     copied: list[CopiedPart] = field(default_factory=list)
+    remains: ReadableEnd | None = None
 
     @property
     def short(self) -> list[StoreFile]:
@@ -297,7 +291,7 @@ def find_end(
     )  # fmt: skip
     survey.end_at(end)
     try:
-        if not options.cut_after_damage:
+        if not (options.cut_after_damage or options.salvage):
             refuse_loss(root, log, end, queues, is_crashed=is_crashed, staged=staged)
     except StoreError as error:
         survey.refused = error

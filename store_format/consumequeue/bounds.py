@@ -80,6 +80,21 @@ def queue_bounds(
     )
 
 
+def first_unit_from(files: UnitFiles, queue: QueueBounds, physical: int, low: int) -> int:
+    """The number of the queue's first unit, from `low` on, that points to the physical offset or behind it.
+
+    By bisection: units of zeros, which are damage, lie before it.
+    """
+    high = queue.unit_stop
+    while low < high:
+        middle = (low + high) // 2
+        if int(files.read(middle, middle + 1)["physical_offset"][0]) < physical:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
 def _valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
     """`is_valid`, and a physical offset before the commitlog's end, if that is known."""
     if commit_log_stop is None:

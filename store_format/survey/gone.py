@@ -26,8 +26,8 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.bounds import queue_bounds
-from store_format.consumequeue.files import QueueBounds, UnitFiles
+from store_format.consumequeue.bounds import first_unit_from, queue_bounds
+from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
@@ -106,26 +106,6 @@ def pointing_to(queues: Iterable[QueueBounds], ranges: Sequence[tuple[int, int]]
     return found
 
 
-def first_unit_from(queue: QueueBounds, physical: int) -> int:
-    """The number of the queue's first unit that points to the physical offset or behind it.
-
-    By bisection: units of zeros, which are damage, lie before it.
-    """
-    with queue.open(BATCH_CQ_UNIT if queue.kind == "batch" else CQ_UNIT) as files:
-        return _first_from(files, queue, physical, queue.unit_start)
-
-
-def _first_from(files: UnitFiles, queue: QueueBounds, physical: int, low: int) -> int:
-    high = queue.unit_stop
-    while low < high:
-        middle = (low + high) // 2
-        if int(files.read(middle, middle + 1)["physical_offset"][0]) < physical:
-            low = middle + 1
-        else:
-            high = middle
-    return low
-
-
 def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
     is_batch = queue.kind == "batch"
     with queue.open(BATCH_CQ_UNIT if is_batch else CQ_UNIT) as files:
@@ -137,8 +117,8 @@ def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
                 return queue.max_offset
             return int(files.read(unit, unit + 1)["base_offset"][0])
 
-        low = _first_from(files, queue, start, queue.unit_start)
-        high = _first_from(files, queue, stop, low)
+        low = first_unit_from(files, queue, start, queue.unit_start)
+        high = first_unit_from(files, queue, stop, low)
         if low == high:
             return []
         physical = int(files.read(low, low + 1)["physical_offset"][0])

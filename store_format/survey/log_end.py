@@ -9,22 +9,26 @@ earlier recovery cut off. Recovery ends the log at the first bytes that are not 
 everything after them. At the log's true end nothing follows those bytes. If whole messages follow, either the
 middle of the log is damaged, or the messages are remains: recovery sets the log's end back and clears no byte
 (MappedFileQueue.truncateDirtyFiles), and a broker that continues writes over the first of the cut messages
-only. Whole messages behind damaged bytes continue the log when both of these hold:
+only.
+
+A recovery deletes the later files, and a broker that goes on after it writes its first message over
+the damaged bytes. So whole messages behind damaged bytes continue the log if they are in a later file, or if
+the damaged bytes are those of messages, one behind the other: the head of each is in its place, or a consume
+queue points there. Without such a sign they continue the log when both of these hold:
 
 1. The first of them was not stored more than a second before the last message in front of the damaged bytes.
    A broker stamps messages in the order of the log, so a message that was cut is older than every message
    that was written after the recovery. A broker needs more than a second to die and to start again; a clock
    that is corrected goes back by less.
-2. The consume queue's entry of that queue offset points to the message, or no message in front of the damaged
-   bytes has its queue offset or a later one. A broker that goes on after a recovery gives the queue offsets
-   of cut messages again. A queue whose topic was deleted and created again counts from where it last began
-   with offset 0.
+2. No message in front of the damaged bytes has its queue offset or a later one, or the first entries of its
+   consume queues lead to it and no other message has got its queue offset. A broker that goes on after a
+   recovery gives the queue offsets of cut messages again. A queue whose topic was deleted and created again
+   counts from where it last began with offset 0.
 
 Messages that directly follow a whole message need neither: the broker's recovery takes them as well. Messages
-that fail the rule are remains, and so are those behind them in the same file. A recovery deletes the files
-behind the log's end, so the log goes on in a later file whose first messages pass the rule; where none does,
-it ends in front of the remains, which are counted, never read. A store that a broker recovered and left
-without writing a message cannot be told from one that nobody recovered: its messages are read.
+that fail the rule are remains, and so are those behind them in the same file. They are counted and named,
+never read: the log ends in front of them, or goes on in a later file. A store that a broker recovered and
+left without writing a message cannot be told from one that nobody recovered: its messages are read.
 
 **How far a reader reads any other store.** `written_end`: to the last whole message, less the remains of an
 old recovery. Each of these signs shows that the last whole message of the file is the log's last one, for a
@@ -47,6 +51,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from weakref import WeakKeyDictionary
@@ -58,15 +63,18 @@ from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
+from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import UnitFiles, file_run
-from store_format.consumequeue.listing import can_be_queue, queue_directory
+from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
 from store_format.consumequeue.message_entries import find_entries
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile
 from store_format.files.status import file_status
 from store_format.files.view import FileCache, FileView
 from store_format.index.file import IndexFile, list_index_files
-from store_format.layouts import CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.java.text import decode_utf8
+from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
 from store_format.message.locate import locate
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
@@ -171,6 +179,7 @@ def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
 
 
 _DAMAGED_MAX = 10_000
+_NAMED_MAX = 8
 _CLOCK_STEP_MAX_MS = 1000
 
 
@@ -181,9 +190,9 @@ class ReadableEnd:
     The log can be read up to `offset`. A broker that starts cuts it at `cut` and loses the `messages` whole
     messages between the two. `damage` says what is wrong at `cut`; None if nothing whole follows.
     `damage_bytes` counts all bytes between `cut` and `offset` that are not a message. `remains` counts the
-    whole messages after `offset` that do not continue the log, within the physical offsets `remains_range`.
-    `is_recovery_known`: an entry shows that a broker has given their queue offsets again. `disputed` says
-    what is wrong at `offset` if these messages may continue the log all the same.
+    whole messages after `offset` that do not continue the log, within the physical offsets `remains_range`;
+    `remains_of` also counts those in `hidden`, for each queue. `is_recovery_known`: an entry shows that a
+    broker has given their queue offsets again.
     """
 
     cut: int
@@ -197,8 +206,14 @@ class ReadableEnd:
     damaged: list[tuple[int, int]] = field(default_factory=list)
     hidden: list[tuple[int, int]] = field(default_factory=list)  # with remains, likewise
     remains_range: tuple[int, int] = (0, 0)
+    remains_of: Counter[QueueKey] = field(default_factory=Counter)
     is_recovery_known: bool = False
-    disputed: CorruptStoreError | None = None
+
+    @property
+    def remains_text(self) -> str:
+        """How many remains each queue has."""
+        counts = [f"{shown(topic)}-{number}: {count}" for (topic, number), count in self.remains_of.items()]
+        return ", ".join(counts[:_NAMED_MAX]) + (", …" if len(counts) > _NAMED_MAX else "")
 
     @property
     def loss(self) -> str:
@@ -229,7 +244,6 @@ class _Behind:
     log: CommitLog
     end: LogEnd
     found: ReadableEnd
-    may_continue: bool = False  # what `_continues` has found last
     known: dict[QueueKey, int] | None = None
 
     def look(self) -> None:
@@ -248,13 +262,15 @@ class _Behind:
             if is_behind_damage and (step.file == remains_in or not self._continues(step)):
                 if step.file != remains_in:
                     found.hidden.append((first, step.file.stop))
-                    found.disputed = found.disputed or (damage if self.may_continue else None)
                 found.remains_range = (found.remains_range[0] if found.remains else first, stop)
                 remains_in = step.file
                 found.remains += len(step.positions)
+                units, _ = locate(self.log.refs_of(step), verify_crc=False)
+                topics = [decode_utf8(topic) for topic in units.stored_topics().to_pylist()]
+                found.remains_of.update(zip(topics, units.integers("queue_id").tolist(), strict=True))
                 skipped += int(step.sizes.sum())
                 continue
-            found.remains, found.is_recovery_known, found.disputed = 0, False, None  # in the middle
+            found.remains, found.is_recovery_known = 0, False  # those were in the middle
             is_behind_damage = False
             found.offset = stop
             found.last_timestamp = self.log.store_timestamp_at(step.file.start + int(step.positions[-1]))
@@ -266,29 +282,57 @@ class _Behind:
     def _continues(self, run: UnitRun) -> bool:
         """Whether the first messages after damage continue the log, by the rule of this module."""
         first = run.file.start + int(run.positions[0])
+        if run.file.start > self.found.offset or _is_in_place(self.root, self.log, self.found.offset, first):
+            return True
         is_older = self.log.store_timestamp_at(first) < self.found.last_timestamp - _CLOCK_STEP_MAX_MS
-        self.may_continue = False
         try:
             entries = [(entry, entry_at(self.root, *entry[:2])) for entry in _entries_of(self.log, run)]
         except StoreError:
             if is_older:
                 return False
             raise
-        unknown = [(key, offset) for (key, offset, physical), found in entries if found != physical]
         is_given_again = any(
-            found is not None and found != entry[2] and found < self.found.offset for entry, found in entries
+            found is not None and found != physical and found < self.found.offset
+            for (_, _, physical), found in entries
         )
-        if is_older:
+        unknown = [(key, offset) for (key, offset, physical), found in entries if found != physical]
+        if not is_older and unknown and self.known is None:
+            self.known = _max_offsets(self.log, self.end)
+        repeats = any(offset < (self.known or {}).get(key, 0) for key, offset in unknown)
+        own = [found == physical for (_, _, physical), found in entries if physical == first]
+        if is_older or (repeats and (is_given_again or not own or not all(own))):
             self.found.is_recovery_known |= is_given_again
             return False
-        if unknown and self.known is None:
-            self.known = _max_offsets(self.log, self.end)
-        if not any(offset < (self.known or {}).get(key, 0) for key, offset in unknown):
-            return True
-        self.found.is_recovery_known |= is_given_again
-        own = [found == physical for (_, _, physical), found in entries if physical == first]
-        self.may_continue = bool(own) and all(own) and not is_given_again
-        return False
+        return True
+
+
+def _is_in_place(root: str, log: CommitLog, start: int, stop: int) -> bool:
+    """Whether the damaged bytes are those of messages that follow each other from `start` up to `stop`."""
+    sizes, offset = _sizes_by_entries(root, log, start, stop), start
+    while offset < stop:
+        is_head = log.store_timestamp_at(offset) >= 0
+        size = int.from_bytes(log.read(offset, 4), "big") if is_head else 0
+        if not 0 < size <= stop - offset:
+            size = sizes.get(offset, OFFSET_MAX)
+        offset += size
+    return offset == stop
+
+
+def _sizes_by_entries(root: str, log: CommitLog, start: int, stop: int) -> dict[int, int]:
+    """The sizes of the messages in [start, stop) to which entries of consume queues lead."""
+    found: dict[int, int] = {}
+    for topic, queue_id, directory, kind in list_queues(root, lambda _: True, lambda _: None):
+        with suppress(StoreError):
+            queue = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            if queue is None or queue.last_physical_offset < start:
+                continue
+            with queue.open(BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT) as files:
+                first = first_unit_from(files, queue, start, queue.unit_start)
+                last = first_unit_from(files, queue, stop, first)
+                units = files.read(first, last)
+            physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
+            found |= {at: size for at, size in zip(physical, sizes, strict=True) if size > 0}
+    return found
 
 
 def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
@@ -343,7 +387,7 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
     """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
     key = (root, found.cut)
     said = _warned.setdefault(cache, set())
-    if key in said or not (found.damage or found.remains):
+    if key in said or not (found.damage or found.remains_of):
         return
     said.add(key)
     if found.damage is not None:
@@ -353,11 +397,11 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
             "%s: export them before a broker starts (rmqlog export --skip-damage)",
             root, found.damage, found.messages, found.offset, found.loss,
         )  # fmt: skip
-    if found.remains:
+    if found.remains_of:
         _log.warning(
-            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind the end are "
-            "older than the last one before the end, or repeat queue offsets. %s not read",
-            root, found.offset, found.remains,
+            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind damage (%s) are "
+            "older than the last one before it, or repeat queue offsets. %s not read",
+            root, found.offset, found.remains_of.total(), found.remains_text,
             "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
         )  # fmt: skip
 

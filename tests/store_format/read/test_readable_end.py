@@ -292,7 +292,7 @@ def test_what_an_earlier_recovery_cut_stays_hidden(
     assert (found.offset, found.messages, found.damage) == (broker.end, 0, None)
     assert found.remains > 20
     assert [
-        f"{found.remains} whole messages behind the end" in record.getMessage() for record in caplog.records
+        f"{found.remains} whole messages behind damage" in record.getMessage() for record in caplog.records
     ] == [True]
     # A writer goes on there, as a broker would.
     append(broker.root, numbered("T", 100, 5), key=("q", 0))
@@ -524,31 +524,76 @@ def test_a_writer_does_not_cut_what_can_be_read(broker: Broker, crashed: bool) -
     assert len(rows_of(broker.root)) == 25
 
 
-def older_behind_damage(broker: Broker) -> tuple[int, int]:
+def older_behind_damage(broker: Broker, *, is_shown: bool) -> tuple[int, int]:
     """Nobody has recovered the store: the clock was set back by a minute behind the message that is
-    damaged.
+    damaged. Neither the head of that message nor an entry shows that it was there, or with `is_shown` both.
     """
     broker.write(2, later_ms=120_000)
     damaged = broker.end
-    broker.write(1, later_ms=130_000)
+    broker.write(1, later_ms=130_000, dispatched=is_shown)
     first = broker.end
     broker.write(7, later_ms=60_000)
-    overwrite(broker.root, damaged + 95, b"\xff\xff")
+    overwrite(broker.root, damaged + (95 if is_shown else 0), b"\xff\xff" * (1 if is_shown else 40))
     return first, broker.end
+
+
+@pytest.mark.parametrize("crashed", [True, False])
+@pytest.mark.parametrize("lost", ["the body", "the head", "the entries"])
+def test_a_clock_that_was_set_back_behind_damage_hides_nothing(
+    broker: Broker, tmp_path: Path, crashed: bool, lost: str
+) -> None:
+    """The head of the damaged message, or its entry, shows that no broker has written over it."""
+    first, stop = older_behind_damage(broker, is_shown=True)
+    if lost == "the head":
+        overwrite(broker.root, first - 178, bytes(100))
+    if lost == "the entries":
+        shutil.rmtree(broker.root / "consumequeue" / "T" / "2")
+    if not crashed:
+        (broker.root / "abort").unlink()
+    assert (readable(broker.root).offset, readable(broker.root).messages) == (stop, 7)
+    salvaged = tmp_path / "salvaged"
+    plan = MessageStore.open(str(broker.root)).recover(into=str(salvaged), salvage=True)
+    assert "drop" not in plan.table()["action"].to_pylist()
+    plan.apply()
+    assert len(rows_of(salvaged)) == 69
+    with pytest.raises(CorruptStoreError, match="7 whole messages behind it"):
+        append(broker.root, numbered("T", 100, 5))
+
+
+def test_a_salvage_names_the_remains_that_it_leaves_out(broker: Broker, tmp_path: Path) -> None:
+    start, _ = older_behind_damage(broker, is_shown=False)
+    plan = MessageStore.open(str(broker.root)).recover(into=str(tmp_path / "new"), salvage=True)
+    (row,) = [row for row in plan.table().to_pylist() if row["action"] == "drop"]
+    assert (row["position"], row["entries"]) == (start, 7)
+    assert "(T-0: 2, T-1: 2, T-2: 2, T-3: 1)" in row["reason"]
+    plan.apply()
+    assert len(rows_of(tmp_path / "new")) == 62
+
+
+def test_a_torn_message_behind_an_earlier_recovery_hides_the_remains(broker: Broker) -> None:
+    """Its head is in its place, but it does not lead to what is whole behind it."""
+    torn_by_the_first_crash(broker)
+    broker.write(16)
+    torn = broker.end
+    broker.write(1)
+    overwrite(broker.root, torn + 95, b"\xff\xff")
+    found = readable(broker.root)
+    assert (found.offset, found.messages) == (torn, 0)
+    assert found.remains > 0
 
 
 @pytest.mark.parametrize("crashed", [True, False])
 def test_a_writer_names_the_remains_that_it_clears(
     broker: Broker, crashed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    start, stop = older_behind_damage(broker)
+    start, stop = older_behind_damage(broker, is_shown=False)
     if not crashed:
         (broker.root / "abort").unlink()
     with caplog.at_level(logging.WARNING):
         append(broker.root, numbered("T", 100, 5))
     said = [record.getMessage() for record in caplog.records if "are cleared" in record.getMessage()]
     assert len(said) == 1
-    assert f"7 whole messages from {start} to {stop}" in said[0]
+    assert f"7 whole messages from {start} to {stop} behind this end (T-" in said[0]
 
 
 @pytest.mark.parametrize("recovered", [True, False])
@@ -559,39 +604,15 @@ def test_a_recovery_is_named_only_where_one_is_known(
         torn_by_the_first_crash(broker)
         broker.write(24, body=b"n" * 10)
     else:
-        older_behind_damage(broker)
+        older_behind_damage(broker, is_shown=False)
     with caplog.at_level(logging.WARNING):
         rows_of(broker.root, "DROPMALFORMED")
     said = [
         record.getMessage()
         for record in caplog.records
-        if "whole messages behind the end" in record.getMessage()
+        if "whole messages behind damage (" in record.getMessage()
     ]
     assert ["An earlier recovery has cut them" in message for message in said] == [recovered]
-
-
-@pytest.mark.parametrize("crashed", [True, False])
-def test_a_writer_refuses_remains_that_show_no_recovery(broker: Broker, crashed: bool) -> None:
-    """They are not older, and the entry of the first one leads to it; one behind it repeats an offset of a
-    deleted topic.
-    """
-    shutil.rmtree(broker.root / "consumequeue" / "T" / "1")
-    (broker.root / "consumequeue" / "T" / "1").mkdir()
-    broker.write(2, queue_ids=(0,))
-    damaged = broker.end
-    broker.write(1, later_ms=70_000, queue_ids=(0,))
-    broker.write(1, later_ms=80_000, queue_ids=(0,))
-    broker.offsets[1] = 0
-    broker.write(3, later_ms=90_000, queue_ids=(1,), dispatched=False)
-    overwrite(broker.root, damaged + 95, b"\xff\xff")
-    if not crashed:
-        (broker.root / "abort").unlink()
-    before = dict(_files(broker.root))
-    staged = stage(broker.root, numbered("T", 100, 5))
-    with pytest.raises(CorruptStoreError, match=r"4 whole messages .* may belong to the log"):
-        commit(str(broker.root), [staged])
-    assert dict(_files(broker.root)) == before
-    commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
 
 
 @pytest.mark.parametrize("crashed", [True, False])
