@@ -33,7 +33,7 @@ from store_format.message.locate import locate
 from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
-from store_format.survey.fates import Fate, committed_ends, decide, past_queues
+from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
 from store_format.survey.gone import gone_by_ledger
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 from store_format.survey.right_entries import Contradictions
@@ -50,6 +50,11 @@ _DELETED_ADVICE = "The topic was deleted; retention deletes the messages"
 _LOST_ADVICE = (
     "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to "
     "the topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
+)
+_LIGHT_ADVICE = "Readers scan the commitlog for this queue, a broker does not: rmqlog recover rebuilds it"
+_NO_LIGHT_ADVICE = (
+    "Nothing needs to be done if the broker ran without enableLmq: then the properties are a producer's own. "
+    "Else rmqlog recover builds the queue"
 )
 _UNKNOWN_ADVICE = (
     "Readers and writers ask which of the two happened: unfiledQueues=read if the queue was lost, "
@@ -228,18 +233,21 @@ class QueueCheck:
         }
         seen = {key: queue.seen for key, queue in self.comparison.queues.items()}
         has_topics = bool(entry_names(f"{self._root}/config", missing_ok=True) & _TOPICS)
+        has_light = has_light_queues(self._root)
         for key, (fate, evidence) in decide(self._root, self._log, absent, seen).items():
             queue = absent[key]
             count = queue.places.entries + queue.places.misplaced
             place = f"{self._root}/consumequeue/{key[0]}/{key[1]}"
             expected = f"consume queue files of {key[0]}-{key[1]}"
             found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
-            if fate is Fate.DELETED or is_light_queue(key[0]):
-                self._findings.add("info", place, 0, expected, found, _DELETED_ADVICE)
+            is_light = is_light_queue(key[0])
+            if fate is Fate.DELETED or (is_light and not has_light):
+                advice = _DELETED_ADVICE if fate is Fate.DELETED else _NO_LIGHT_ADVICE
+                self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
             # readers find lost queues by topics.json
-            lost_advice = _LOST_ADVICE if has_topics else QUEUE_ADVICE
+            lost_advice = _LIGHT_ADVICE if is_light else _LOST_ADVICE if has_topics else QUEUE_ADVICE
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice
             self._findings.add("damage", place, 0, expected, found, advice)
         past = (

@@ -30,11 +30,11 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.values import TopicConfig
-from store_format.names import REVIVE_GROUP, QueueKey, is_system_topic
+from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.read.log_reader import survey
 from store_format.read.served_elsewhere import OpenStore
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.survey.fates import Fate, decide, question
+from store_format.survey.fates import Fate, decide, has_light_queues, question
 from store_format.survey.log_end import last_unit, written_stop
 from store_format.survey.log_queue import LogQueue
 
@@ -48,6 +48,8 @@ _SEEN_MAX = 64
 _SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
 _DISPATCH_MAX_MS = 1_000
 _ADVICE = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
+
+_LIGHT_ADVICE = "`rmqlog recover` rebuilds the files from the commitlog"
 
 
 @dataclass(slots=True)
@@ -63,6 +65,7 @@ class UnfiledQueues:
     _is_complete: bool = False  # the whole log was read
     _decided: set[tuple[QueueKey, bool]] = field(default_factory=set)  # with files, or without
     _dispatched: int = -1  # a broker has dispatched the messages before this physical offset
+    _light: tuple[QueueKey, ...] | None = None  # the light queues that messages name
     _told: set[object] = field(default_factory=set)  # what was warned of
     # the identity of topics.json, and the number of queues of its topics
     _topics: tuple[object, dict[str, int]] = (None, {})
@@ -75,7 +78,8 @@ class UnfiledQueues:
 
         `taken` is the store's snapshot of these topics.
         """
-        usable = [key for key in self._configured(store, select) if key not in taken.damaged]
+        named = [*self._configured(store, select), *self._light_queues(store, taken, select)]
+        usable = [key for key in named if key not in taken.damaged]
         files = {key: _has_queue_files(taken, key) for key in usable if not _is_whole(taken, key)}
         undecided = files.items() - self._decided
         if undecided:
@@ -124,6 +128,19 @@ class UnfiledQueues:
             for queue_id in range(number)
         ]
 
+    def _light_queues(
+        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
+    ) -> list[QueueKey]:
+        """The selected light queues that messages name: topics.json names none.
+
+        They are looked for if all are selected, or if nothing else that is known is, for example one by name.
+        """
+        is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, select))
+        if self._light is None and is_chosen and has_light_queues(store.path):
+            found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
+            self._light = tuple(key for key in found if can_be_queue(*key))
+        return [key for key in self._light or () if select(key[0])]
+
     def _queue_numbers(self, store: OpenStore) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
         if now is not None and now == self._topics[0]:
@@ -137,16 +154,14 @@ class UnfiledQueues:
 
     def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
-        found, self._is_complete = _queues_in_windows(
-            store, taken, frozenset(self._queue_numbers(store)), _WINDOW_SIZE
-        )
+        topics = {*self._queue_numbers(store), *(topic for topic, _ in self._light or ())}
+        found, self._is_complete = _queues_in_windows(store, taken, frozenset(topics), _WINDOW_SIZE)
         self._seen |= found
         seen, unfiled = self._seen, {key for key in undecided if not _has_entries(taken, key)}
         if not self._is_complete and (
             any(_had_messages(taken, key) for key in unfiled) or _consumed_queues(store) & unfiled
         ):
-            topics = frozenset(topic for topic, _ in unfiled)
-            seen |= _queues_in_windows(store, taken, topics, None)[0]
+            seen |= _queues_in_windows(store, taken, frozenset(topic for topic, _ in unfiled), None)[0]
         elif not self._is_complete:
             missed = [key for key in undecided if key not in seen and not is_system_topic(key[0])]
             missed = [key for key in missed if not _has_files_now(store.path, key)]
@@ -211,7 +226,10 @@ class UnfiledQueues:
             why = "The running broker has not dispatched these messages yet; they are read once it has"
             self.warn("waiting", told, store.path, len(waiting), _queue_names(waiting), why)
         if lost:
-            how = f"These queues are read by a scan of the commitlog. {_advice(taken.state)}"
+            rebuilt = (
+                _LIGHT_ADVICE if all(is_light_queue(topic) for topic, _ in lost) else _advice(taken.state)
+            )
+            how = f"These queues are read by a scan of the commitlog. {rebuilt}"
             _log.warning(told, store.path, len(lost), _queue_names(lost), how)
 
 
@@ -360,7 +378,8 @@ def _queues_in_windows(
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether the whole log was read.
 
-    `window` is the number of bytes read at each end; None reads the whole log.
+    `topics` with LMQ_PREFIX are all light queues. `window` is the number of bytes read at each end; None
+    reads the whole log.
     """
     before = read_commit_state(store.path)
     stop = taken.log_end if before.base is None else before.base
@@ -378,7 +397,7 @@ def _queues_in(
     is_live = taken.state is StoreState.LIVE
     high = log.stop if stop is None else stop
     if window is None:
-        return survey(log, topics.__contains__, stop=high, is_live=is_live).queues, True
+        return survey(log, _chooser(topics), stop=high, is_live=is_live).queues, True
     limit = min(high, log.min_offset + window)
     queues, end = _seen_once(log, topics, log.min_offset, limit, is_live=is_live)
     if _reaches_end(log, end, limit, high):
@@ -389,6 +408,10 @@ def _queues_in(
     for key, queue in later.items():
         queues.setdefault(key, LogQueue(*key)).join(queue)
     return queues, start == end and _reaches_end(log, last, limit, high)
+
+
+def _chooser(topics: frozenset[str]) -> Callable[[str], bool]:
+    return is_light_queue if LMQ_PREFIX in topics else topics.__contains__
 
 
 def _seen_once(
@@ -406,7 +429,7 @@ def _seen_once(
     ]
     key = (*files, start, stop, is_live, topics, *samples)
     if key not in _SEEN:
-        found = survey(log, topics.__contains__, start=start, stop=stop, is_live=is_live)
+        found = survey(log, _chooser(topics), start=start, stop=stop, is_live=is_live)
         if len(_SEEN) >= _SEEN_MAX:
             _SEEN.pop(next(iter(_SEEN)))
         _SEEN[key] = found.queues, found.cuts[-1]

@@ -375,6 +375,17 @@ def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
     return numbers
 
 
+def has_light_queues(root: str) -> bool:
+    """Whether a broker with enableLmq has used the store. Without one, the properties that name light queues
+    are a producer's own.
+    """
+    if paths.exists(f"{root}/config/lmqConsumerOffset.json"):
+        return True
+    with suppress(StoreError):  # who needs the directory raises the error
+        return any(map(is_light_queue, entry_names(f"{root}/consumequeue", missing_ok=True)))
+    return False
+
+
 def has_queue_files(root: str) -> bool:
     """Whether any simple consume queue has a file that is not empty; batch queues say nothing of others."""
     return any(kind == "simple" for _, _, _, kind in filed_queues(root, lambda topic: True))

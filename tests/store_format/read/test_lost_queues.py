@@ -370,3 +370,30 @@ def test_a_queue_that_lost_files_of_a_clean_store(
     }.get(how, "consume queue files of 1 queues lack entries of messages in the commitlog: T-0.")
     lack = [told in text for text in warnings(caplog)]
     assert lack == ([] if how == "whole" else [True])
+
+
+@pytest.mark.parametrize("known_by", ["another light queue", "the offsets of groups"])
+def test_a_lost_light_queue_is_read_from_the_log(
+    tmp_path: Path, known_by: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """topics.json names no light queue, only messages do."""
+    root = goldens.unpack("edge-5.5.0", tmp_path / "store")
+    before = rows(MessageStore.open(str(root)))
+    directories = sorted((root / "consumequeue").glob("%LMQ%*"))
+    for directory in directories if known_by == "the offsets of groups" else directories[:1]:
+        shutil.rmtree(directory)
+    if known_by == "the offsets of groups":
+        (root / "config").mkdir()
+        (root / "config/lmqConsumerOffset.json").write_text('{"offsetTable":{}}')
+    with caplog.at_level(logging.WARNING):
+        assert rows(MessageStore.open(str(root))) == before
+        assert MessageStore.open(str(root)).queue(directories[0].name, 0).max_offset == 8
+        follower = StoreFollower(MessageStore.open(str(root)), TopicChoice(names=(directories[0].name,)))
+        follower.look()
+        assert [queue.max_offset for queue in follower.queues.values()] == [8]
+    assert all("`rmqlog recover` rebuilds the files" in text for text in warnings(caplog))
+    problems = MessageStore.open(str(root)).diagnose().of("damage")
+    assert {problem.file.split("/")[-2] for problem in problems} >= {directories[0].name}
+    MessageStore.open(str(root)).recover().apply()
+    assert rows(MessageStore.open(str(root))) == before
+    assert MessageStore.open(str(root)).diagnose().of("damage") == []
