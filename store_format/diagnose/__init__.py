@@ -7,7 +7,9 @@ after it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.bookkeeping.state import StoreState, store_state
@@ -36,7 +38,6 @@ from store_format.diagnose.state import (
     check_state,
     check_topics,
 )
-from store_format.diagnose.verdict import verdict
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
@@ -70,20 +71,15 @@ def diagnose(
     check_formats(findings, root)
     check_config(findings, root)
     has_more = check_elsewhere(findings, root)
+    unchecked = partial(Diagnosis, summary=Summary(state=state.value), root=root)
     if is_dledger_only(root, commit_log_paths):
-        found = Diagnosis(findings.problems(), Summary(state=state.value), root)
-        found.is_checked = False
-        found.verdict = verdict(found)[0]
-        return found
+        return unchecked(findings.problems(), is_checked=False)
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     lost = Lost()
     log, file_size, unplaced_bytes = usable_log(findings, root, directories)
     lost_log = None if unplaced_bytes else check_lost_log(findings, root, log)
     if lost_log is not None:
-        found = Diagnosis(findings.problems(), Summary(state=state.value), root)
-        found.lost_log = lost_log
-        found.verdict = verdict(found)[0]
-        return found
+        return unchecked(findings.problems(), lost_log=lost_log)
     given_up = check_commits(findings, root, log)
     base = _hidden_commit(root) if state is not StoreState.CRASHED else None
     readable = _readable_end(root, log, state) if base is None else ReadableEnd(base, base)
@@ -102,22 +98,16 @@ def diagnose(
         if on_offset is not None:
             on_offset(run.file.start + run.stop)
 
-    summary = replace(
-        check_log(findings, log, file_size, state, lost, visit, readable, given_up.fillers),
-        unplaced_bytes=unplaced_bytes,
-    )
-    if state is StoreState.CLEAN and base is None and readable is not None and not readable.remains:
-        report_torn(findings, log, readable.offset)
-    if state is StoreState.CLEAN and readable is None and summary.damage_bytes:
-        end = _end_of_last_file(root, log)
-        report_cut(findings, log, end)
-        if end.damage is not None:
-            summary = replace(
-                summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages
-            )
+    summary = check_log(findings, log, file_size, state, lost, visit, readable, given_up.fillers)
+    if state is StoreState.CLEAN and base is None:
+        summary = _with_cut(findings, root, log, summary, readable)
     lost_entries = queues.finish(lost, summary.log_end)
-    readable_units = summary.readable - queues.contradicted
-    summary = replace(summary, lost_entries=lost_entries, readable=readable_units)
+    summary = replace(
+        summary,
+        unplaced_bytes=unplaced_bytes,
+        lost_entries=lost_entries,
+        readable=summary.readable - queues.contradicted,
+    )
     check_topics(findings, root, queues.topics)
     check_queue_ids(findings, root, queues.filled)
     check_index_files(
@@ -131,13 +121,32 @@ def diagnose(
     if index is not None:
         report_missing_entries(findings, index)
     check_checkpoint(findings, root, summary, max(summary.log_end, lost.stop))
-    found = Diagnosis(findings.problems(), summary, root)
-    found.has_more, found.refusal = has_more, _refusal(directories)
-    found.log_begin, found.given_up = log.min_offset, str(given_up)
-    found.lacks_last_files = queues.lead_behind_files
-    found.lacks_queue_size = queues.is_incomplete and _lacks_queue_size(root, log)
-    found.verdict = verdict(found)[0]
-    return found
+    return Diagnosis(
+        findings.problems(),
+        summary,
+        root,
+        has_more=has_more,
+        refusal=_refusal(directories),
+        log_begin=log.min_offset,
+        given_up=str(given_up),
+        lacks_last_files=queues.lead_behind_files,
+        lacks_queue_size=queues.is_incomplete and _lacks_queue_size(root, log),
+    )
+
+
+def _with_cut(
+    findings: Findings, root: str, log: CommitLog, summary: Summary, readable: ReadableEnd | None
+) -> Summary:
+    """Reports what a broker cuts from the log of a store that was stopped in order, and counts that."""
+    if readable is not None and not readable.remains:
+        report_torn(findings, log, readable.offset)
+    if readable is not None or not summary.damage_bytes:
+        return summary
+    end = find_readable_end(root, log, end_after_stop(log))  # CommitLog.recoverNormally
+    report_cut(findings, log, end)
+    if end.damage is None:
+        return summary
+    return replace(summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages)
 
 
 def _lacks_queue_size(root: str, log: CommitLog) -> bool:
@@ -182,23 +191,12 @@ def _hidden_commit(root: str) -> int | None:
 def _readable_end(root: str, log: CommitLog, state: StoreState) -> ReadableEnd | None:
     """The log's end after a crash, or before messages that an earlier recovery has cut; else None."""
     if state is StoreState.CRASHED:
-        return _end_after_crash(root, log)
+        checkpoint = None
+        with suppress(CorruptStoreError):  # then the end without a checkpoint; another check reports the file
+            checkpoint = read_checkpoint(f"{root}/checkpoint")
+        return ends_after_crash(root, log, checkpoint or Checkpoint())[1]
     end = certain_end(root, log, state)
     if end is not None and end.remains:
         return ReadableEnd(end.offset, end.offset, remains=end.remains)
     torn = torn_end(root, log) if state is StoreState.CLEAN else None
     return None if torn is None else ReadableEnd(torn, torn)
-
-
-def _end_after_crash(root: str, log: CommitLog) -> ReadableEnd:
-    """The log's end that recovery finds after a crash, without a checkpoint if that is damaged."""
-    try:
-        checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    except CorruptStoreError:
-        checkpoint = Checkpoint()
-    return ends_after_crash(root, log, checkpoint)[1]
-
-
-def _end_of_last_file(root: str, log: CommitLog) -> ReadableEnd:
-    """The log's end that recovery finds in a store that was shut down cleanly (CommitLog.recoverNormally)."""
-    return find_readable_end(root, log, end_after_stop(log))

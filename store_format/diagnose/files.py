@@ -43,10 +43,6 @@ QUEUE_ADVICE = (
     "for all queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: "
     "howto-recover.md, section 6"
 )
-INDEX_ADVICE = (
-    "Move the index file out of the store: readers then find its messages by a scan. A broker does not "
-    "rebuild the file, and its queries by key no longer find these messages"
-)
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
 _NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 _STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"

@@ -21,8 +21,8 @@ from store_format.commit.log_comparison import RecoverOptions, settings_of_files
 from store_format.commit.rebuilt_index import IndexCheck
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.commitlog import Lost, Targets
-from store_format.diagnose.files import INDEX_ADVICE, checked_files
-from store_format.diagnose.problems import Findings, Severity
+from store_format.diagnose.files import checked_files
+from store_format.diagnose.problems import INDEX_ADVICE, Findings, Severity
 from store_format.errors import CorruptStoreError
 from store_format.files.view import FileView
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, key_hash_many

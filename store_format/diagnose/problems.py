@@ -1,20 +1,23 @@
 """The result of `diagnose`: problems that say where, what was expected, what was found and what to do.
 
 `Findings` collects the problems during the checks. It keeps a thousand of a kind, so that a store with a
-million faults does not become a million objects.
+million faults does not become a million objects. `verdict` says what they come to: one sentence, and the
+next step.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import InitVar, asdict, dataclass, replace
+from enum import StrEnum
 from itertools import starmap
 from typing import Literal
 
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.problem_list import problem_list
 from store_format.errors import CorruptStoreError
+from store_format.read.served_elsewhere import DLEDGER
 from store_format.survey.gone import LostLog
 
 Severity = Literal["damage", "warning", "info"]
@@ -42,6 +45,10 @@ PROBLEM_COLUMNS = (
     ViewColumn("advice", TEXT, "What to do."),
 )
 
+INDEX_ADVICE = (
+    "Move the index file out of the store: readers then find its messages by a scan. A broker does not "
+    "rebuild the file, and its queries by key no longer find these messages"
+)
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SENTENCE_CHARACTERS = 1000
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
@@ -103,27 +110,38 @@ class Summary:
         )
 
 
+@dataclass(eq=False, repr=False)
 class Diagnosis(list[Problem]):
     """A list of all problems in the order of the checks.
 
-    `summary` has the numbers of the commitlog, `verdict` is one sentence about all problems, and `root` is
-    the path of the store. `is_checked` is False if the messages are in a DLedger commitlog, which is not
-    checked; `has_more` is True if a broker serves messages from other files, too. With a `lost_log` only the
-    configuration is checked. The log begins at `log_begin`; `given_up` says what recoveries gave up before.
-    `lacks_last_files` is True if queues lead behind the last commitlog file of a store that was shut down
-    cleanly. `refusal` is the error with which all other commands refuse the files of the commitlog.
-    `lacks_queue_size` is True if consume queues have to be built, and the store does not show the size of
-    their files.
+    `summary` has the numbers of the commitlog, and `root` is the path of the store. `is_checked` is False if
+    the messages are in a DLedger commitlog, which is not checked; `has_more` is True if a broker serves
+    messages from other files, too. With a `lost_log` only the configuration is checked. The log begins at
+    `log_begin`; `given_up` says what recoveries gave up before. `lacks_last_files` is True if queues lead
+    behind the last commitlog file of a store that was shut down cleanly. `lacks_queue_size` is True if
+    consume queues have to be built, and the store does not show the size of their files. `refusal` is the
+    error with which all other commands refuse the files of the commitlog.
     """
 
-    def __init__(self, problems: Iterable[Problem], summary: Summary, root: str = "") -> None:
-        super().__init__(problems)
-        self.summary, self.root, self.verdict = summary, root, ""
-        self.is_checked, self.has_more = True, False
-        self.lost_log: LostLog | None = None
-        self.log_begin, self.given_up = 0, ""
-        self.lacks_last_files = self.lacks_queue_size = False
-        self.refusal: CorruptStoreError | None = None
+    problems: InitVar[Iterable[Problem]]
+    summary: Summary
+    root: str = ""
+    is_checked: bool = True
+    has_more: bool = False
+    lost_log: LostLog | None = None
+    log_begin: int = 0
+    given_up: str = ""
+    lacks_last_files: bool = False
+    lacks_queue_size: bool = False
+    refusal: CorruptStoreError | None = None
+
+    def __post_init__(self, problems: Iterable[Problem]) -> None:
+        self.extend(problems)
+
+    @property
+    def verdict(self) -> str:
+        """One sentence about all problems."""
+        return verdict(self)[0]
 
     def of(self, *severities: Severity) -> list[Problem]:
         """Returns the problems of these severities, for example `of("damage", "warning")`."""
@@ -206,3 +224,118 @@ def _size(size: int) -> str:
 def counted(count: int, severity: Severity) -> str:
     """The number of problems of a severity: `1 damage`, `4 warnings`."""
     return f"{count:,} {severity}{'s' * (severity == 'warning' and count != 1)}"
+
+
+_REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+# advice about what a recovery leaves as it is
+_BY_HAND = (
+    "A broker refuses to start on this store",
+    "After a crash a broker rescans the log",
+    "Consumers cannot find the topic",
+    "Links below the store's root",
+    "Messages of this batch are lost",
+    "Move ",
+    "Neither the file nor its .bak",
+    "Nothing can be written",
+    "A power loss came before",
+    "Raise readQueueNums",
+    "Readers and writers ask",
+)
+_NOT_ALL = "; a broker may serve others, from files that are not read"
+_NOT_CHECKED = (
+    "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
+    "read"
+)
+
+
+class NextStep(StrEnum):
+    """What somebody who has read the sentence does next."""
+
+    NOTHING = "nothing"
+    RECOVER = "recover"  # look at what a recovery of the store changes
+    SALVAGE = "salvage"  # look at a recovered copy, which keeps what is whole
+    AGAIN = "again"  # check again when nobody writes
+
+
+def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:
+    """The sentence and the next step. A recovery refuses every DLedger store."""
+    if not diagnosis.is_checked:
+        return _NOT_CHECKED, NextStep.NOTHING
+    if diagnosis.lost_log is not None:
+        known = diagnosis.lost_log.known
+        return f"the commitlog is missing: no message can be read or checked, but {known}", NextStep.AGAIN
+    sentence, step = _sentence(diagnosis)
+    can_recover = not any(problem.found == DLEDGER for problem in diagnosis)
+    return sentence, step if can_recover or step is NextStep.AGAIN else NextStep.NOTHING
+
+
+def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
+    summary = diagnosis.summary
+    damages, warnings = diagnosis.of("damage"), diagnosis.of("warning")
+    if not summary.files and not damages:
+        return "empty: the commitlog has no files", NextStep.NOTHING
+    whole, notes = f"{summary.readable:,} {_messages(summary.readable)} readable", _notes(diagnosis)
+    if damages:
+        places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
+        gone = summary.damage_bytes + summary.missing_bytes + summary.unplaced_bytes
+        lost = "the commitlog has no damaged byte"  # damage of queues and index files costs no message
+        if summary.lost_entries:
+            lost = f"{summary.lost_entries:,} {_messages(summary.lost_entries)} lost"
+        elif gone:
+            lost = f"messages in {gone:,} damaged or missing bytes are lost"
+        is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
+        step = NextStep.SALVAGE if is_salvage else _recovery(diagnosis)
+        if diagnosis.lacks_last_files:
+            lost += ", with the last commitlog files: copy those back if you have them"
+        if diagnosis.refusal is not None:
+            file = diagnosis.refusal.file
+            lost += f"; all other commands refuse the store until {file} is restored, or moved out of a copy"
+            step = NextStep.AGAIN
+        return f"damaged in {places}: {whole}, {lost}{notes}{_start(diagnosis)}", step
+    if summary.cut_messages:
+        return f"damaged before its end: {whole}{notes}{_start(diagnosis)}", NextStep.SALVAGE
+    whole += (_NOT_ALL if diagnosis.has_more else ", none lost") + notes
+    if summary.state == "live":
+        return f"in use, and sound so far: {whole}", NextStep.AGAIN
+    if summary.state == "crashed":
+        start = _start(diagnosis) or "; a broker start will cut nothing"
+        return f"sound after a crash: {whole}{start}", NextStep.RECOVER
+    if warnings:
+        count = f"{len(warnings):,} warning{'s' * (len(warnings) != 1)}"
+        return f"sound, with {count}: {whole}{_start(diagnosis)}", _recovery(diagnosis)
+    return f"sound: {whole}; nothing has to be done", NextStep.NOTHING
+
+
+def _recovery(diagnosis: Diagnosis) -> NextStep:
+    """A recovery, unless everything that is wrong is to be put right by hand."""
+    for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
+        is_bak = ".bak is used instead" in problem.advice
+        if not is_bak and (problem.advice == INDEX_ADVICE or not problem.advice.startswith(_BY_HAND)):
+            return NextStep.RECOVER
+    return NextStep.NOTHING
+
+
+def _messages(count: int) -> str:
+    return "message" if count == 1 else "messages"
+
+
+def _notes(diagnosis: Diagnosis) -> str:
+    """What the log does not have any more, although nothing is wrong with it."""
+    begin, given_up = diagnosis.log_begin, diagnosis.given_up
+    notes = f"; an earlier recovery gave up {given_up}" if given_up else ""
+    if begin:
+        notes += f"; the log begins at {begin}: earlier messages were deleted (by retention or by hand)"
+    return notes
+
+
+def _start(diagnosis: Diagnosis) -> str:
+    """What a broker does that starts on the store, if it is not the usual."""
+    summary = diagnosis.summary
+    if any(_REFUSES in problem.advice for problem in diagnosis):
+        return f"; a {_REFUSES}"
+    if summary.cut_offset is None:
+        return ""
+    what = f"{summary.cut_bytes:,} bytes at {summary.cut_offset}"
+    if summary.cut_messages:
+        what += f", with {summary.cut_messages:,} whole {_messages(summary.cut_messages)}"
+    return f"; a broker start will cut {what}"

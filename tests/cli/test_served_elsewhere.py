@@ -15,7 +15,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.stream.stores import StreamStores
 from store_format.diagnose import diagnose
-from store_format.diagnose.verdict import NextStep, verdict
+from store_format.diagnose.problems import NextStep, verdict
 from store_format.store import MessageStore
 from tests.support.cli_runs import Runner
 

@@ -118,7 +118,7 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
 
 def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
-    from store_format.diagnose.verdict import NextStep, verdict
+    from store_format.diagnose.problems import NextStep, verdict
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))

@@ -15,7 +15,7 @@ from store_format.commit.salvage import FILLER_TOPIC
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.diagnose import diagnose
-from store_format.diagnose.verdict import NextStep, verdict
+from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.view import FileCache
 from tests.support.damages import (

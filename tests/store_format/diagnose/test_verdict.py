@@ -12,7 +12,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.diagnose import diagnose
-from store_format.diagnose.verdict import NextStep, verdict
+from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
 from tests.support.writes import held

@@ -20,7 +20,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose import diagnose
-from store_format.diagnose.verdict import NextStep, verdict
+from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import StoreNotFoundError
 from store_format.files.view import FileCache
 from store_format.survey.gone import find_lost_log
