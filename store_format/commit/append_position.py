@@ -135,8 +135,7 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
             raise each.error
     given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.root).messages}
     unfiled = of_known_topics(held.root, [queue for queue, each in looked.items() if each.bounds is None])
-    may_be_past = held.log.min_offset > 0 and set(unfiled) - set(met)  # a group may commit any number
-    known = known_ends(held.root, held.log) if may_be_past else {}
+    known = known_ends(held.root, held.log) if set(unfiled) - set(met) else {}
     is_known = end.is_ours and all(
         held.ledger.ends.get(queue) for queue in looked
     )  # then by an earlier commit

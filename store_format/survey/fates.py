@@ -92,9 +92,9 @@ def _ledger_of(root: str, identity: object) -> Ledger:
 def committed_ends(root: str) -> dict[QueueKey, KnownEnd]:
     """What the groups have committed in the queues of the topics of topics.json.
 
-    A proof for a queue without files only: a group may commit any number, and a broker that has cut messages
-    keeps their offsets. Only a 5.x broker removes the offsets of a topic that is deleted; consumerOffset.json
-    of such a broker has a `dataVersion`. Empty otherwise, and for files that cannot be read.
+    Counts for a queue without files only: a broker that has cut messages keeps their offsets. Only a 5.x
+    broker removes the offsets of a topic that is deleted; consumerOffset.json of such a broker has a
+    `dataVersion`. Empty otherwise, and for files that cannot be read.
     """
     places = (config_path(root, name) for name in ("consumerOffset.json", "topics.json"))
     return dict(_committed_ends(root, tuple(map(stat_identity, places))))

@@ -4,6 +4,7 @@ served, and every new one.
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from store_format import MessageStore
 from store_format.commit.append import commit
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
@@ -76,6 +78,37 @@ def test_a_broker_that_never_got_a_message_is_no_lost_commitlog(
         options=CommitOptions(settings=settings_from(config)),
     )
     assert len(java.open_store(store, config).messages) == NEW
+
+
+def test_a_queue_that_only_a_group_knows_goes_on_at_its_offset(
+    rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
+) -> None:
+    """Its messages were cut off with the log's end, and its files are lost. The group gets all new messages,
+    and the broker goes on behind them.
+    """
+    name, group = "basic-5.5.0", "CG_cut"
+    store, config = copy_of(name), goldens.config(name)
+    topics = store / "config/topics.json"
+    value = json.loads(topics.read_text())
+    value["topicConfigTable"]["Cut"] = value["topicConfigTable"]["Orders"] | {"topicName": "Cut"}
+    topics.write_text(json.dumps(value))
+    offsets, key = store / "config/consumerOffset.json", '"offsetTable":{'
+    assert key in offsets.read_text()
+    offsets.write_text(offsets.read_text().replace(key, f'{key}"Cut@{group}":{{0:60}},'))
+    result = append(store, numbered("Cut", 0, NEW, queues=1), options=_options(name))
+    assert result.queues == {("Cut", 0): (60, 60 + NEW)}
+    assert MessageStore.open(str(store)).diagnose().of("damage", "warning") == []
+    with rocketmq("5.5.0").broker(store, config) as broker:
+        client = broker.client()
+        assert client.ends(["Cut"])["Cut", 0] == (0, 60 + NEW)  # an unused place is no message
+        served = [line["queueOffset"] for line in client.messages(["Cut"])]
+        assert served == list(range(60, 60 + NEW))
+        got = client.push_consume(group, "Cut", count=NEW)
+        assert sorted(line["queueOffset"] for line in got) == served
+        sent = client.send("Cut", 8, seed=1)
+        assert min(line["queueOffset"] for line in sent if line["queueId"] == 0) == 60 + NEW
+        broker.stop()
+    assert [row["queueOffset"] for row in ours(store, {"Cut"})][:NEW] == served
 
 
 @pytest.mark.parametrize("how", ["async", "sync", "killed"])
