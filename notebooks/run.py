@@ -121,7 +121,7 @@ def _environment(place: str) -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         "TMPDIR": place,  # where the demo store is made
         # A notebook lives too short for the JVM's second compiler and its parallel collector to pay.
-        "SPARK_SUBMIT_OPTS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"),
         "TZ": "UTC",
     }
     for name in ("PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON"):

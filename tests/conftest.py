@@ -21,6 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.fork_server import ForkServer
 from tests.support.longest_first import longest_first
+from tests.support.spark.jvm import options
 from tests.support.unchanged import unchanged as _unchanged
 
 if TYPE_CHECKING:
@@ -36,13 +37,8 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 # A store of the shell that starts the tests is none of theirs.
 os.environ.pop("RMQLOG_STORE", None)
 
-# A session lives too short for the JVM's second compiler and its parallel collector to pay: a quarter of the
-# time of these tests. Verifying the bytecode of the jars takes a sixth of the time until Spark has started.
-os.environ.setdefault(
-    "SPARK_SUBMIT_OPTS",
-    "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData "
-    "-XX:+IgnoreUnrecognizedVMOptions -XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote",
-)
+# `make` archives the classes of Spark here; without the archive, the JVMs only start later.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", options(ROOT / ".venv" / "spark.jsa"))
 
 # Without bytecode files each of the tests' many processes compiles the packages again: 0.3 s of a core each,
 # and pytest rewrites every assertion again: 8 s for each of its processes.

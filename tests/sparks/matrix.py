@@ -13,6 +13,7 @@ from typing import Any
 
 from tests.sparks.cells import Cell, Kind
 from tests.sparks.environments import ENVIRONMENTS, ROOT, locked, python_of, site_of
+from tests.support.spark.jvm import SHORT_LIVED
 
 _RUN_S = 900
 _OURS = ("rmq_spark", "store_format", "pyspark_rmqlog.py")
@@ -46,6 +47,7 @@ def _run(python: Path, workers: Path, kind: Kind, base: Path, names: list[str]) 
         "PYSPARK_DRIVER_PYTHON": str(workers),
         "PYSPARK_PYTHON": str(workers),
         "SPARK_CONF_DIR": str(ROOT / "conf"),
+        "SPARK_SUBMIT_OPTS": SHORT_LIVED,
         "TZ": "UTC",
     }
     command = [str(python), "-m", "tests.sparks.program", kind, str(base), *names]
