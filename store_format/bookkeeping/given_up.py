@@ -7,8 +7,8 @@ copy the damaged bytes. Later checks report what is noted here, and find no mess
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass, replace
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError
@@ -80,7 +80,17 @@ def read_given_up(root: str) -> GivenUp:
 def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:
     """Adds to the notes. A second call changes nothing."""
     before = read_given_up(root)
-    now = before.with_more(more)
+    _write(root, before, before.with_more(more), files)
+
+
+def forget_topics(root: str, topics: Collection[str], files: FileWrites) -> None:
+    """Removes the notes about topics that were deleted: a topic that is created again begins at offset 0."""
+    before = read_given_up(root)
+    left = tuple(each for each in before.messages if each[0] not in topics)
+    _write(root, before, replace(before, messages=left), files)
+
+
+def _write(root: str, before: GivenUp, now: GivenUp, files: FileWrites) -> None:
     if now != before:
         data = json.dumps({"version": 1, **asdict(now)}).encode()
         files.replace(f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}", data)

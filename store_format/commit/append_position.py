@@ -20,7 +20,7 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import read_given_up
+from store_format.bookkeeping.given_up import forget_topics, read_given_up
 from store_format.bookkeeping.journal import note_path
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import LogComparison, of_known_topics
@@ -133,8 +133,10 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     for each in looked.values():
         if each.error is not None:
             raise each.error
+    without_files = [queue for queue, each in looked.items() if each.bounds is None]
+    unfiled = of_known_topics(held.root, without_files)
+    forget_topics(held.root, {topic for topic, _ in {*without_files} - {*unfiled}}, held.files)
     given_up = {(topic, queue_id): stop for topic, queue_id, _, stop in read_given_up(held.root).messages}
-    unfiled = of_known_topics(held.root, [queue for queue, each in looked.items() if each.bounds is None])
     known = known_ends(held.root, held.log) if set(unfiled) - set(met) else {}
     is_known = end.is_ours and all(
         held.ledger.ends.get(queue) for queue in looked
@@ -295,20 +297,11 @@ def _doubtful_from(
         if each.error is not None or each.is_wrong or (each.has_bad and not (note and queue in note.odd)):
             starts.append(first)
         elif each.bounds is not None:
-            if _may_lack_first_file(each.bounds, first):
+            if each.bounds.may_lack_first_file:
                 note = note or _read_note(held)
                 starts.append(end.offset if note is not None and queue in note.queues else first)
             starts.append(_unproved_from(held, end, queue, each.bounds))
     return min(starts), note
-
-
-def _may_lack_first_file(bounds: QueueBounds, log_start: int) -> bool:
-    """Whether the first file begins with a message that is not the first one of the log.
-
-    Retention leaves a file that begins with a message before the log, unless it ended at a file's end.
-    """
-    is_first = bounds.unit_start * CQ_UNIT.itemsize == bounds.first_file > 0
-    return is_first and bounds.first_physical_offset > log_start
 
 
 def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: QueueBounds) -> int:
