@@ -24,7 +24,7 @@ from store_format.errors import (
 )
 from store_format.files.read import StoreFile, list_store_files, offset_file_name
 from store_format.files.view import FileView
-from store_format.layouts import OFFSET_MAX
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 
 _BLOCK_SIZE = 4096
@@ -106,6 +106,16 @@ class QueueBounds(PlainValue):
     def file_starts(self) -> range:
         """The byte offsets that name the files; they have no gaps."""
         return range(self.first_file, self.last_file + 1, self.file_size)
+
+    @property
+    def may_lack_first_file(self) -> bool:
+        """Whether the first file begins with a message that is not the first one of the log.
+
+        Retention leaves a file that begins with a message before the log, unless it ended at a file's end.
+        """
+        size = (BATCH_CQ_UNIT if self.kind == "batch" else CQ_UNIT).itemsize
+        is_first = self.unit_start * size == self.first_file > 0
+        return is_first and self.first_physical_offset > self.commit_log_min
 
     def open(self, layout: np.dtype[np.void]) -> UnitFiles:
         """The queue's units, read from the files that planning saw."""

@@ -16,6 +16,7 @@ from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import FOLDERS
+from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
@@ -68,6 +69,11 @@ class StoreFollower:
         self._is_full = False
         self._stuck_since = self._stuck_wait = 0
         self._catching_up_since: int | None = None
+
+    @property
+    def log_end(self) -> int:
+        """The end of the commitlog at the last look."""
+        return self._end
 
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything has changed since the last look. `anew` trusts nothing seen before."""
@@ -318,7 +324,7 @@ class StoreFollower:
             found = follow_queue(known.range, told) if known is not None and whole else None
             if found is None:
                 found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-                if found is None and known is not None and known.range.bounds is not None:
+                if known is not None and known.range.bounds is not None and _has_lost_files(known, found):
                     raise StoreNotFoundError(f"{topic}-{queue_id} has lost its consume queue files")
                 replaced = (
                     replaced_by(known, Queue(self.store, found, None), None)
@@ -403,6 +409,13 @@ def _is_behind(before: Queue, now: Queue | None) -> bool:
     return (
         now.scanned is None and now.max_offset < before.max_offset and last_physical_offset(now.range) < stop
     )
+
+
+def _has_lost_files(before: Queue, now: QueueRange | None) -> bool:
+    """Whether the queue may have lost all its files, or its first one: a look at the whole store shows it."""
+    if now is None or now.bounds is None:
+        return now is None
+    return now.min_offset > before.min_offset and now.bounds.may_lack_first_file
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

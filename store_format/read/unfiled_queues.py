@@ -63,7 +63,7 @@ class UnfiledQueues:
     # queues of the log, as far as it was read, of topics that lack queue files
     _seen: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _is_complete: bool = False  # the whole log was read
-    _decided: set[tuple[QueueKey, bool]] = field(default_factory=set)  # with files, or without
+    _decided: set[tuple[QueueKey, int]] = field(default_factory=set)  # with `_first_file` then
     _dispatched: int = -1  # a broker has dispatched the messages before this physical offset
     _light: tuple[QueueKey, ...] | None = None  # the light queues that messages name
     _told: set[object] = field(default_factory=set)  # what was warned of
@@ -80,11 +80,12 @@ class UnfiledQueues:
         """
         named = [*self._configured(store, select), *self._light_queues(store, taken, select)]
         usable = [key for key in named if key not in taken.damaged]
-        files = {key: _has_queue_files(taken, key) for key in usable if not _is_whole(taken, key)}
+        looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
+        files = {key: _first_file(taken, key) for key in looked}
         undecided = files.items() - self._decided
         if undecided:
             self._look(store, taken, [key for key, _ in undecided])
-            self._decided |= undecided | {(key, True) for key, _ in undecided}
+            self._decided |= undecided | {(key, 0) for key, _ in undecided}
         if self._open:
             self._settle(store, taken)
         lost = [key for key in usable if key in self._lost and not _covers(taken, key, self._lost[key])]
@@ -267,6 +268,12 @@ def _advice(state: StoreState) -> str:
 # ---- what a snapshot has -----------------------------------------------------------------------------------
 
 
+def _first_file(taken: Snapshot, key: QueueKey) -> int:
+    """The queue byte of the first file, if one before it may be lost; else 0. -1 without files."""
+    bounds = taken.queues[key].bounds if key in taken.queues else None
+    return -1 if bounds is None else bounds.first_file * bounds.may_lack_first_file
+
+
 def _has_queue_files(taken: Snapshot, key: QueueKey) -> bool:
     queue = taken.queues.get(key)
     return queue is not None and queue.bounds is not None
@@ -289,15 +296,14 @@ def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     """Whether files of a queue may be lost or zeroed.
 
-    Its files have no entry; or its first file is not that of offset 0, although the log has lost nothing; or
-    it ends with a full file, as if the next file were lost. While a broker runs this shows nothing: the
-    missing entries may not be dispatched yet.
+    Its files have no entry; or it may have lost its first file; or it ends with a full file, as if the next
+    file were lost. While a broker runs this shows nothing: the missing entries may not be dispatched yet.
     """
     bounds = taken.queues[key].bounds if key in taken.queues else None
     if bounds is None or taken.state is StoreState.LIVE:
         return False
     ends_full = bounds.unit_stop * _unit_size(bounds) == bounds.last_file + bounds.file_size
-    return not _has_entries(taken, key) or (bounds.first_file > 0 == bounds.commit_log_min) or ends_full
+    return not _has_entries(taken, key) or bounds.may_lack_first_file or ends_full
 
 
 def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
