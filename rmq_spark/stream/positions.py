@@ -25,7 +25,13 @@ from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.errors import OptionError
-from store_format.follow.replaced import offset_behind, physical_offset_of, place_before, replaced_since
+from store_format.follow.replaced import (
+    offset_behind,
+    physical_offset_of,
+    place_at,
+    place_before,
+    replaced_since,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -255,13 +261,19 @@ class StreamPositions:
         """The place of the last message that was read from each queue that is gone.
 
         As long as the commitlog has that message: if the queue comes back, the message may come back with it.
+        If the log ends before it now, all later messages are behind that end.
         """
-        begins = {store.broker_name: store.log.min_offset for store in self.stores.stores}
-        return {
-            key: place
-            for key, place in previous.at.items()
-            if key not in positions and physical_offset_of(place) >= begins.get(key.broker_name, 0)
-        }
+        logs = {each.store.broker_name: (each.store.log, each.log_end) for each in self.stores.followers}
+        found = {}
+        for key, place in previous.at.items():
+            if key in positions:
+                continue
+            log, end = logs.get(key.broker_name, (None, 0))
+            if log is not None and physical_offset_of(place) >= end > 0 and not log.has_message_at(end):
+                place = place_at(end - 1, 0)
+            if log is None or physical_offset_of(place) >= log.min_offset:
+                found[key] = place
+        return found
 
     def _at(self, key: MessageQueue, position: int, step: Step, previous: StreamOffset) -> int | None:
         """The place of the message before a position: at most two reads, for a moved position."""
