@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +17,7 @@ from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StoreError
 from store_format.names import QueueKey
-from store_format.survey.gone import gone_of
+from store_format.survey.gone import Gone, gone_of
 from store_format.views.measure import measure
 from store_format.views.view import View
 
@@ -94,11 +94,11 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     edges = {(queue.topic, queue.queue_id): _edges(queue) for queue in found}
     measured = measure(store, found, edges)
     sized = []
-    gone: Counter[QueueKey] = Counter()
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
-    for each in gone_of(found[0].store.log, bounds) if found else ():
+    lost = gone_of(found[0].store.log, bounds) if found else []
+    gone = _given_up(store, bounds, lost)
+    for each in lost:
         gone[each.topic, each.queue_id] += each.count
-    gone += _given_up(store, bounds)
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
@@ -114,8 +114,11 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     return sized
 
 
-def _given_up(store: Store, queues: Iterable[QueueBounds]) -> Counter[QueueKey]:
-    """How many places in each queue have no message, because a recovery has given up their messages."""
+def _given_up(store: Store, queues: Iterable[QueueBounds], lost: Sequence[Gone]) -> Counter[QueueKey]:
+    """How many places in each queue have no message, because a recovery has given up their messages.
+
+    Without those in the ranges of `lost` messages.
+    """
     found: Counter[QueueKey] = Counter()
     by_key = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
     with suppress(StoreError):  # `verify` reports files that cannot be read
@@ -123,8 +126,11 @@ def _given_up(store: Store, queues: Iterable[QueueBounds]) -> Counter[QueueKey]:
             queue = by_key.get((topic, queue_id))
             low, high = (max(first, queue.min_offset), min(stop, queue.max_offset)) if queue else (0, 0)
             if queue is not None and low < high:
-                units = read_units(queue, low, high)
-                found[topic, queue_id] += int(np.count_nonzero(pre_blank_mask(units)))
+                is_blank, offsets = pre_blank_mask(read_units(queue, low, high)), np.arange(low, high)
+                for each in lost:
+                    if (each.topic, each.queue_id) == (topic, queue_id):
+                        is_blank &= (offsets < each.first) | (offsets >= each.stop)
+                found[topic, queue_id] += int(np.count_nonzero(is_blank))
     return found
 
 
