@@ -8,7 +8,7 @@ import shlex
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice, zip_longest
@@ -169,8 +169,6 @@ def write(
         if result is None:
             return [answer]
         after.appended(copy, messages, result)
-        if any("the entries are removed" in text for text in answer.warnings):
-            after.give_up()
         look(copy, after)
         later = [batch_read(copy, after), verify(copy, after)]
         return [answer, *(replace(each, asker=f"{each.asker} after a write") for each in later)]
@@ -203,7 +201,8 @@ def written(
             (each.queue in starts or not has_queues) and not _is_shown_by_the_log_alone(each, now)
             for each in wrong_entries(root, truth)
         )
-        counts = {"overwritten": overwritten, "unserved": _unserved(root, truth), "left": left}
+        cut = sum(each.physical_offset >= done[0].start for each in truth.lost)
+        counts = {"overwritten": overwritten, "unserved": _unserved(root, truth), "left": left, "cut": cut}
         return replace(answer, starts=starts, counts=counts)
 
     answer = asked(Answer("a write", truth), root, ask)
@@ -255,8 +254,12 @@ def _valid_entries(root: Path, truth: Truth) -> dict[_Place, tuple[int, int]]:
     return {place: entry for place, entry in entries_of(root).items() if right.get(place) == entry}
 
 
-def look(root: Path, truth: Truth) -> None:
-    """Notes what a full check finds: wrong entries, and messages that are lost."""
+def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
+    """Notes what a full check finds: wrong entries, and messages that are lost. Lost messages at the end of
+    the log are given up once a recovery has cleared their bytes; with `is_cut`, it says that it has cut
+    the queues of those whose files are missing.
+    """
+    truth.give_up(_is_cleared(root, truth, is_cut))
     wrong, entries = wrong_entries(root, truth), entries_of(root)
     lost, unknown = truth.lost, truth.of(Fate.UNKNOWN)
     truth.differences = [
@@ -265,6 +268,20 @@ def look(root: Path, truth: Truth) -> None:
         *([f"{len(unknown)} messages may belong to a deleted topic"] if unknown else []),
     ]
     truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
+
+
+def _is_cleared(root: Path, truth: Truth, is_cut: bool) -> Callable[[Stored], bool]:
+    """Whether a lost message is behind all whole ones, and a recovery has cleared its bytes."""
+    last = max((each.physical_offset for each in truth.of(Fate.KEPT, Fate.DELETED, Fate.UNKNOWN)), default=-1)
+    files = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir() if path.is_file()}
+
+    def is_cleared(each: Stored) -> bool:
+        start = max((start for start in files if start <= each.physical_offset), default=0)
+        data = files.get(start, b"")[each.physical_offset - start :][: each.size]
+        was_there = truth.fates[each] is Fate.DAMAGED  # else its file was lost
+        return each.physical_offset > last and not any(data) and (bool(data) or was_there or is_cut)
+
+    return is_cleared
 
 
 def wrong_entries(root: Path, truth: Truth) -> list[Stored]:
@@ -381,9 +398,9 @@ def _after(what: str, root: Path, truth: Truth, report: str = "") -> list[Answer
     lacks an entry. `report` is the table of the recovery, which says where messages were given up.
     """
     after = truth.copy()
-    if " salvage " in report or " cut " in report:
+    if " salvage " in report:
         after.give_up()
-    look(root, after)
+    look(root, after, is_cut=" cut " in report)
     after.is_crashed = False
     return [
         replace(answer, asker=f"{answer.asker} after {what}")

@@ -11,7 +11,9 @@ from tests.support import goldens
 from tests.support.damages import Damaged, flip_body_in_the_middle
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
+from tests.support.referee.answers import rmqlog
 from tests.support.referee.askers import batch_read, flush, recover_report, verify, written
+from tests.support.referee.followers import Follower
 from tests.support.referee.truth import Fate, Truth, truth_of_golden
 from tests.support.referee.world import (
     ENTRY_SIZE,
@@ -139,6 +141,27 @@ def lost_first_queue_file(place: Path) -> World:
     return world
 
 
+def lost_first_queue_file_after_retention(place: Path) -> World:
+    """Readers silently leave out the first messages of the log."""
+    world = new_world(place)
+    world.append(numbered("T", 800, 5, queues=1))
+    world.retain(1)
+    expired = len(world.truth.of(Fate.EXPIRED)) * ENTRY_SIZE // QUEUE_FILE_SIZE
+    world.lose(*world.queue_files("T", 0)[: expired + 1])
+    return world
+
+
+def lost_first_queue_file_beside_a_running_query(place: Path) -> World:
+    """Running queries say that retention has deleted the messages, and go on behind them."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 10, queues=1))
+    world.follow()
+    world.append(numbered("T", 10, 35, queues=1))
+    world.lose(world.queue_files("T", 0)[0])
+    world.step()
+    return world
+
+
 def cut_queue_file(place: Path) -> World:
     """A write refuses what `recover` mends."""
     world = new_world(place)
@@ -238,6 +261,17 @@ def lost_last_log_file(place: Path) -> World:
     return world
 
 
+def lost_last_log_file_again(place: Path) -> World:
+    """`info` and `ls` count the places of messages that were given up as lost a second time."""
+    world = new_world(place)
+    world.append(numbered("V", 900, 5, queues=1))
+    _lose_last_log_file(world)
+    world.append(numbered("T", 900, 60, queues=1))
+    world.append(numbered("V", 950, 20, queues=1))
+    world.lose_log_file(world.log_files()[-1])
+    return world
+
+
 def lost_first_log_file(place: Path) -> World:
     """`verify` says "none lost; nothing has to be done"."""
     world = golden_world("cleaned-5.5.0", place)
@@ -300,6 +334,14 @@ def flipped_last_body(place: Path) -> World:
     world = new_world(place)
     world.flip_body(world.truth.messages[-1])
     world.write_to = (("V", 0),)
+    return world
+
+
+def flipped_last_body_and_another(place: Path) -> World:
+    """A recovery gives up the last message, and not the other one, which stays damaged."""
+    world = new_world(place)
+    world.flip_body(world.truth.messages[50])
+    world.flip_body(world.truth.messages[-1])
     return world
 
 
@@ -418,6 +460,33 @@ def created_again_after_retention(place: Path) -> World:
     return world
 
 
+def created_again_after_its_messages_were_given_up(place: Path) -> World:
+    """The new messages get offsets behind those that a recovery had given up, and readers return the deleted
+    ones before them. A running stream leaves out the new ones, which are in the log before the old place.
+    """
+    world = new_world(place)
+    world.append(numbered("W", 800, 30, queues=1))
+    world.followers = [Follower(world.root)]
+    world.step()
+    _lose_last_log_file(world)
+    world.delete_topic("V")
+    world.delete_topic("W")
+    world.step()
+    world.append(numbered("V", 900, 9, queues=1))
+    world.append(numbered("W", 950, 2, queues=1))
+    world.step()
+    return world
+
+
+def _lose_last_log_file(world: World) -> None:
+    """It is lost, and a recovery gives up its messages."""
+    path = world.log_files()[-1]
+    world.lose_log_file(path)
+    assert rmqlog(world.root, "recover", world.root, "--cut-after-damage", "--apply").code == 0
+    world.truth.cut(int(path.name))
+    world.refresh()
+
+
 # ---- commits that are killed ------------------------------------------------------------------------------
 
 
@@ -497,6 +566,8 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost topics.json": lost_topics_json,
     "lost simple queues beside a batch queue": lost_simple_queues_beside_batch_queues,
     "lost first queue file": lost_first_queue_file,
+    "lost first queue file after retention": lost_first_queue_file_after_retention,
+    "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
     "cut queue file": cut_queue_file,
     "flipped last queue entry": flipped_last_queue_entry,
@@ -506,10 +577,12 @@ CASES: dict[str, Callable[[Path], World]] = {
     "directory for a commitlog file": directory_for_a_log_file,
     "first commitlog file is empty": first_log_file_is_empty,
     "lost last commitlog file": lost_last_log_file,
+    "lost last commitlog file again": lost_last_log_file_again,
     "lost first commitlog file": lost_first_log_file,
     "flipped topic": flipped_topic,
     "flipped body": flipped_body,
     "flipped last body": flipped_last_body,
+    "flipped last body and another": flipped_last_body_and_another,
     "torn message that a broker has cut": torn_message_that_a_broker_has_cut,
     "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
@@ -522,6 +595,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "deleted topic after a crash": deleted_topic_after_a_crash,
     "created again after retention": created_again_after_retention,
     "created again in part": created_again_in_part,
+    "created again after its messages were given up": created_again_after_its_messages_were_given_up,
     "killed while it repairs the index": killed_while_it_repairs_the_index,
     "killed while it creates a topic again": killed_while_it_creates_a_topic_again,
     "advice about a crashed store": crashed,

@@ -142,6 +142,9 @@ def _writes_at_the_end(answer: Answer) -> Iterator[str]:
     left = answer.counts.get("left")
     if left:
         yield f"leaves {left} entries of whole messages missing or wrong"
+    cut = answer.counts.get("cut")
+    if cut and answer.is_silent:
+        yield f"does not say that it gives up {cut} lost messages"
     unserved = answer.counts.get("unserved")
     if unserved:
         yield f"leaves {unserved} messages in queues that topics.json does not have"

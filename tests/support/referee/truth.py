@@ -131,7 +131,10 @@ class Truth:
             self.next_offsets[message.queue] = end
 
     def appended(self, root: Path, messages: Sequence[Message], result: CommitResult) -> None:
-        """Adds messages that a commit has written: each body is unique, which shows where it stands."""
+        """Adds messages that a commit has written: each body is unique, which shows where it stands. Lost
+        messages behind its start are given up.
+        """
+        self.give_up(lambda each: each.physical_offset >= result.start)
         files = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir()}
         offsets = {queue: start for queue, (start, _) in result.queues.items()}
         for message in messages:
@@ -158,9 +161,9 @@ class Truth:
         if self.set(fate, lambda each: each.physical_offset < stop and each.physical_stop > start):
             self.differences.append(what)
 
-    def give_up(self) -> None:
-        """A recovery has said which messages are lost."""
-        self.fates.update(dict.fromkeys(self.lost, Fate.GIVEN_UP))
+    def give_up(self, chosen: Callable[[Stored], bool] = lambda each: True) -> None:
+        """A recovery has said that the chosen messages are lost."""
+        self.fates.update(dict.fromkeys(filter(chosen, self.lost), Fate.GIVEN_UP))
 
     def cut(self, end: int) -> None:
         """The commitlog was cut at `end`, and so were queues; the offsets behind it stay given."""

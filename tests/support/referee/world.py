@@ -155,8 +155,10 @@ class World:
         A broker does not look behind the ends of its queues when it starts, and nor does a reader. Another
         thing shows it if the ledger knows the end, or if no queue has an entry of a later message.
         """
-        entries = entries_of(self.root)
-        ends = self.ledger().get("ends", {})
+        entries, ledger = entries_of(self.root), self.ledger()
+        lost = {each.physical_offset for each in self.truth.of(Fate.DAMAGED, Fate.LOST, Fate.GIVEN_UP)}
+        has_last = "last" in ledger and ledger["last"]["last_offset"] not in lost
+        ends = ledger["ends"] if has_last and ledger["last"]["stop"] <= self.log_end() else {}
         dispatched = max((at + size for at, size in entries.values()), default=0)
         last_entry: dict[QueueKey, int] = {}
         for topic, queue_id, offset in entries:
@@ -270,11 +272,15 @@ class World:
     ) -> None:
         """A broker appends messages and is killed: the first `queued` of them are in queues, and with `torn`
         only half of the last one is in the commitlog. Of the last `unwritten`, no byte is: the machine lost
-        power before they were flushed (ASYNC_FLUSH).
+        power before they were flushed (ASYNC_FLUSH). The broker gives offsets that a recovery has given up
+        again: it knows only the entries of its queues.
         """
-        end, written = self.log_end(), len(messages) - unwritten
+        end = max(each.physical_offset + each.total_size for each in messages_of(self.root))
+        written = len(messages) - unwritten
         self.now_ms += 1000
         next_offsets: dict[QueueKey, int] = {}
+        for topic, queue_id, offset in sorted(entries_of(self.root)):
+            next_offsets[topic, queue_id] = offset + 1
         for number, message in enumerate(messages):
             queue = (message.topic, message.queue_id)
             offset = next_offsets.get(queue, self.truth.next_offset(queue))
