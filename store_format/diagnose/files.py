@@ -39,8 +39,7 @@ from store_format.survey.gone import dledger_logs
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 QUEUE_ADVICE = (
-    "Copy the store, and move consumequeue out of the copy: readers then scan the commitlog of the copy "
-    "for all queues. Do not start a broker on the copy before rmqlog has rebuilt its queues: "
+    "rmqlog recover writes the entries again from the commitlog. Do not start a broker before that: "
     "howto-recover.md, section 6"
 )
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"

@@ -46,8 +46,8 @@ PROBLEM_COLUMNS = (
 )
 
 INDEX_ADVICE = (
-    "Move the index file out of the store: readers then find its messages by a scan. A broker does not "
-    "rebuild the file, and its queries by key no longer find these messages"
+    "rmqlog recover rebuilds the index file from the commitlog. Until then readers find its messages by a "
+    "scan; a broker does not rebuild the file, and does not find them by key"
 )
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SENTENCE_CHARACTERS = 1000
@@ -309,8 +309,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
 def _recovery(diagnosis: Diagnosis) -> NextStep:
     """A recovery, unless everything that is wrong is to be put right by hand."""
     for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
-        is_bak = ".bak is used instead" in problem.advice
-        if not is_bak and (problem.advice == INDEX_ADVICE or not problem.advice.startswith(_BY_HAND)):
+        if ".bak is used instead" not in problem.advice and not problem.advice.startswith(_BY_HAND):
             return NextStep.RECOVER
     return NextStep.NOTHING
 

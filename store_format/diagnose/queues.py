@@ -48,8 +48,9 @@ _BEHIND_ADVICE = (
 )
 _DELETED_ADVICE = "The topic was deleted; retention deletes the messages"
 _LOST_ADVICE = (
-    "Readers scan the commitlog for this queue; a broker does not see these messages. A write of rmqlog to "
-    "the topic rebuilds the queue; do not start a broker before that write: howto-recover.md, section 6"
+    "Readers scan the commitlog for this queue; a broker does not see these messages. rmqlog recover, or a "
+    "write of rmqlog to the topic, rebuilds the queue. Do not start a broker before that: howto-recover.md, "
+    "section 6"
 )
 _LIGHT_ADVICE = "Readers scan the commitlog for this queue, a broker does not: rmqlog recover rebuilds it"
 _NO_LIGHT_ADVICE = (

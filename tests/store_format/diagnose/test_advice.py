@@ -166,15 +166,8 @@ def moved_out(*places: str) -> Step:
     return follow
 
 
-def copied(*out: str) -> Step:
-    """The advice for a copy: `out` are moved out of it."""
-
-    def follow(root: Path, whole: Path) -> Path:
-        copy = Path(shutil.copytree(root, root.parent / "copy"))
-        moved_out(*out)(copy, whole)
-        return copy
-
-    return follow
+def copied(root: Path, _: Path) -> Path:
+    return Path(shutil.copytree(root, root.parent / "copy"))
 
 
 def both(*steps: Step) -> Step:
@@ -357,10 +350,6 @@ def bad_index(root: Path, _: Path) -> None:
     written(f"index/{index_file(root).name}", 40, struct.pack(">i", 3_000))(root, _)
 
 
-def index_moved(root: Path, whole: Path) -> None:
-    moved_out(f"index/{index_file(root).name}")(root, whole)
-
-
 def zeroed_start(root: Path, _: Path) -> None:
     written("commitlog/00000000000000524288", 200_000, b"\0" * 62_144)(root, _)
     written(LAST_LOG, 0, b"\0" * 262_144)(root, _)
@@ -385,8 +374,8 @@ def put_back(root: Path, _: Path) -> None:
 
 # ---- the cases ---------------------------------------------------------------------------------------------
 
-_QUEUES = "Copy the store, and move consumequeue out of the copy"
-_INDEX = "Move the index file out of the store"
+_QUEUES = "rmqlog recover writes the entries again"
+_INDEX = "rmqlog recover rebuilds the index file"
 _LOST = "Readers scan the commitlog for this queue"
 _DAMAGE = "Messages here are lost; read around them with mode=DROPMALFORMED"
 _CUT = "A broker that starts on this store cuts these messages off"
@@ -396,17 +385,17 @@ _TOPICS = "Put topics.json back from a backup"
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Create the topic again"
 
 CASES = {
-    "a wrong entry": Case(_QUEUES, written(CQ_FILE, 8, struct.pack(">i", 7)), copied("consumequeue")),
-    "an entry that is gone": Case(_QUEUES, written(CQ_FILE, 0, b"\0" * 40), copied("consumequeue")),
-    "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), copied("consumequeue")),
-    "a queue file that is gone": Case(_QUEUES, removed(CQ_FILE), copied("consumequeue")),
+    "a wrong entry": Case(_QUEUES, written(CQ_FILE, 8, struct.pack(">i", 7)), recovered),
+    "an entry that is gone": Case(_QUEUES, written(CQ_FILE, 0, b"\0" * 40), recovered),
+    "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), recovered),
+    "a queue file that is gone": Case(_QUEUES, removed(CQ_FILE), recovered),
     "a batch queue": Case(
         _QUEUES,
         cut("batchconsumequeue/Inner/0/00000000000000000000", 1000),
-        copied("batchconsumequeue"),
+        recovered,
         "batchcq-5.5.0",
     ),
-    "no topics.json": Case(_QUEUES, no_topics, copied("consumequeue")),
+    "no topics.json": Case(_QUEUES, no_topics, recovered),
     "a lost topics.json": Case(_TOPICS, lost_topics, restored("config/topics.json")),
     "a lost topics.json, made again": Case(_TOPICS, lost_topics, recovered),
     "a lost queue": Case(_LOST, removed("consumequeue/Orders/2"), written_to("Orders")),
@@ -437,7 +426,7 @@ CASES = {
     "two logs": Case(
         "Move away the file that does not belong", two_logs, moved_out("commitlog/00000000000000786532")
     ),
-    "a bad index file": Case(_INDEX, bad_index, index_moved),
+    "a bad index file": Case(_INDEX, bad_index, recovered),
     "a damaged message": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), read_around),
     "a damaged message, restored": Case(
         _DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), restored("commitlog")
@@ -492,7 +481,7 @@ CASES = {
     "fewer queues than were written": Case(
         "Raise readQueueNums of", fewer_queues, restored("config/topics.json")
     ),
-    "a crash": Case("Readers do the broker's recovery in memory", read_around, copied(), "crash-5.5.0"),
+    "a crash": Case("Readers do the broker's recovery in memory", read_around, copied, "crash-5.5.0"),
     "no configuration": Case(
         "Neither the file nor its .bak can be read", bad_topics, both(restored("config/topics.json"))
     ),
