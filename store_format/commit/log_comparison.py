@@ -358,7 +358,7 @@ class LogComparison:
             try:
                 if places.problem is not None:
                     raise CorruptStoreError(queue.stored.directory, 0, *places.problem)
-                change = change_of(queue, self.log.min_offset, self.stop)
+                change = change_of(queue, self.log, self.stop, self.compared)
             except StoreError as error:
                 if self.written is not None:
                     raise

@@ -19,16 +19,19 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import valid_batch_units
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
-from store_format.consumequeue.simple import valid_units
+from store_format.consumequeue.message_entries import find_entries
+from store_format.consumequeue.simple import message_mask, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.read import entry_names, list_directories, list_store_files, offset_file_name
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
+from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.survey.fates import has_queue_files
 from store_format.survey.queues import ComparedQueue, Place, StoredQueue, right_units
@@ -41,8 +44,8 @@ class QueueChange:
     """What a queue lacks. `first` is the first queue offset (batch queue: unit) that changes.
 
     `action` is "create" for a queue without files, "complete" for entries at its end, "correct" for entries
-    before its end, and "replace" for files that do not fit together. `by_broker` of the `entries` would be
-    added by a broker that starts.
+    before its end, "replace" for files that do not fit together, and "cut" for entries behind its end, which
+    are removed from unit `cut` on. `by_broker` of the `entries` would be added by a broker that starts.
     """
 
     queue: QueueKey
@@ -52,13 +55,17 @@ class QueueChange:
     entries: int
     by_broker: int
     reason: str
+    cut: int | None = None
 
 
 # ---- the plan ----------------------------------------------------------------------------------------------
 
 
-def change_of(queue: ComparedQueue, log_start: int, log_stop: int) -> QueueChange | None:
-    """What has to be changed in the files of the queue; None without a difference.
+def change_of(
+    queue: ComparedQueue, log: CommitLog, log_stop: int, compared: Mapping[QueueKey, ComparedQueue]
+) -> QueueChange | None:
+    """What has to be changed in the files of the queue, one of those that were `compared` with the log, which
+    ends at `log_stop`. None without a difference.
 
     Raises the StoreError of files that cannot be read.
     """
@@ -71,12 +78,16 @@ def change_of(queue: ComparedQueue, log_start: int, log_stop: int) -> QueueChang
     if not stored.files:
         return _whole(queue, "create", "no file")
     if stored.is_batch:
-        _, valid, end = _batch_units(stored, log_start, log_stop)
+        _, valid, end = _batch_units(stored, log.min_offset, log_stop)
         is_beginning = all(each.kind == "missing" and each.first >= end for each in queue.differences)
         if queue.equal != valid or not is_beginning:
             return _whole(queue, "replace", "entries differ from the messages in the log")
+    cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
+    more = (
+        f"{extra} entries behind its end lead to messages of other queues, and are removed" if extra else ""
+    )
     if not queue.differences:
-        return None
+        return QueueChange(queue.key, False, "cut", cut, extra, 0, more, cut) if cut is not None else None
     last = queue.differences[-1]
     is_tail = stored.is_batch or (
         last.stop == queue.places.stop
@@ -86,6 +97,7 @@ def change_of(queue: ComparedQueue, log_start: int, log_stop: int) -> QueueChang
     blanks = sum(each.stop - each.first for each in queue.differences if each.kind == "unfilled")
     if blanks:
         reason += f"; {blanks} units before or between the messages are not written"
+    reason += f"; {more}" if more else ""
     return QueueChange(
         queue.key,
         stored.is_batch,
@@ -94,7 +106,40 @@ def change_of(queue: ComparedQueue, log_start: int, log_stop: int) -> QueueChang
         sum(each.entries for each in queue.differences),
         sum(each.by_broker for each in queue.differences),
         reason,
+        cut,
     )
+
+
+def _behind_end(
+    queue: ComparedQueue, log: CommitLog, compared: Mapping[QueueKey, ComparedQueue]
+) -> tuple[int | None, int]:
+    """From which unit on the entries behind the queue's last message lead to messages of other queues, and
+    how many.
+
+    Entries that lead to damage stay: they show which messages are lost. So do those that lead to a message
+    whose queue has no files, which may be damaged.
+    """
+    stored, first, count = queue.stored, None, 0
+    if len(queue.seen.epochs) > 1:  # they may lead to messages of a deleted topic
+        return None, 0
+    for low, high in stored.chunks(max(queue.places.stop, stored.first), stored.stop):
+        units = stored.read(low, high)
+        for row in np.flatnonzero(message_mask(units)).tolist():
+            physical = int(units["physical_offset"][row])
+            others = {
+                key
+                for run in (log.runs(physical, physical + 1) if log.has_message_at(physical) else ())
+                for key in find_entries(locate(log.refs_of(run), verify_crc=True)[0]).keys
+            }
+            if others and queue.key not in others and all(_is_filed(compared.get(key)) for key in others):
+                first, count = low + row if first is None else first, count + 1
+            else:
+                first, count = None, 0
+    return first, count
+
+
+def _is_filed(queue: ComparedQueue | None) -> bool:
+    return queue is not None and queue.is_comparable
 
 
 def _whole(queue: ComparedQueue, action: str, reason: str) -> QueueChange:
@@ -183,6 +228,9 @@ class QueuesAside:
                 self.correct(root, compared[change.queue], log_range, files)
             elif change.action == "replace":
                 self._replace(root, change.queue, files)
+            if change.cut is not None:
+                directory = queue_directory(root, *change.queue)
+                truncate(directory, change.cut * CQ_UNIT.itemsize, files)
         if new:
             self._create(root, new, files)
 

@@ -143,6 +143,24 @@ def test_right_entries_behind_one_that_leads_behind_the_log_are_kept(tmp_path: P
     assert files_seen(str(root)) == before
 
 
+@pytest.mark.parametrize("crashed", [False, True])
+def test_exchanged_queues_leave_nothing_behind_their_ends(tmp_path: Path, crashed: bool) -> None:
+    """The longer queue's last entries lead to messages of another queue, behind the end of the shorter one."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 83, queues=2) + numbered("T", 83, 60, queues=1))
+    before, topic = files_seen(str(root)), root / "consumequeue/T"
+    assert len(list((topic / "0").iterdir())) > len(list((topic / "1").iterdir())) + 1
+    for source, target in (("0", "aside"), ("1", "0"), ("aside", "1")):
+        (topic / source).rename(topic / target)
+    if crashed:
+        (root / "abort").touch()
+    table = recover(str(root)).apply().to_pylist()
+    (reason,) = [row["reason"] for row in table if (row["topic"], row["queueId"]) == ("T", 1)]
+    assert reason.endswith("61 entries behind its end lead to messages of other queues, and are removed")
+    assert files_seen(str(root)) == before
+    assert list(diagnose(str(root))) == []
+
+
 def _queue_files(root: Path) -> list[Path]:
     return sorted((root / "consumequeue/T/0").iterdir())
 
