@@ -240,6 +240,7 @@ _BY_HAND = (
     "A power loss came before",
     "Raise readQueueNums",
     "Readers and writers ask",
+    "Restore the file: a broker refuses",
 )
 _NOT_ALL = "; a broker may serve others, from files that are not read"
 _NOT_CHECKED = (

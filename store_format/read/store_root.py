@@ -5,6 +5,7 @@ directory of a cluster, which holds one root per broker.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from contextlib import suppress
 
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.commitlog.log import CommitLog
@@ -160,6 +161,20 @@ def cluster_members(path: str, names: Iterable[str], refused: Refused = refuse) 
         except StoreError as error:
             refused(error)
     return members
+
+
+def beside_cluster(root: str) -> str:
+    """The path of a store; for a member of a cluster, a path outside of the cluster's directory.
+
+    A directory with stores of several brokers is a cluster: a copy in it would be read as another member.
+    Copies of one broker's store are none.
+    """
+    directory, name = paths.parent(root), paths.base_name(root)
+    names: list[str] = []
+    with suppress(StoreError):  # who reads the cluster raises the error
+        members = cluster_members(directory, entry_names(directory), lambda _: None)
+        names = [broker_name_of(each) for each in members if has_config(each)]
+    return f"{directory}-{name}" if len(names) == len(set(names)) > 1 else root
 
 
 def refuse_repeated(stores: Iterable[tuple[str, str, Sequence[str]]]) -> None:

@@ -86,11 +86,12 @@ class StoredQueue:
         found = StoredQueue(*queue, is_batch, "", file_size)
         found.directory = queue_directory(root, *queue, found.kind)
         try:
-            files = [file for file in list_store_files(found.directory) if file.size]
+            listed = list_store_files(found.directory)
         except StoreError as error:
             found.misfit = str(error)
             return found
-        if any(file.size != file_size or file.start % file_size for file in files):
+        files = [file for file in listed if file.size]
+        if any(file.size != file_size for file in files) or any(file.start % file_size for file in listed):
             found.misfit = f"expected files of {file_size} bytes, found other sizes or names"
         found.files = {file.start: file.path for file in files}
         return found

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support import goldens
 from tests.support.cli_runs import Runner
+from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
 
@@ -110,3 +111,33 @@ def test_a_part_of_a_store_is_not_called_sound(rmqlog: Runner, golden: Golden, t
     )
     (tmp_path / "photos").mkdir()
     assert "is not a store root" in rmqlog.fails(1, "verify", tmp_path)
+
+
+def test_a_salvaged_copy_is_not_put_into_the_directory_of_a_cluster(rmqlog: Runner, tmp_path: Path) -> None:
+    """It would be read as another member; beside a copy of the same store it would not."""
+    cluster = goldens.unpack("cluster-5.5.0", tmp_path / "cluster")
+    store = cluster / "broker-a"
+    log = min((store / "commitlog").iterdir())
+    with log.open("r+b") as file:
+        file.write(bytes(300))
+    salvage = f"rmqlog recover {store} --into"
+    assert f"{salvage} {cluster}-broker-a-recovered --salvage" in rmqlog("verify", cluster).out
+    shutil.rmtree(cluster / "broker-b")
+    shutil.copytree(store, cluster / "copy")
+    assert f"{salvage} {store}-recovered --salvage" in rmqlog("verify", store).out
+
+
+@pytest.mark.parametrize("name", ["commitlog/00000000000000000099", "consumequeue/T/0/00000000000000000013"])
+def test_the_next_command_about_an_empty_file_helps(rmqlog: Runner, tmp_path: Path, name: str) -> None:
+    """A recovery refuses the file in the commitlog, and replaces the queue with the other one."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 90, queues=1))
+    (root / name).touch()
+    document = json.loads(rmqlog("verify", root, "-o", "json").out)
+    assert [problem["severity"] for problem in document[0]["problems"]] == ["damage"]
+    if name.startswith("commitlog"):
+        assert document[0]["next"] == ""
+        return
+    assert document[0]["next"] == f"rmqlog recover {root}"
+    rmqlog("recover", root, "--apply")
+    assert rmqlog("verify", root).code == 0

@@ -119,11 +119,13 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
 def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
     from store_format.diagnose.problems import NextStep, verdict
+    from store_format.read.store_root import beside_cluster
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))
     conf = " --broker-conf FILE" if diagnosis.lacks_queue_size else ""  # the broker's configuration
-    salvage = f"rmqlog recover {store} --into {store}-recovered --salvage{conf}"
+    target = shlex.quote(shown(beside_cluster(root) + "-recovered"))
+    salvage = f"rmqlog recover {store} --into {target} --salvage{conf}"
     commands = {
         NextStep.NOTHING: "",
         NextStep.RECOVER: f"rmqlog recover {store}{conf}",

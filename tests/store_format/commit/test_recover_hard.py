@@ -145,7 +145,7 @@ def test_right_entries_behind_one_that_leads_behind_the_log_are_kept(tmp_path: P
 
 @pytest.mark.parametrize("crashed", [False, True])
 def test_exchanged_queues_leave_nothing_behind_their_ends(tmp_path: Path, crashed: bool) -> None:
-    """The longer queue's last entries lead to messages of another queue, behind the end of the shorter one."""
+    """The longer queue's last entries lead to messages of another queue, behind the shorter one's end."""
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 83, queues=2) + numbered("T", 83, 60, queues=1))
     before, topic = files_seen(str(root)), root / "consumequeue/T"
