@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
+from store_format.files.status import stat_identity
 from store_format.java.fastjson import loads
 from store_format.metadata.beans import bean, bean_errors_of, integer, integer_map, items, members, string
 from store_format.metadata.values import ConsumerOffsets, DataVersion, SubscriptionGroup, TopicConfig
@@ -80,14 +82,19 @@ def read_config(path: str, decode: Callable[[dict[str, Any]], _T], *, is_needed:
             if not backup:
                 if is_needed:
                     raise without_backup(error, path) from error
-                _logger.warning(
-                    "%s; there is no %s.bak, so the file counts as missing, as for a broker", error, path
-                )
+                told = f"{error}; there is no {path}.bak, so the file counts as missing, as for a broker"
+                _warn_once(told, stat_identity(path))
                 return None
-            _logger.warning("%s; reading %s.bak instead, as a broker does", error, path)
+            _warn_once(f"{error}; reading {path}.bak instead, as a broker does", stat_identity(path))
     else:
         backup = read_bytes(path + ".bak")
     return _decode_config(backup, path + ".bak", decode) if backup else None
+
+
+@lru_cache(maxsize=64)
+def _warn_once(text: str, identity: object) -> None:
+    """Warns once of each state of a file: one command reads it several times."""
+    _logger.warning("%s", text)
 
 
 def without_backup(error: CorruptStoreError, path: str) -> CorruptStoreError:
