@@ -21,7 +21,7 @@ from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OffsetOutOfRangeError
-from store_format.follow.replaced import replaced_since
+from store_format.follow.replaced import Replaced, replaced_since
 
 _log = logging.getLogger(__name__)
 
@@ -122,9 +122,9 @@ class GroupPositions(StreamPositions):
             begin = self._now.next_offset(key, before)
             is_kept = before is not None and key not in self._resets
             replaced = self.stores.replaced.get(key) if is_kept else None
-            created = self._created_again(key, begin)
-            if created is not None:
-                found[key] = begin, created
+            since = self._replaced_since(key, begin)
+            if since is not None and since.begin is not None:
+                found[key] = begin, since.begin
             elif replaced is not None and replaced.begin is not None:
                 if begin > replaced.begin and not self.stores.options.fail_on_data_loss:  # else `_add` raises
                     found[key] = begin, replaced.begin
@@ -132,11 +132,10 @@ class GroupPositions(StreamPositions):
                 found[key] = begin, before if before is not None and low <= before <= high else high
         return found
 
-    def _created_again(self, key: MessageQueue, begin: int) -> int | None:
-        """The first offset of a queue if the group's offset `begin` is that of a deleted topic; else None."""
+    def _replaced_since(self, key: MessageQueue, begin: int) -> Replaced | None:
+        """How the queue was replaced since the group recorded its offset `begin`; None if it was not."""
         queue, place = self.stores.queues.get(key), self._now.places.get(key)
-        replaced = None if queue is None or place is None else replaced_since(queue, begin, place)
-        return replaced.begin if replaced is not None else None
+        return None if queue is None or place is None else replaced_since(queue, begin, place)
 
     def _correct(self, beyond: Mapping[MessageQueue, tuple[int, int]], previous: StreamOffset) -> None:
         """Moves the group's offsets that are beyond the end of their queue back, as a client does for
@@ -195,14 +194,15 @@ class GroupPositions(StreamPositions):
                 step.left_out += before is not None
                 return
         else:
-            replaced = self.stores.replaced.get(key)
+            # without an offset in the checkpoint, the group's own counts
+            known = begin if before is None else before
+            replaced = self._replaced_since(key, begin) if before is None else self.stores.replaced.get(key)
             if (
                 replaced is not None
-                and before is not None
                 and not is_reset  # else somebody chose the offset, as `rmqlog offsets` does
-                and (replaced.begin is not None or before <= queue.max_offset)
+                and (replaced.begin is not None or known <= queue.max_offset)
             ):
-                begin = self._losses.replaced(key, before, queue, replaced)
+                begin = self._losses.replaced(key, known, queue, replaced)
             # beyond the end only if `_correct` reported it and could not change it yet
             begin = min(begin, queue.max_offset)
             if begin < queue.range.min_offset:

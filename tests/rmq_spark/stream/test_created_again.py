@@ -255,6 +255,30 @@ def test_other_messages_at_the_same_places_show_a_store_from_a_backup(
     assert query.step() is None
 
 
+@pytest.mark.parametrize("fails", ["false", "true"])
+def test_the_files_of_a_group_show_a_store_from_a_backup_to_a_query_without_a_checkpoint(
+    root: Path, tmp_path: Path, fails: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    backup = shutil.copytree(root, tmp_path / "backup")
+    append(root, numbered("T", 20, 20))
+    first = Query(root, tmp_path, Clock(), "one", subscribe="T", failOnDataLoss=fails)
+    assert first.step() == expected("T", *[(0, 10)] * 4)
+    assert first.step() is None
+    first.positions._group.leave(StreamOffset.from_json(first.log[-1][1]))
+    shutil.rmtree(root)
+    shutil.copytree(backup, root)
+    later = CommitOptions(clock=lambda: 1_700_000_200_000)
+    append(root, numbered("T", 20, 24), options=later)
+    second = Query(root, tmp_path, Clock(), "two", subscribe="T", failOnDataLoss=fails)
+    if fails == "true":
+        with pytest.raises(OffsetOutOfRangeError, match="other messages than at the last look"):
+            second.step()
+        return
+    assert second.step() == expected("T", *[(10, 11)] * 4)
+    assert "but other messages than at the last look" in caplog.text
+    assert second.step() is None
+
+
 def test_damage_of_the_last_message_that_was_read_is_no_other_store(root: Path) -> None:
     stream = Stream(root, subscribe="T")
     assert stream.step() == expected("T", *[(0, 5)] * 4)
