@@ -19,6 +19,7 @@ from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
@@ -121,6 +122,12 @@ def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) ->
     return usual_file_size(root, "simple", None if known is None else known.queue_file_size)
 
 
+def is_index_size_known(root: str, log: CommitLog, options: RecoverOptions) -> bool:
+    """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
+    is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
+    return options.settings is not None or is_default or read_settings(root) is not None
+
+
 def usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | None:
     """The bytes of the store's queue files: `given` if a file has them, else the most frequent length.
 
@@ -187,7 +194,7 @@ class LogComparison:
     holes: list[Hole] = field(default_factory=list)
     scan: LogScan = field(default_factory=LogScan, init=False)
     units: int = field(default=0, init=False)
-    damage: list[tuple[str, int, int, str, str]] = field(default_factory=list, init=False)
+    damage: list[Damage] = field(default_factory=list, init=False)
     compared: Mapping[QueueKey, ComparedQueue] = field(default_factory=dict, init=False)
     changes: list[QueueChange] = field(default_factory=list, init=False)
     left: list[LeftQueue] = field(default_factory=list, init=False)
@@ -288,7 +295,8 @@ class LogComparison:
         if tag_keys is None:
             index = IndexCheck.open(root, self.settings.geometry, self.log.min_offset, self.log.stop)
             tag_keys = indexes_tags(root, self.log, index)
-        return LogScan(frozenset(batch), options.delay_levels_ms, options.index, tag_keys)
+        is_report = self.written is None
+        return LogScan(frozenset(batch), options.delay_levels_ms, options.index, tag_keys, is_report)
 
     def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:
         """A function that finds the files of a queue, None if the queue is not chosen."""
@@ -333,9 +341,7 @@ class LogComparison:
         is_known = (
             not check.is_empty
             or not IndexCheck.open(source, geometry, 0, self.log.stop).is_empty
-            or self.options.settings is not None
-            or read_settings(source) is not None
-            or self.log.file_size == StoreSettings("").mapped_file_size_commit_log
+            or is_index_size_known(source, self.log, self.options)
         )
         if is_known:
             self.index = check

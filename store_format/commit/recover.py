@@ -410,9 +410,9 @@ def _log_rows(survey: Survey) -> Iterator[_Row]:
         )
         yield "commitlog", None, None, "drop", survey.remains.hidden[0][0], count, None, reason
     if survey.damage:
-        path, byte, _, expected, found = survey.damage[0]
-        size = sum(each[2] for each in survey.damage)
-        reason = f"{size} damaged bytes, the first at {path} byte {byte}: expected {expected}, found {found}"
+        first, size = survey.damage[0], sum(each.stop - each.start for each in survey.damage)
+        reason = f"{size} damaged bytes, the first at {first.file.path} byte {first.start}: "
+        reason += f"expected {first.expected}, found {first.found}"
         yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
     for short in survey.short:
         size = survey.log.file_size

@@ -13,7 +13,7 @@ from functools import partial
 
 from store_format.bookkeeping.journal import read_commit_state
 from store_format.bookkeeping.state import StoreState, store_state
-from store_format.commit.log_comparison import RecoverOptions, known_queue_file_size
+from store_format.commit.log_comparison import RecoverOptions, is_index_size_known, known_queue_file_size
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -130,7 +130,9 @@ def diagnose(
         log_begin=log.min_offset,
         given_up=str(given_up),
         lacks_last_files=queues.lead_behind_files,
-        lacks_queue_size=queues.is_incomplete and _lacks_queue_size(root, log),
+        lacks_sizes=_lacks_sizes(
+            root, log, queues=queues.is_incomplete, index=index is not None and index.is_empty
+        ),
     )
 
 
@@ -149,10 +151,12 @@ def _with_cut(
     return replace(summary, cut_offset=end.cut, cut_bytes=end.offset - end.cut, cut_messages=end.messages)
 
 
-def _lacks_queue_size(root: str, log: CommitLog) -> bool:
-    """Whether a recovery that builds a consume queue asks for the size of its files."""
+def _lacks_sizes(root: str, log: CommitLog, *, queues: bool, index: bool) -> bool:
+    """Whether a recovery that builds consume queues, or an index without a file, asks for their sizes."""
     try:
-        return known_queue_file_size(root, log, RecoverOptions()) is None
+        return (queues and known_queue_file_size(root, log, RecoverOptions()) is None) or (
+            index and not is_index_size_known(root, log, RecoverOptions())
+        )
     except CorruptStoreError:  # a problem that is reported
         return False
 

@@ -118,9 +118,9 @@ class Diagnosis(list[Problem]):
     the messages are in a DLedger commitlog, which is not checked; `has_more` is True if a broker serves
     messages from other files, too. With a `lost_log` only the configuration is checked. The log begins at
     `log_begin`; `given_up` says what recoveries gave up before. `lacks_last_files` is True if queues lead
-    behind the last commitlog file of a store that was shut down cleanly. `lacks_queue_size` is True if
-    consume queues have to be built, and the store does not show the size of their files. `refusal` is the
-    error with which all other commands refuse the files of the commitlog.
+    behind the last commitlog file of a store that was shut down cleanly. `lacks_sizes` is True if consume
+    queues or the index have to be built, and the store does not show the sizes of their files. `refusal` is
+    the error with which all other commands refuse the files of the commitlog.
     """
 
     problems: InitVar[Iterable[Problem]]
@@ -132,7 +132,7 @@ class Diagnosis(list[Problem]):
     log_begin: int = 0
     given_up: str = ""
     lacks_last_files: bool = False
-    lacks_queue_size: bool = False
+    lacks_sizes: bool = False
     refusal: CorruptStoreError | None = None
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:

@@ -31,11 +31,11 @@ from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
-from store_format.files.read import entry_names, refuse
+from store_format.files.read import StoreFile, entry_names, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.names import QueueKey
-from store_format.survey.log_end import LogEnd, last_unit, written_stop
+from store_format.survey.log_end import LogEnd, last_unit, last_unit_in, written_stop
 
 _log = logging.getLogger(__name__)
 
@@ -88,11 +88,18 @@ def queues_in_log(
 def gone_of(log: CommitLog, queues: Iterable[QueueBounds]) -> list[Gone]:
     """The messages to which these queues point and whose commitlog files are missing.
 
-    Costs nothing without missing files, else a few reads a queue.
+    The message that a short file ends with is gone, too, if a part of it is. Costs nothing without missing
+    files, else a few reads a queue.
     """
-    edges = [(log.min_offset, log.min_offset), *((file.start, file.stop) for file in log.files)]
-    missing = [(stop, start) for (_, stop), (start, _) in pairwise(edges) if stop < start]
-    return pointing_to(queues, [*missing, (log.stop, OFFSET_MAX)])
+    edges = [(log.min_offset, log.min_offset), *((file.start, _whole_stop(log, file)) for file in log.files)]
+    missing = [(stop, start) for (_, stop), (start, _) in pairwise([*edges, (OFFSET_MAX, 0)]) if stop < start]
+    return pointing_to(queues, missing)
+
+
+def _whole_stop(log: CommitLog, file: StoreFile) -> int:
+    """Where the messages of a file end if it is short; else where the file ends."""
+    last = last_unit_in(log, file, file.stop) if file.size < log.file_size else None
+    return file.stop if file.size >= log.file_size else file.start if last is None else last.stop
 
 
 def pointing_to(queues: Iterable[QueueBounds], ranges: Sequence[tuple[int, int]]) -> list[Gone]:

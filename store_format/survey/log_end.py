@@ -578,16 +578,23 @@ def last_unit(log: CommitLog) -> LastUnit | None:
     """The last whole message: a bisection of the zeros after it, then a search in the bytes before them."""
     stop = written_stop(log)
     for file in reversed(log.files):
-        if file.start >= stop:
-            continue
-        for back in _BACK_SIZES:
-            start = max(file.start, min(stop, file.stop) - back)
-            runs = list(log.runs(start, min(stop, file.stop), verify_crc=True))
-            if runs:
-                offset = runs[-1].file.start + int(runs[-1].positions[-1])
-                return LastUnit(offset, runs[-1].file.start + runs[-1].stop, log.store_timestamp_at(offset))
-            if start == file.start:
-                break
+        found = last_unit_in(log, file, stop) if file.start < stop else None
+        if found is not None:
+            return found
+    return None
+
+
+def last_unit_in(log: CommitLog, file: StoreFile, stop: int) -> LastUnit | None:
+    """The last whole message of a file that begins before the physical offset `stop`."""
+    stop = min(stop, file.stop)
+    for back in _BACK_SIZES:
+        start = max(file.start, stop - back)
+        runs = list(log.runs(start, stop, verify_crc=True))
+        if runs:
+            offset = runs[-1].file.start + int(runs[-1].positions[-1])
+            return LastUnit(offset, runs[-1].file.start + runs[-1].stop, log.store_timestamp_at(offset))
+        if start == file.start:
+            break
     return None
 
 

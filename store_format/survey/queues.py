@@ -497,12 +497,15 @@ PART_SIZE = 64 << 20
 
 @dataclass(frozen=True, slots=True)
 class LogScan:
-    """What is looked for. `index` is False if nobody needs the index entries."""
+    """What is looked for. `index` is False if nobody needs the index entries. With `check_bodies`, messages
+    with a wrong body are counted as damage; their entries stay.
+    """
 
     batch_topics: frozenset[str] = frozenset()
     delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
     index: bool = True
     tag_keys: bool = True
+    check_bodies: bool = False
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -510,8 +513,7 @@ class LogPart:
     """The entries of the messages that begin in one part of the log, in the order of the log.
 
     `rows` are ENTRY_ROW records whose `queue` is a place in `queues`. The first message begins at `first`,
-    the last one ends at `stop`; both are -1 without messages. `damage` has
-    (path, byte, bytes, expected, found).
+    the last one ends at `stop`; both are -1 without messages. `units` counts the messages.
     """
 
     first: int
@@ -520,7 +522,7 @@ class LogPart:
     queues: list[QueueKey]
     rows: NDArray[np.void]
     index: IndexBatch | None
-    damage: list[tuple[str, int, int, str, str]]
+    damage: list[Damage]
 
 
 def scan_log(
@@ -557,13 +559,16 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
     damage = []
     for run in log.walk(start, stop, resync=True) if start < stop else ():
         if isinstance(run, Damage):
-            damage.append((run.file.path, run.start, run.stop - run.start, run.expected, run.found))
+            damage.append(run)
             continue
         first = run.file.start + int(run.positions[0]) if first < 0 else first
         end, units = run.file.start + run.stop, units + len(run.positions)
         dispatch.add(run, log)
         if scan.index:
             indexed.append(index_batch(log.refs_of(run), tag_keys=scan.tag_keys))
+    if scan.check_bodies and start < stop:
+        walk = log.walk(start, stop, verify_crc=True, resync=True)
+        damage, units = [step for step in walk if isinstance(step, Damage)], walk.sums.units
     queues, rows = dispatch.take_rows()
     return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
 

@@ -107,12 +107,14 @@ def recover_(
     actions = {action for table in tables for action in table["action"].to_pylist()}
     rows = [row for table in tables for row in table.to_pylist()]
     for row in rows:
-        if row["action"] == "refused":
+        if row["action"] == "refused" or (row["part"], row["action"]) == ("index", "left"):
             remark(shown(row["reason"]))
     command = ""
     if "refused" not in actions and actions - _NO_CHANGE:
         checked = given_store() if into is None else shlex.quote(shown(into))
         command = f"rmqlog verify {checked}" if apply_ else given_command("--apply")
+    if not command and any((row["part"], row["action"]) == ("index", "left") for row in rows):
+        command = given_command("--broker-conf", "FILE")
     write_verdict(output, Verdict(_verdict(rows, is_done=apply_), command, is_bad="refused" in actions))
     return DAMAGE if "refused" in actions else OK
 
@@ -133,8 +135,10 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
     queues = {(row["brokerName"], row["topic"], row["queueId"]) for row in changes if row["part"] in _QUEUES}
     parts = [_counted(len(queues), "consume queue")] if queues else []
     parts += sorted({row["part"] for row in changes} - _QUEUES)
-    left = sum(row["part"] in _QUEUES and row["action"] == "left" for row in rows)
-    stays = f"; {_counted(left, 'consume queue')} left as found" if left else ""
+    left = [row["part"] for row in rows if row["action"] == "left"]
+    kept = [_counted(count, "consume queue")] if (count := sum(part in _QUEUES for part in left)) else []
+    kept += ["index"] if "index" in left else []
+    stays = f"; {', '.join(kept)} left as found" if kept else ""
     if not parts:
         return f"{whole}; nothing has to be changed{stays}"
     return f"{whole}; {'written' if is_done else 'to write'}: {', '.join(parts)}{stays}"

@@ -123,7 +123,7 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))
-    conf = " --broker-conf FILE" if diagnosis.lacks_queue_size else ""  # the broker's configuration
+    conf = " --broker-conf FILE" if diagnosis.lacks_sizes else ""  # the broker's configuration
     target = shlex.quote(shown(beside_cluster(root) + "-recovered"))
     salvage = f"rmqlog recover {store} --into {target} --salvage{conf}"
     commands = {

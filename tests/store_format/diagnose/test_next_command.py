@@ -129,3 +129,39 @@ def test_advised_commands_run_and_lose_nothing(tmp_path: Path, name: str, damage
             assert before - rows(left) == set(), f"{asker} advises {words!r}"
         shutil.rmtree(tmp_path / "copy")
         shutil.rmtree(tmp_path / "new", ignore_errors=True)
+
+
+_COUNTED = (
+    damages.flip_body_in_the_middle, damages.flip_size, damages.zero_page, damages.lose_middle_file,
+    damages.cut_middle_file_in_half, damages.cut_first_file_within_its_last_properties,
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("damage", _COUNTED)
+def test_verify_info_and_recover_count_the_same_messages(tmp_path: Path, damage: Damage) -> None:
+    """`info` checks no body, and says so: it knows of what is gone with files only."""
+    root = golden_world("basic-5.5.0", tmp_path).root
+    damage(Damaged(root))
+    said = {name: rmqlog(root, name, root).out for name in ("verify", "info", "recover")}
+    counts = {
+        name: re.findall(r"([\d,]+) (?:whole )?messages? (?:readable|lost)", text)
+        for name, text in said.items()
+    }
+    assert re.findall(r"([\d,]+) whole messages", said["recover"]) == counts["verify"][:1]
+    if "lost with missing" in said["info"]:
+        assert counts["info"] == counts["verify"]
+
+
+def test_the_sizes_of_a_lost_index_are_asked_for(tmp_path: Path) -> None:
+    world = golden_world("basic-5.5.0", tmp_path)
+    damages.lose_index(Damaged(world.root))
+    assert _next_of(rmqlog(world.root, "verify", world.root)).endswith("--broker-conf FILE")
+    run = rmqlog(world.root, "recover", world.root)
+    assert "nothing has to be changed; index left as found" in run.out
+    assert "maxHashSlotNum and maxIndexNum" in run.err
+    assert _next_of(run).endswith("--broker-conf FILE")
+    conf = tmp_path / "broker.conf"
+    geometry = world.settings.geometry
+    conf.write_text(f"maxHashSlotNum={geometry.hash_slot_num}\nmaxIndexNum={geometry.index_num}\n")
+    assert rmqlog(world.root, "recover", world.root, "--broker-conf", conf, "--apply").code == OK
+    assert "nothing has to be done" in rmqlog(world.root, "verify", world.root).out
