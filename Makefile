@@ -69,12 +69,12 @@ kernels: $(DEV)/installed
 
 # Beside each other: both take half a minute the first time, on one core.
 lint-and-kernels: $(DEV)/installed
-	@$(MAKE) --no-print-directory kernels $(DEV)/spark.jsa & kernels=$$!; $(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && exit $$lint
+	@$(MAKE) --no-print-directory kernels $(DEV)/spark/classes.jsa & kernels=$$!; $(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && exit $$lint
 
-# The classes of Spark, with which each JVM of the tests starts 3 s sooner (see tests/support/spark/jvm.py).
-$(DEV)/spark.jsa: $(DEV)/installed tests/support/spark/jvm.py
+# With which each Spark of the tests starts some seconds sooner.
+$(DEV)/spark/classes.jsa: $(DEV)/installed tests/support/spark/fast_start.py
 	@echo "archiving the classes of Spark (half a minute)"
-	@$(call run_in,$(DEV)) -m tests.support.spark.jvm $@
+	@$(call run_in,$(DEV)) -m tests.support.spark.fast_start $(DEV)/spark
 
 test: check-java lint-and-kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "not slow and not interop"

@@ -21,7 +21,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.fork_server import ForkServer
 from tests.support.longest_first import longest_first
-from tests.support.spark.jvm import options
+from tests.support.spark import fast_start
 from tests.support.unchanged import unchanged as _unchanged
 
 if TYPE_CHECKING:
@@ -37,8 +37,9 @@ os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 # A store of the shell that starts the tests is none of theirs.
 os.environ.pop("RMQLOG_STORE", None)
 
-# `make` archives the classes of Spark here; without the archive, the JVMs only start later.
-os.environ.setdefault("SPARK_SUBMIT_OPTS", options(ROOT / ".venv" / "spark.jsa"))
+# `make` fills this directory; without it, Spark only starts later.
+for _name, _value in fast_start.environment(ROOT / ".venv" / "spark").items():
+    os.environ.setdefault(_name, _value)
 
 # Without bytecode files each of the tests' many processes compiles the packages again: 0.3 s of a core each,
 # and pytest rewrites every assertion again: 8 s for each of its processes.

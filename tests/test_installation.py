@@ -23,7 +23,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from tests.support.doc_pages import blocks
-from tests.support.spark.jvm import SHORT_LIVED
+from tests.support.spark.fast_start import SHORT_LIVED
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = "rmq-spark"
@@ -86,7 +86,7 @@ def _run(*command: str, directory: Path | None = None) -> str:
     environment = {
         name: value
         for name, value in os.environ.items()
-        if not name.startswith(("PYTHON", "PYSPARK_", "SPARK_REMOTE"))
+        if not name.startswith(("PYTHON", "PYSPARK_", "SPARK_HOME", "SPARK_REMOTE"))
     }
     environment["SPARK_SUBMIT_OPTS"] = SHORT_LIVED  # a class path of this environment is not wanted
     if directory is not None:  # as after `source bin/activate`

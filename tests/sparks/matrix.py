@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.sparks.cells import Cell, Kind
 from tests.sparks.environments import ENVIRONMENTS, ROOT, locked, python_of, site_of
-from tests.support.spark.jvm import SHORT_LIVED
+from tests.support.spark.fast_start import SHORT_LIVED
 
 _RUN_S = 900
 _OURS = ("rmq_spark", "store_format", "pyspark_rmqlog.py")
