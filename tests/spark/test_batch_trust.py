@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 STORE = "basic-5.5.0"
 HEAD_SIZE = 88  # of a unit with IPv4 hosts: its body begins there
 FIRST_FILE = 262144
+_WHOLE = (pytest.mark.whole, pytest.mark.slow)  # test_bad_input.py has every byte, without Spark
 
 Golden = Callable[[str], Path]
 Row = dict[str, Any]
@@ -169,7 +170,7 @@ def test_damage_in_the_middle_of_a_crashed_log(spark: SparkSession, golden: Gold
     assert expected in str(caught.value)
 
 
-@pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=_WHOLE)])
 @pytest.mark.parametrize(
     ("at", "field", "what"),
     [(HEAD_SIZE + 3, 8, "body CRC"), (3, 0, "total size"), (4, 4, "magic code"), (35, 28, "physicalOffset")],
@@ -204,7 +205,14 @@ def test_mode_and_columns_of_ones_own(spark: SparkSession, golden: Golden, tmp_p
     assert reader.load(str(root)).count() == len(others(row)) + 1
 
 
-@pytest.mark.parametrize(("at", "bit"), [(HEAD_SIZE + 3, 0x01), (3, 0x01), (2, 0x80), (0, 0x7F), (4, 0xFF)])
+@pytest.mark.parametrize(
+    ("at", "bit"),
+    [
+        (HEAD_SIZE + 3, 0x01),
+        (3, 0x01),
+        *(pytest.param(at, bit, marks=_WHOLE) for at, bit in ((2, 0x80), (0, 0x7F), (4, 0xFF))),
+    ],
+)
 def test_damage_in_a_scan(spark: SparkSession, golden: Golden, tmp_path: Path, at: int, bit: int) -> None:
     """Without consume queues a length that lies hides only its own message: the walk goes on at the next
     unit.

@@ -49,8 +49,11 @@ def _stream(spark: SparkSession, root: str, checkpoint: Path) -> Iterator[int]:
     yield sum(rows)
 
 
+_WHOLE = (pytest.mark.whole, pytest.mark.slow)  # read/test_shrinking_files.py changes files in all these ways
+
+
 @pytest.mark.spark
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [how if how == "cp" else pytest.param(how, marks=_WHOLE) for how in HOW])
 @pytest.mark.parametrize("what", ["batch", "stream"])
 def test_a_file_that_changes_under_a_job(
     spark: SparkSession, tmp_path: Path, what: str, how: str, whole: bool

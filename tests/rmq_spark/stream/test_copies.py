@@ -247,30 +247,6 @@ def test_an_older_copy_of_the_same_store_that_grew_otherwise(tmp_path: Path) -> 
 # ---- a topic deleted and created again ---------------------------------------------------------------------
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("count", [4, 20, 24, 40])
-def test_a_topic_deleted_and_created_again_between_two_looks(tmp_path: Path, count: int) -> None:
-    """With fewer messages, as many, and more than before."""
-    for fails in (True, False):
-        root = make_store(tmp_path / f"store{fails}")
-        append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
-        stream = Stream(root, failOnDataLoss=fails)
-        assert len(stream.step() or []) == 24
-        deleted_topic(root, "T")
-        append(root, numbered("T", 100, count))
-        if fails:
-            with pytest.raises(
-                OffsetOutOfRangeError,
-                match=r"the next offset is 5 .*: the topic was deleted and created again",
-            ):
-                stream.step()
-        else:
-            assert stream.step() == expected("T", *[(0, count // 4)] * 4)
-            assert stream.step() is None
-            append(root, numbered("T", 200, 4))
-            assert stream.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
-
-
 @pytest.mark.parametrize("count", [19, 20, 21])
 @pytest.mark.parametrize("kind", ["files", "scan", "group"])
 def test_a_topic_created_again_right_after_the_first_batch(tmp_path: Path, kind: str, count: int) -> None:
@@ -343,24 +319,6 @@ def test_retention_and_growth_are_no_such_thing(tmp_path: Path) -> None:
             for path in sorted((root / "commitlog").iterdir())[:-2]:
                 path.unlink()
     assert total + len(stream.step() or []) == 400
-
-
-@pytest.mark.parametrize("fails", [True, False])
-def test_a_group_notices_a_topic_created_again(tmp_path: Path, fails: bool) -> None:
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 20) + numbered("Other", 0, 4))
-    query = Query(root, tmp_path, Clock(), "one", failOnDataLoss=str(fails), subscribe="T")
-    assert len(query.step() or []) == 20
-    deleted_topic(root, "T")
-    append(root, numbered("T", 100, 24))
-    if fails:
-        with pytest.raises(OffsetOutOfRangeError, match="the topic was deleted and created again"):
-            query.step()
-    else:
-        assert query.step() == expected("T", *[(0, 6)] * 4)
-        append(root, numbered("T", 200, 4))
-        assert query.step() == expected("T", *[(6, 7)] * 4)
-        assert query.step() is None
 
 
 # ---- a broker whose consume queues are behind its log ------------------------------------------------------

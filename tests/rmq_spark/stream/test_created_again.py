@@ -42,15 +42,17 @@ def _restart(query: Stream | Query) -> None:
 
 @pytest.mark.parametrize("count", [4, 20, 40])  # fewer messages, as many, and more than before
 @pytest.mark.parametrize("kind", ["stream", "group"])
+@pytest.mark.parametrize("restarts", [True, False])
 def test_the_new_topic_is_read_from_its_first_message(
-    root: Path, tmp_path: Path, kind: str, count: int, caplog: pytest.LogCaptureFixture
+    root: Path, tmp_path: Path, kind: str, count: int, restarts: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     options: dict[str, Any] = {"subscribe": "T", "failOnDataLoss": "false"}
     query = Query(root, tmp_path, Clock(), "one", **options) if kind == "group" else Stream(root, **options)
     assert query.step() == expected("T", *[(0, 5)] * 4)
     deleted_topic(root, "T")
     append(root, numbered("T", 100, count))
-    _restart(query)
+    if restarts:
+        _restart(query)
     assert query.step() == expected("T", *[(0, count // 4)] * 4)
     told = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
     assert len([line for line in told if "created again" in line]) >= 4
@@ -165,12 +167,14 @@ def _reset(root: Path, target: int) -> None:
 
 
 @pytest.mark.parametrize("count", [4, 20, 40])
-def test_it_is_an_error_with_fail_on_data_loss(root: Path, count: int) -> None:
+@pytest.mark.parametrize("restarts", [True, False])
+def test_it_is_an_error_with_fail_on_data_loss(root: Path, count: int, restarts: bool) -> None:
     stream = Stream(root, subscribe="T")
     stream.step()
     deleted_topic(root, "T")
     append(root, numbered("T", 100, count))
-    stream.restart()
+    if restarts:
+        stream.restart()
     with pytest.raises(
         OffsetOutOfRangeError,
         match=r"T-0 of broker-a: the next offset is 5 .* the topic was deleted and created again.*and 3 more "

@@ -347,19 +347,6 @@ def minimum(root: Path, queue: int) -> int:
     return MessageStore.open(str(root)).queue("T", queue).min_offset
 
 
-def test_a_topic_deleted_and_made_again(root: Path) -> None:
-    append(root, numbered("U", 0, 4))
-    stream = Stream(root)
-    stream.step()
-    deleted_topic(root, "T")
-    append(root, numbered("T", 100, 8))
-    with pytest.raises(
-        OffsetOutOfRangeError,
-        match=r"T-0 of broker-a: .* 5 and the queue holds 0 to 2: its offsets went back by 3",
-    ):
-        stream.step()
-
-
 def test_retention_that_overtakes_the_reader(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = grown(tmp_path)
     stream = Stream(root, maxOffsetsPerTrigger=40)

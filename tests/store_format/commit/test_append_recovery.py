@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.commit.append import commit, recover
+from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import UnsupportedFormatError
 from store_format.store import MessageStore
@@ -108,32 +108,6 @@ def _entries(data: bytes, config: dict[str, str]) -> list[tuple[int, int]]:
                 )
             )
     return found
-
-
-@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_recovery_alone_changes_no_row_and_can_be_repeated(copy: Callable[[str], Path], name: str) -> None:
-    root = copy(name)
-    recover(str(root), options=_options(name))
-    assert rows_by_queue(root) == _told(name)
-    assert not (root / "abort").exists()
-    recover(str(root), options=_options(name))
-    assert rows_by_queue(root) == _told(name)
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", ["crash-5.5.0", "basic-5.5.0"])
-def test_a_store_without_queues_gets_them_from_the_first_message_on(
-    copy: Callable[[str], Path], name: str
-) -> None:
-    root = copy(name)
-    told = _told(name)
-    shutil.rmtree(root / "consumequeue")
-    shutil.rmtree(root / "index")
-    (root / "checkpoint").unlink()
-    (root / "abort").touch()
-    recover(str(root), options=_options(name))
-    assert rows_by_queue(root) == told
-    _check_files(root, name)
 
 
 @pytest.mark.process

@@ -237,21 +237,6 @@ def short(golden: Callable[[str], Path], tmp_path: Path) -> Path:
 _BASIC = replace(_CLOCK, settings=settings_from(goldens.config("basic-5.5.0")))
 
 
-@pytest.mark.golden
-@pytest.mark.parametrize("checkpoint", [True, False])
-def test_a_copy_without_its_last_files_is_refused(short: Path, checkpoint: bool) -> None:
-    if not checkpoint:
-        (short / "checkpoint").unlink()
-    before = _files(short)
-    with pytest.raises(
-        CorruptStoreError,
-        match=r"physical offset 988979, to which consume queue SCHEDULE_TOPIC_XXXX-2 points",
-    ) as caught:
-        append(short, numbered("Orders", 0, 3), options=_BASIC)
-    assert "the commitlog ends at 523902. Nothing was written" in str(caught.value)
-    assert _files(short) == before
-
-
 @pytest.mark.process
 @pytest.mark.golden
 @pytest.mark.parametrize("by_append", [True, False])

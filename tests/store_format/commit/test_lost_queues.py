@@ -16,7 +16,7 @@ import pytest
 
 from store_format.bookkeeping.journal import write_abort_mark, write_journal
 from store_format.commit import queue_changes
-from store_format.commit.append import flush, recover
+from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
 from store_format.commit.plan import plan
@@ -30,7 +30,7 @@ from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
 from store_format.survey.fates import Unfiled
 from store_format.survey.queues import LogScan, scan_log
-from tests.support import failing_writer, goldens
+from tests.support import goldens
 from tests.support.staged import (
     Rows,
     append,
@@ -128,48 +128,6 @@ def test_a_clean_store_without_queues_gets_them_before_the_append(
             assert (root / path).read_bytes() == data, path
 
 
-@pytest.mark.process
-def test_where_queues_and_index_are_gone_both_are_rebuilt(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 100))
-    before = [(path.name, path.read_bytes()) for path in sorted((root / "index").iterdir())]
-    shutil.rmtree(root / "consumequeue")
-    shutil.rmtree(root / "index")
-    recover(str(root), options=CommitOptions(clock=lambda: 1_700_000_100_000))
-    assert [(path.name, path.read_bytes()) for path in sorted((root / "index").iterdir())] == before
-    append(root, numbered("T", 100, 7))
-    store = MessageStore.open(str(root))
-    assert all(store.find(key=f"k{number}", topic="T").table.num_rows == 1 for number in range(107))
-    assert store.diagnose().of("damage", "warning") == []
-
-
-@pytest.mark.golden
-def test_a_queue_without_the_last_message_is_completed(copy: Callable[[str], Path]) -> None:
-    """Also where the batch has nothing for it: a broker asks for the end of all queues together."""
-    root = copy("basic-5.5.0")
-    before = rows_by_queue(root)
-    (topic, queue_id), rows = max(before.items(), key=lambda item: item[1][-1][1])
-    path = sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())[-1]
-    data = path.read_bytes()
-    at = 20 * rows[-1][0] - int(path.name)
-    path.write_bytes(data[:at] + bytes(len(data) - at))
-    append(root, numbered("New", 0, 50))
-    _check_appended(root, before, 50)
-
-
-@pytest.mark.process
-@pytest.mark.golden
-@pytest.mark.parametrize("act", [recover, flush])
-def test_recover_and_flush_rebuild_too(copy: Callable[[str], Path], act: Callable[..., None]) -> None:
-    root = copy("basic-5.5.0")
-    before = rows_by_queue(root)
-    shutil.rmtree(root / "consumequeue")
-    act(str(root), options=_options("basic-5.5.0"))
-    assert _queued(root) == before
-    assert (root / "consumequeue" / "Orders" / "0").is_dir()
-    assert not (root / "abort").exists()
-
-
 @pytest.mark.golden
 @pytest.mark.parametrize("act", ["append", "recover"])
 def test_unknown_queue_file_sizes_are_refused_and_nothing_changed(
@@ -190,20 +148,6 @@ def _bytes(root: Path) -> dict[str, bytes]:
         if path.is_file() and ".rmqlog" not in path.parts and path.name != "lock"
     ]
     return {str(path.relative_to(root)): path.read_bytes() for path in paths}
-
-
-@pytest.mark.golden
-def test_a_crashed_store_without_queues_is_completed_from_its_first_message_on(
-    copy: Callable[[str], Path],
-) -> None:
-    """Its checkpoint says that the queues had been written up to near the end."""
-    root = copy("basic-5.5.0")
-    before = rows_by_queue(root)
-    shutil.rmtree(root / "consumequeue")
-    _say_flushed(root, before)
-    (root / "abort").write_text("4711")
-    recover(str(root), options=_options("basic-5.5.0"))
-    assert _queued(root) == before
 
 
 @pytest.mark.golden
@@ -233,45 +177,6 @@ def _created_again(root: Path, *, is_last: bool = False) -> None:
     else:
         (root / ".rmqlog" / "ledger.json").unlink()  # a broker's message
     shutil.rmtree(root / "consumequeue" / "T")
-
-
-def _numbers(root: Path, topic: str = "T") -> dict[int, list[int]]:
-    """By queue id: the queue offsets."""
-    return {
-        key[1]: [offset for offset, _ in rows] for key, rows in rows_by_queue(root).items() if key[0] == topic
-    }
-
-
-def test_a_topic_without_any_queue_file_asks_which_it_was(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
-    _created_again(root)
-    before = _bytes(root)
-    with pytest.raises(
-        OptionError,
-        match=r"If topic T was deleted .* unfiledQueues=skip.* unfiledQueues=read",
-    ):
-        append(root, numbered("T", 40, 4))
-    assert _bytes(root) == before
-    append(root, numbered("T", 40, 1), options=replace(_options(), unfiled_queues="skip"))
-    append(root, numbered("T", 41, 3))  # T-0 begins anew, which says it for the others
-    assert _numbers(root) == {0: [0], 1: [0], 2: [0], 3: [0]}
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("tells", ["the option", "consumer offsets"])
-def test_a_topic_whose_queues_were_lost_gets_them_back(tmp_path: Path, tells: str) -> None:
-    root = make_store(tmp_path / "store")
-    _created_again(root)
-    if tells == "the option":
-        append(root, numbered("T", 40, 4), options=replace(_options(), unfiled_queues="read"))
-    else:
-        path = root / "config" / "consumerOffset.json"
-        path.write_text('{"offsetTable":{"T@g":{"0":0,"1":3}}}')  # a 4.9 broker keeps these of deleted topics
-        with pytest.raises(OptionError):
-            append(root, numbered("T", 40, 4))
-        path.write_text('{"dataVersion":{"counter":1,"timestamp":1},"offsetTable":{"T@g":{"0":0,"1":3}}}')
-        append(root, numbered("T", 40, 4))
-    assert _numbers(root) == {queue_id: list(range(11)) for queue_id in range(4)}
 
 
 @pytest.mark.process
@@ -309,26 +214,6 @@ def test_a_queue_that_began_again_after_a_loss_is_no_new_beginning_of_the_topic(
     shutil.rmtree(root / "consumequeue" / "T" / "1")
     assert rows_by_queue(root) == before
     append(root, numbered("T", 56, 4))
-    _check_appended(root, before, 4)
-
-
-def test_files_with_older_messages_show_that_the_topic_was_not_deleted(tmp_path: Path) -> None:
-    """T-0 gave queue offsets again after its last entries were lost, and no other queue of T has a message
-    since. Then T-1 is lost.
-    """
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 40))
-    append(root, numbered("U", 0, 4))
-    queue = max((root / "consumequeue" / "T" / "0").iterdir())
-    units = queue.read_bytes()
-    stop = -(-len(units.rstrip(b"\0")) // 20) * 20
-    queue.write_bytes(units[: stop - 40].ljust(len(units), b"\0"))
-    append(root, [message for message in numbered("T", 1000, 16) if message.queue_id == 0])
-    before = rows_by_queue(root)
-    assert len(before["T", 1]) == 10
-    shutil.rmtree(root / "consumequeue" / "T" / "1")
-    assert rows_by_queue(root) == before
-    append(root, [message for message in numbered("T", 2000, 16) if message.queue_id == 1])
     _check_appended(root, before, 4)
 
 
@@ -499,22 +384,6 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
         writer.communicate()
 
 
-@pytest.mark.process
-@pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
-def test_a_reader_beside_a_rebuild_in_another_process_sees_all_messages(tmp_path: Path, lost: str) -> None:
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 2000))
-    before = rows_by_queue(root)
-    shutil.rmtree(root / lost)
-    arguments = failing_writer.command(root, 2000, 8, "kill", 0)
-    with subprocess.Popen(arguments, cwd=_ROOT, stdout=subprocess.DEVNULL) as writer:
-        while writer.poll() is None:
-            seen = rows_by_queue(root)
-            assert {key: rows[: len(before[key])] for key, rows in seen.items()} == before
-    assert writer.returncode == 0
-    _check_appended(root, before, 8)
-
-
 # ---- what is looked at, and what is noted ------------------------------------------------------------------
 
 
@@ -590,35 +459,6 @@ def test_a_log_that_was_written_again_makes_the_note_count_for_nothing(tmp_path:
 
 
 # ---- a commitlog that is not there -------------------------------------------------------------------------
-
-
-@pytest.mark.process
-@pytest.mark.golden
-@pytest.mark.parametrize("how", ["empty directory", "no directory", "empty file", "only zeros"])
-def test_a_lost_commitlog_is_refused_and_nothing_changed(copy: Callable[[str], Path], how: str) -> None:
-    root = copy("basic-5.5.0")
-    kept = root.parent / "kept"
-    shutil.move(root / "commitlog", kept)
-    if how != "no directory":
-        (root / "commitlog").mkdir()
-    if how in ("empty file", "only zeros"):
-        (root / "commitlog" / "00000000000000000000").write_bytes(bytes(262144 if how == "only zeros" else 0))
-    names, before = sorted(path.name for path in root.iterdir()), _bytes(root)
-    acts: list[Callable[[], None]] = [lambda: recover(str(root))]
-    if how != "no directory":
-        acts.append(MessageStore.open(str(root)).flush)
-    for act in acts:
-        with pytest.raises(
-            StoreNotFoundError,
-            match=r"has no message, but consume queue .* Mount the commitlog's disk, or give",
-        ):
-            act()
-        assert _bytes(root) == before
-        assert {path.name for path in root.iterdir()} <= {*names, "lock"}
-    with pytest.raises(StoreNotFoundError):
-        append(root, numbered("Orders", 0, 5))
-    assert _bytes(root) == before
-    recover(str(root), options=CommitOptions(log_directories=(str(kept),)))
 
 
 @pytest.mark.parametrize("left", ["ledger", "checkpoint"])

@@ -23,7 +23,6 @@ from store_format.files.lock import StoreLock
 from store_format.files.view import FileCache
 from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
-from store_format.names import QueueKey
 from store_format.store import MessageStore
 from store_format.survey.queues import LogScan, scan_log
 from tests.support import goldens
@@ -103,58 +102,6 @@ def test_all_queues_and_the_index_come_back_byte_for_byte(
     assert _queues(root) == _queues(golden(name))
     assert _index(root) == _index(golden(name))
     assert _changes(_plan(name, root)) == []
-
-
-def _without_a_queue(root: Path) -> tuple[QueueKey, str]:
-    shutil.rmtree(root / "consumequeue/Metrics/5")
-    return ("Metrics", 5), "create"
-
-
-def _without_the_last_file(root: Path) -> tuple[QueueKey, str]:
-    sorted((root / "consumequeue/Orders/1").iterdir())[-1].unlink()
-    return ("Orders", 1), "complete"
-
-
-def _without_the_first_file(root: Path) -> tuple[QueueKey, str]:
-    sorted((root / "consumequeue/Orders/1").iterdir())[0].unlink()
-    return ("Orders", 1), "correct"
-
-
-def _with_zeroed_units(root: Path) -> tuple[QueueKey, str]:
-    path = sorted((root / "consumequeue/Orders/2").iterdir())[0]
-    data = bytearray(path.read_bytes())
-    data[200:260] = bytes(60)
-    path.write_bytes(data)
-    return ("Orders", 2), "correct"
-
-
-def _with_a_cut_file(root: Path) -> tuple[QueueKey, str]:
-    path = sorted((root / "consumequeue/Orders/3").iterdir())[0]
-    path.write_bytes(path.read_bytes()[:700])
-    return ("Orders", 3), "replace"
-
-
-@pytest.mark.parametrize(
-    "damage",
-    [
-        _without_a_queue,
-        _without_the_last_file,
-        _without_the_first_file,
-        _with_zeroed_units,
-        _with_a_cut_file,
-    ],
-)
-def test_one_damaged_queue_comes_back(
-    copied: Callable[[str], Path], golden: Golden, damage: Callable[[Path], tuple[QueueKey, str]]
-) -> None:
-    name = "basic-5.5.0"
-    root = copied(name)
-    queue, action = damage(root)
-    plan = recover(str(root))  # the other files show the sizes
-    assert _changes(plan) == [("consumequeue", *queue, action)]
-    plan.apply()
-    assert _queues(root) == _queues(golden(name))
-    assert not (root / ".rmqlog/rebuild").exists()
 
 
 def test_a_lost_index_file_comes_back_with_those_behind_it(

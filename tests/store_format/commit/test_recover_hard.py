@@ -27,11 +27,10 @@ from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at, killed_stores
 from tests.support.oracle import Message
 from tests.support.recover_scenarios import files_seen
-from tests.support.staged import append, deleted_topic, make_store, numbered
+from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
 _LOG_FILE_SIZE = 1 << 14
-_ADDRESS = -(2**63) + 100  # of a unit of consumequeue_ext
 
 
 def _store(root: Path, offsets: Sequence[tuple[str, int]]) -> Path:
@@ -68,21 +67,6 @@ def test_of_a_repeated_offset_the_later_message_counts(tmp_path: Path) -> None:
     assert recover(str(root)).table().num_rows == 1  # only the end
 
 
-def test_a_topic_made_again_begins_at_0(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "s")
-    append(root, numbered("T", 0, 30))
-    append(root, numbered("U", 0, 3))
-    deleted_topic(root, "T")
-    append(root, numbered("T", 30, 10))
-    before = files_seen(str(root))
-    shutil.rmtree(root / "consumequeue")
-    plan = recover(str(root))
-    rows = plan.table().to_pylist()
-    assert sum(row["entries"] for row in rows if row["topic"] == "T") == 10
-    plan.apply()
-    assert files_seen(str(root)) == before
-
-
 def test_lost_offsets_keep_their_places(tmp_path: Path) -> None:
     root = _store(tmp_path / "s", [("T", offset) for offset in (7, 8, 11, 12)])
     recover(str(root)).apply()
@@ -109,22 +93,6 @@ def test_an_impossible_offset_leaves_its_queue_and_not_the_others(tmp_path: Path
     assert not (root / "consumequeue/T").exists()
     assert len(_units(root, "U")) == 1
     assert not (root / "commitlog/0").exists()
-
-
-def test_addresses_in_the_extension_stay(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "s")
-    append(root, numbered("T", 0, 30))
-    path = next((root / "consumequeue/T/0").iterdir())
-    data = bytearray(path.read_bytes())
-    struct.pack_into(">q", data, 20 + 12, _ADDRESS)
-    struct.pack_into(">q", data, 40 + 12, 12345)  # a wrong tags code
-    path.write_bytes(data)
-    (changed,) = [row for row in recover(str(root)).table().to_pylist() if row["topic"]]
-    assert (changed["action"], changed["position"], changed["entries"]) == ("correct", 2, 1)
-    recover(str(root)).apply()
-    units = np.frombuffer(path.read_bytes(), CQ_UNIT)
-    assert units["tags_code"][1] == _ADDRESS
-    assert units["tags_code"][2] != 12345
 
 
 def test_right_entries_behind_one_that_leads_behind_the_log_are_kept(tmp_path: Path) -> None:

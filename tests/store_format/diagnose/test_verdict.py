@@ -7,7 +7,6 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
-import pyarrow.compute as pc
 import pytest
 
 from store_format import MessageStore
@@ -88,14 +87,6 @@ def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Calla
     assert step is NextStep.SALVAGE
 
 
-def test_damage_of_an_older_file_is_not_cut(copy: Callable[[str], Path]) -> None:
-    root, rows = copy(CLEAN), _rows(CLEAN)
-    _flip(root, rows[10]["physicalOffset"])
-    text, step = verdict(diagnose(str(root)))
-    assert text == "damaged in 1 place: 2,009 messages readable, 1 message lost"
-    assert step is NextStep.SALVAGE
-
-
 def test_a_lost_queue_costs_no_message(copy: Callable[[str], Path]) -> None:
     root = copy(CLEAN)
     shutil.rmtree(root / "consumequeue" / "Orders" / "1")
@@ -137,33 +128,6 @@ def test_lost_last_files_are_counted(copy: Callable[[str], Path], lost_files: in
     assert step is NextStep.SALVAGE
 
 
-def test_a_lost_tail_of_the_last_file_is_counted(copy: Callable[[str], Path]) -> None:
-    root, rows = copy("cleaned-5.5.0"), _rows("cleaned-5.5.0")
-    last, first_lost = max((root / "commitlog").iterdir()), rows[-4]["physicalOffset"]
-    position = first_lost - int(last.name)
-    last.write_bytes(last.read_bytes()[:position] + bytes(last.stat().st_size - position))
-    text, step = verdict(diagnose(str(root)))
-    assert text.endswith(f"{len(rows) - 4:,} messages readable, 4 messages lost{_BEGINS}")
-    assert step is NextStep.SALVAGE
-
-
-@pytest.mark.parametrize("what", ["directory", "first directory", "empty first file"])
-def test_what_is_no_commitlog_file_counts_as_missing(copy: Callable[[str], Path], what: str) -> None:
-    root, rows = copy(CLEAN), _rows(CLEAN)
-    file = sorted((root / "commitlog").iterdir())[1 if what == "directory" else 0]
-    size, start = file.stat().st_size, int(file.name)
-    file.unlink()
-    if what == "empty first file":
-        file.touch()
-    else:
-        file.mkdir()
-    lost = sum(start <= row["physicalOffset"] < start + size for row in rows)
-    text, step = verdict(diagnose(str(root)))
-    assert f"{len(rows) - lost:,} messages readable, {lost:,} messages lost" in text
-    assert step is NextStep.SALVAGE
-    assert pc.sum(MessageStore.open(str(root)).view("queues")["messages"]).as_py() == len(rows) - lost
-
-
 def test_a_store_whose_files_overlap_is_refused_by_all_other_commands(copy: Callable[[str], Path]) -> None:
     root = copy(CLEAN)
     first, second = sorted((root / "commitlog").iterdir())[:2]
@@ -174,17 +138,6 @@ def test_a_store_whose_files_overlap_is_refused_by_all_other_commands(copy: Call
     text, step = verdict(diagnose(str(root)))
     assert "; all other commands refuse the store until " in text
     assert step is NextStep.AGAIN
-
-
-def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str], Path]) -> None:
-    root, rows = copy(CLEAN), _rows(CLEAN)
-    shutil.rmtree(root / "consumequeue")
-    last = max(rows, key=lambda row: row["physicalOffset"])
-    _flip(root, last["physicalOffset"])
-    text = verdict(diagnose(str(root)))[0]
-    assert f"messages in {last['storeSize']} damaged or missing bytes are lost" in text
-    _flip(root, rows[10]["physicalOffset"])  # its queue has later messages
-    assert ", 1 message lost" in verdict(diagnose(str(root)))[0]
 
 
 def test_a_sound_store_and_an_empty_one(golden: Golden, tmp_path: Path) -> None:

@@ -26,7 +26,6 @@ from store_format.metadata.checkpoint import Checkpoint
 from store_format.read import unfiled_queues
 from store_format.survey import log_end
 from tests.support import goldens
-from tests.support.cli_runs import Runner
 from tests.support.staged import append, make_store, numbered
 
 _STORES = ("basic-5.5.0", "cleaned-5.5.0", "defaults-5.5.0", "basic-4.9.7", "crash-5.5.0", "batchcq-5.5.0")
@@ -132,37 +131,6 @@ def _planned(root: Path, **more: str) -> int:
     return sum({(piece.topic, piece.queue_id): piece.stop - piece.start for piece in pieces}.values())
 
 
-def test_a_plan_has_the_queue_and_names_it_once(
-    pristine: dict[str, Path], basic: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    assert _planned(basic) == _planned(pristine["basic-5.5.0"]) == 1326
-    assert ["Orders-2" in text for text in warnings(caplog)] == [True]
-    caplog.clear()
-    assert _planned(basic, subscribe="Audit") > 0
-    assert warnings(caplog) == []  # nobody reads the queue
-
-
-def test_what_the_command_line_shows(
-    pristine: dict[str, Path],
-    basic: Path,
-    capsys: pytest.CaptureFixture[str],
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    whole, run = str(pristine["basic-5.5.0"]), Runner(capsys)
-    for args in (
-        ["ls", "--columns", "topic,queues,messages,bytes"],
-        ["info", "--columns", "topics,queues,messages,lastStoreTimestamp"],
-        ["lag", "--columns", "group,topic,queueId,committedOffset,minOffset,maxOffset,lagMessages,lagBytes"],
-    ):
-        complete, lost = (run(args[0], root, *args[1:]) for root in (whole, str(basic)))
-        assert (lost.code, lost.out) == (complete.code, complete.out)
-        # which go to stderr
-        assert ["no consume queue files: Orders-2." in text for text in warnings(caplog)] == [True]
-        caplog.clear()
-    verified = run("verify", str(basic))
-    assert "consumequeue/Orders/2" in verified.out
-
-
 def test_a_stream_keeps_its_offsets_when_the_directory_comes_back(
     basic: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -232,25 +200,6 @@ def test_a_committed_offset_says_that_there_were_messages(
     assert [
         "Middle-0. These queues are read by a scan of the commitlog" in text for text in warnings(caplog)
     ] == [True]
-
-
-def test_a_topic_made_again_does_not_get_its_old_messages_back(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = make_store(tmp_path / "again")
-    append(root, numbered("U", 0, 4))
-    append(root, numbered("T", 0, 40))
-    shutil.rmtree(root / "consumequeue" / "T")  # deleted: its messages stay in the log
-    topics = json.loads((root / "config" / "topics.json").read_text())
-    del topics["topicConfigTable"]["T"]
-    (root / "config" / "topics.json").write_text(json.dumps(topics))
-    append(
-        root,
-        numbered("T", 40, 1),
-        options=CommitOptions(new_topics={"T": 4}, clock=lambda: 1_700_000_200_000),
-    )
-    assert len(rows(MessageStore.open(str(root)))) == 5
-    assert warnings(caplog) == []
 
 
 # ---- beside a broker ---------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
-from tests.support.staged import append, make_store, messages_of, numbered, settings_from, stage
+from tests.support.staged import append, make_store, messages_of, numbered, stage
 
 _FILE_SIZE = 1 << 14
 _DAMAGED = 30  # of the golden's messages in the order of the log
@@ -119,22 +119,6 @@ def test_several_damaged_places_and_entries_that_were_not_dispatched(copy: Copy)
     queue = MessageStore.open(str(root)).queue(rows[500]["topic"], rows[500]["queueId"])
     with pytest.raises(CorruptStoreError):  # not left out silently
         list(queue.read(rows[500]["queueOffset"]))
-
-
-@pytest.mark.golden
-def test_without_consume_queues_the_scan_goes_on_behind_the_damage(copy: Copy) -> None:
-    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
-    shutil.rmtree(root / "consumequeue")
-    overwrite(root, rows[_DAMAGED]["physicalOffset"] + 95, b"\xff\xff")
-    store = MessageStore.open(str(root))
-    assert sum(queue.max_offset - queue.min_offset for queue in store.queues()) >= 849
-    found = [
-        row for batch in store.scan(["queueOffset"], on_damage="DROPMALFORMED") for row in batch.to_pylist()
-    ]
-    assert len(found) == 849
-    with pytest.raises(CorruptStoreError, match="body CRC"):
-        list(store.scan(["queueOffset"]))
-    assert len(rows) == 850
 
 
 @pytest.mark.golden
@@ -435,22 +419,6 @@ def test_remains_behind_a_blank_do_not_end_the_log(tmp_path: Path, how: str, und
         assert sum(len(batch) for batch in scan) == count + 8
 
 
-def test_messages_behind_the_damage_are_found_and_counted(broker: Broker) -> None:
-    messages = messages_of(broker.root)
-    overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
-    store = MessageStore.open(str(broker.root))
-    for question in (
-        {"key": "k41"},
-        {"key": "k41", "use_index": False},
-        {"message_id": messages[41].offset_msg_id},
-    ):
-        found = store.find(**question, on_damage="DROPMALFORMED")
-        assert found.table["physicalOffset"].to_pylist() == [messages[41].physical_offset], question
-    assert {row["topic"]: row["messages"] for row in store.view("topics").to_pylist()}["T"] == 60
-    queues = [(row["queueId"], row["maxOffset"]) for row in store.view("queues").to_pylist()]
-    assert queues == [(0, 15), (1, 15), (2, 15), (3, 15)]
-
-
 @pytest.mark.parametrize("crashed", [True, False])
 def test_diagnose_counts_what_a_broker_would_cut(broker: Broker, crashed: bool) -> None:
     if not crashed:
@@ -466,16 +434,6 @@ def test_diagnose_counts_what_a_broker_would_cut(broker: Broker, crashed: bool) 
     assert cut[0].advice.startswith("A broker that starts on this store cuts these messages off")
     # the entries of those messages are right
     assert not any("behind it" in problem.found for problem in diagnosis)
-
-
-def test_diagnose_tells_remains_from_damage(broker: Broker) -> None:
-    torn_by_the_first_crash(broker)
-    broker.write(16)
-    diagnosis = MessageStore.open(str(broker.root)).diagnose()
-    assert diagnosis.of("damage") == []
-    assert any(
-        "An earlier recovery has cut these messages" in problem.advice for problem in diagnosis.of("warning")
-    )
 
 
 def test_a_store_on_which_a_recovered_broker_wrote_nothing_is_read_whole(broker: Broker) -> None:
@@ -634,18 +592,6 @@ def test_the_advice_to_give_messages_up_works(tmp_path: Path, crashed: bool) -> 
     append(root, numbered("U", 100, 20))
     assert len(rows_of(root)) == 31
     assert MessageStore.open(str(root)).diagnose().of("damage") == []
-
-
-@pytest.mark.golden
-def test_a_damaged_golden_is_not_cut(copy: Copy) -> None:
-    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
-    overwrite(root, rows[_DAMAGED]["physicalOffset"] + 95, b"\xff\xff")
-    options = CommitOptions(settings=settings_from(goldens.config("crash-5.5.0")))
-    with pytest.raises(StoreError, match="819 whole messages behind it"):
-        recover(str(root), options=options)
-    assert len(rows_of(root, "DROPMALFORMED")) == 849
-    recover(str(root), options=replace(options, cut_after_damage=True))
-    assert rows_of(root) == identities(rows[:_DAMAGED])
 
 
 def test_a_log_that_grows_meanwhile_is_not_cut(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
