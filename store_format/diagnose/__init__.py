@@ -102,10 +102,13 @@ def diagnose(
     if state is StoreState.CLEAN and base is None:
         summary = _with_cut(findings, root, log, summary, readable)
     lost_entries = queues.finish(lost, summary.log_end)
+    has_crashed = state is states[1] is StoreState.CRASHED
+    is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
     summary = replace(
         summary,
         unplaced_bytes=unplaced_bytes,
         lost_entries=lost_entries,
+        lost_in_crash=queues.ahead if is_last_crash else 0,
         readable=summary.readable - queues.contradicted,
     )
     check_topics(findings, root, queues.topics)

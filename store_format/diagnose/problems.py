@@ -80,7 +80,8 @@ class Summary:
 
     `files` and `units` are the numbers of files and messages. `unplaced_bytes` are in files that do not fit
     into the sequence, `missing_bytes` in files that do not exist. `total_bytes` is the exact sum of the
-    lengths of all files. `log_end` is the physical offset at which the log ends.
+    lengths of all files. `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
+    messages: consume queues of the crashed store point to them, behind the log's end.
     """
 
     files: int = 0
@@ -98,6 +99,7 @@ class Summary:
     cut_bytes: int = 0
     cut_messages: int = 0
     lost_entries: int = 0
+    lost_in_crash: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -276,6 +278,8 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     if not summary.files and not damages:
         return "empty: the commitlog has no files", NextStep.NOTHING
     whole, notes = f"{summary.readable:,} {_messages(summary.readable)} readable", _notes(diagnosis)
+    crash = f", {summary.lost_in_crash:,} {_messages(summary.lost_in_crash)} lost with the crash"
+    crash = crash if summary.lost_in_crash else ""
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
         gone = summary.damage_bytes + summary.missing_bytes + summary.unplaced_bytes
@@ -292,10 +296,10 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             file = diagnosis.refusal.file
             lost += f"; all other commands refuse the store until {file} is restored, or moved out of a copy"
             step = NextStep.AGAIN
-        return f"damaged in {places}: {whole}, {lost}{notes}{_start(diagnosis)}", step
+        return f"damaged in {places}: {whole}, {lost}{crash}{notes}{_start(diagnosis)}", step
     if summary.cut_messages:
-        return f"damaged before its end: {whole}{notes}{_start(diagnosis)}", NextStep.SALVAGE
-    whole += (_NOT_ALL if diagnosis.has_more else ", none lost") + notes
+        return f"damaged before its end: {whole}{crash}{notes}{_start(diagnosis)}", NextStep.SALVAGE
+    whole += (_NOT_ALL if diagnosis.has_more else crash or ", none lost") + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}", NextStep.AGAIN
     if summary.state == "crashed":

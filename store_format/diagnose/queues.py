@@ -109,6 +109,7 @@ class QueueCheck:
         self._log_end = log_end
         self._root = root
         self.lead_behind_files = False  # known after `finish`
+        self.ahead = 0  # entries that lead behind the log's end, known after `finish`
         self._has_queues = has_queues
         self.is_incomplete = False  # whether the files of a queue are lost, known after `finish`
         self._contradictions = Contradictions(root, log)
@@ -177,7 +178,7 @@ class QueueCheck:
         """
         self._compare_pending()
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
-        stranded = behind = 0
+        stranded = 0
         ends: dict[QueueKey, int] = {}
         is_clean = self._behind is StoreState.CLEAN
         for key, stored in self._stored.items():
@@ -187,7 +188,7 @@ class QueueCheck:
             check.run(self._behind)
             stranded += check.lost
             ends[key] = check.stop
-            behind += check.behind
+            self.ahead += check.behind
             self.lead_behind_files |= is_clean and check.last_behind >= self._log.stop
             check.report_lacking(self._lag)
         if stranded:
@@ -208,7 +209,7 @@ class QueueCheck:
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             hidden += sum(stop - first for *_, first, stop in gone_by_ledger(self._root, self._log, ends))
-        return stranded + hidden + self.contradicted + (behind if is_clean else 0)
+        return stranded + hidden + self.contradicted + (self.ahead if is_clean else 0)
 
     def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:
         """Reports groups that have committed an offset behind the end of a queue, and behind all that a

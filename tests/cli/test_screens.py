@@ -41,7 +41,7 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
     "tail": ("basic-5.5.0", "tail", ("-t", "Orders", "-n", "5"), ("Orders", "06:52:34")),
     "tail-cluster": ("cluster-5.5.0", "tail", ("-n", "5"), ("broker-a", "broker-b")),
     "info": ("crash-torn-5.5.0", "info", ("--tz", "UTC"), ("crashed", "120777", "next:    rmqlog verify")),
-    "verify": ("crash-torn-5.5.0", "verify", (), ("120777", "none lost", "next:    rmqlog recover")),
+    "verify": ("crash-torn-5.5.0", "verify", (), ("120777", "1 message lost", "next:    rmqlog recover")),
     "verify-sound": ("basic-5.5.0", "verify", (), ("verdict: sound: 2,010 messages",)),
 }
 

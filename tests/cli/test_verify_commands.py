@@ -77,7 +77,8 @@ def test_what_is_no_store_is_told(rmqlog: Runner, tmp_path: Path) -> None:
 def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     store = golden("crash-torn-5.5.0")
     said = (
-        "sound after a crash: 353 messages readable, none lost; a broker start will cut 159 bytes at 120777"
+        "sound after a crash: 353 messages readable, 1 message lost with the crash; a broker start will "
+        "cut 159 bytes at 120777"
     )
     next_command = f"rmqlog recover {store}"
     lines = rmqlog("verify", store).out.splitlines()

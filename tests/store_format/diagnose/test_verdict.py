@@ -46,7 +46,10 @@ def test_a_torn_end_after_a_crash(golden: Golden) -> None:
     assert (summary.state, summary.readable, summary.units) == ("crashed", 353, 353)
     assert (summary.cut_offset, summary.cut_bytes, summary.cut_messages) == (120777, 159, 0)
     assert verdict(found) == (
-        "sound after a crash: 353 messages readable, none lost; a broker start will cut 159 bytes at 120777",
+        (
+            "sound after a crash: 353 messages readable, 1 message lost with the crash; a broker start will "
+            "cut 159 bytes at 120777"
+        ),
         NextStep.RECOVER,
     )
 

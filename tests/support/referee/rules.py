@@ -162,7 +162,10 @@ def _verify_is_right(answer: Answer) -> Iterator[str]:
     named |= bool(truth.unnamed) and "damaged or missing bytes are lost" in verdict
     if lost and not named:
         yield f"says {verdict!r}, and {len(lost)} messages are lost"
-    if not lost and "lost" in verdict.replace("none lost", ""):
+    in_crash = re.search(r", ([\d,]+) messages? lost with the crash", verdict)
+    if in_crash and int(in_crash[1].replace(",", "")) > truth.vanished * truth.is_crashed:
+        yield f"says {verdict!r}, and {truth.vanished} messages are lost with a crash"
+    if not lost and "lost" in re.sub("none lost|lost with the crash", "", verdict):
         yield f"says {verdict!r}, and no message is lost"
     completed_by_a_broker = truth.is_crashed and verdict.startswith("sound after a crash") and not lost
     is_bad = bool(truth.differences or truth.is_log_missing)

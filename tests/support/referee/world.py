@@ -373,7 +373,10 @@ def new_world(place: Path) -> World:
 def golden_world(name: str, place: Path) -> World:
     """A store of a real broker."""
     root = goldens.unpack(name, place / "store")
-    return World(root, truth_of_golden(name, root), place, settings=settings_from(goldens.config(name)))
+    world = World(root, truth_of_golden(name, root), place, settings=settings_from(goldens.config(name)))
+    end = world.log_end()
+    world.truth.vanished = sum(physical >= end for physical, _ in entries_of(root).values())
+    return world
 
 
 def commit_killed(root: Path, failure: Failure, messages: Sequence[Message], now_ms: int) -> None:
