@@ -267,10 +267,8 @@ class StoreFollower:
             news, ends = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
             return False  # damage, or files that were deleted meanwhile, or lost
-        if news is None or (
-            news.is_torn and news.end == self._end and known is not None and signs.commit != known.commit
-        ):
-            return False  # too much; or a commit follows bytes that are not a message
+        if news is None or (news.is_torn and signs.state is not StoreState.LIVE and size_max is not None):
+            return False  # too much; or nobody writes these bytes, and messages may follow them
         for key, queue in ends.items():
             if not _same(self.queues.get(key), queue):
                 self.queues[key] = self.changed[key] = queue

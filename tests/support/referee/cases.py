@@ -366,6 +366,15 @@ def flipped_first_size(place: Path) -> World:
     return world
 
 
+def flipped_size_of_a_lost_queue(place: Path) -> World:
+    """The same for a message between others, whose place gets an entry that readers skip."""
+    world = new_world(place)
+    world.flip(world.truth.messages[50], 3)
+    world.lose(world.root / "consumequeue/T")
+    world.refresh()
+    return world
+
+
 def flipped_unread_length(place: Path) -> World:
     """Running queries take the damaged message for one that is being written: they wait, and say nothing."""
     world = new_world(place)
@@ -587,6 +596,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
+    "flipped size in a lost queue": flipped_size_of_a_lost_queue,
     "flipped length that a running query has not read": flipped_unread_length,
     "log begins with zeros": log_begins_with_zeros,
     "damage without queues": damage_without_queues,

@@ -318,7 +318,9 @@ class Machine:
         retained = truth.of(Fate.EXPIRED) and (
             is_off("zeros in a queue after retention") or is_off("lost directory of an expired queue")
         )
-        damaged = truth.lost and is_off("flipped first size of a lost queue")
+        damaged = truth.lost and (
+            is_off("flipped first size of a lost queue") or is_off("flipped size in a lost queue")
+        )
         # without topics.json, the directories show which queues there were (docs/write.md)
         return bool(retained or damaged or not self.has_topics())
 
@@ -402,8 +404,6 @@ class Machine:
     )
     def flip_a_bit(self, where: int, field: int, bit: int, asked: set[str]) -> None:
         """A bit of a message, which lengths, positions or the checksum of its body protect."""
-        if is_off("flipped length that a running query has not read"):
-            self.follow()
         kept = self.world.truth.of(Fate.KEPT)
         if is_off("flipped last body"):
             kept = kept[:-1]
