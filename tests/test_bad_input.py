@@ -194,7 +194,7 @@ def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None
 @pytest.mark.slow
 @pytest.mark.parametrize("name", KINDS)
 def test_many_flipped_bits_of_each_message(store: SmallStore, name: str, whole: bool) -> None:
-    flip_message(store, name, 1 if whole else 5)
+    flip_message(store, name, 1 if whole else 11)
 
 
 def flip_queue(store: SmallStore, path: Path, step: int) -> None:
@@ -226,7 +226,7 @@ def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, s
 def test_many_flipped_bits_of_queue_entries(
     store: SmallStore, directory: str, start: int, whole: bool
 ) -> None:
-    flip_queue(store, store.root / directory / oracle.file_name(start), 1 if whole else 3)
+    flip_queue(store, store.root / directory / oracle.file_name(start), 1 if whole else 7)
 
 
 # ---- cut files ---------------------------------------------------------------------------------------------
@@ -258,7 +258,7 @@ def test_a_file_cut_at_many_places(store: SmallStore, directory: str, start: int
 
 @pytest.mark.slow
 def test_each_file_cut_all_over(store: SmallStore, whole: bool) -> None:
-    step = 1 if whole else 7
+    step = 1 if whole else 15
     for path in list(store.files()):
         cut_everywhere(store, path, step * (3 if path.parent.name == "commitlog" else 1))
 

@@ -65,7 +65,9 @@ OFFSETS: dict[str, tuple[dict[str, Any], list[tuple[str, int, int]]]] = {
 
 
 @pytest.mark.parametrize("case", OFFSETS)
-@pytest.mark.parametrize("split_by", ["queue", pytest.param("commitlog", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "split_by", ["queue", pytest.param("commitlog", marks=(pytest.mark.whole, pytest.mark.slow))]
+)
 def test_offsets(spark: SparkSession, golden: Golden, case: str, split_by: str) -> None:
     given, expected = OFFSETS[case]
     options = {name: value if isinstance(value, str) else json.dumps(value) for name, value in given.items()}

@@ -15,9 +15,7 @@ from pyspark.errors import PySparkException
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
-from tests.support import goldens
 from tests.support.spark.frames import PLACE, copy_of, places, read, told, told_places
-from tests.support.staged import deleted_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -127,96 +125,3 @@ def test_rocksdb_is_scanned_and_says_so(
         lambda row: (row["topic"], row["queueId"]) != ("Orders", 1) or row["queueOffset"] >= 30,
     )
     assert places(frame) == told_places(expected)
-
-
-def cut_file(root: Path) -> Path:
-    file = root / "consumequeue" / "Orders" / "1" / f"{2000:020d}"
-    with file.open("r+b") as opened:
-        opened.truncate(1234)
-    return file
-
-
-def lose_file(root: Path) -> Path:
-    (root / "consumequeue" / "Orders" / "1" / f"{2000:020d}").unlink()
-    return root / "consumequeue" / "Orders" / "1" / f"{4000:020d}"
-
-
-@pytest.mark.parametrize("harm", [cut_file, lose_file])
-def test_a_damaged_queue_is_scanned_and_the_others_are_not(
-    spark: SparkSession,
-    golden: Golden,
-    tmp_path: Path,
-    caplog: pytest.LogCaptureFixture,
-    harm: Callable[[Path], Path],
-) -> None:
-    root = copy_of(golden, STORE, tmp_path)
-    named = harm(root)
-    warning = warnings_of_planning(caplog, root)
-    assert "1 consume queues cannot be used, scanning the commitlog for them; Orders-1" in warning
-    assert str(named) in warning
-    assert places(read(spark, root, includeSystemTopics=True, columns=PLACE)) == told_places(told(STORE))
-    some = read(
-        spark,
-        root,
-        columns=PLACE,
-        assign='{"Orders":[0,1]}',
-        startingOffsets='{"Orders":{"1":331}}',
-        subExpression="*",
-    )
-    assert places(some) == [("Orders", 0, offset) for offset in range(300)] + [("Orders", 1, 331)]
-
-
-def test_a_queue_without_its_directory_is_scanned_unless_its_topic_is_deleted(
-    spark: SparkSession, golden: Golden, tmp_path: Path
-) -> None:
-    root = copy_of(golden, STORE, tmp_path)
-    shutil.rmtree(root / "consumequeue" / "Audit")
-    assert places(read(spark, root, columns=PLACE)) == told_places(
-        told(STORE, lambda row: row["topic"] in ("Audit", "Metrics", "Orders"))
-    )
-    deleted_topic(root, "Audit")
-    assert places(read(spark, root, columns=PLACE)) == told_places(
-        told(STORE, lambda row: row["topic"] in ("Metrics", "Orders"))
-    )
-
-
-# ---- after a crash -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("store", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_queues_that_lag_behind_the_log_after_a_crash(
-    spark: SparkSession, golden: Golden, tmp_path: Path, store: str
-) -> None:
-    """The last entries of every queue are zeroed, as if the crash had come before they were written: the log
-    has them.
-    """
-    root = copy_of(golden, store, tmp_path)
-    zeroed = 0
-    for queue in goldens.expected(store)["queues"]:
-        if queue["maxOffset"] < 3:
-            continue
-        for offset in range(queue["maxOffset"] - 3, queue["maxOffset"]):
-            files = sorted((root / "consumequeue" / queue["topic"] / str(queue["queueId"])).iterdir())
-            file = max(
-                (path for path in files if int(path.name) <= offset * 20), key=lambda path: int(path.name)
-            )
-            with file.open("r+b") as opened:
-                opened.seek(offset * 20 - int(file.name))
-                opened.write(bytes(20))
-            zeroed += 1
-    assert zeroed > 20
-    for split_by in ("queue", "commitlog"):
-        frame = read(spark, root, includeSystemTopics=True, columns=f"{PLACE},tagsCode", splitBy=split_by)
-        assert places(frame) == told_places(told(store))
-        found = {(row.topic, row.queueId, row.queueOffset): row.tagsCode for row in frame.collect()}
-        assert found == {
-            (row["topic"], row["queueId"], row["queueOffset"]): row["tagsCode"] for row in told(store)
-        }
-
-
-def test_a_crash_with_all_consume_queues_lost(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    root = copy_of(golden, "crash-torn-5.5.0", tmp_path)
-    shutil.rmtree(root / "consumequeue")
-    assert places(read(spark, root, includeSystemTopics=True, columns=PLACE)) == told_places(
-        told("crash-torn-5.5.0")
-    )

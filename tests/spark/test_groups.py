@@ -272,30 +272,6 @@ def test_beside_a_broker_offsets_are_kept_elsewhere(group: Group, root: Path, tm
         assert len(group.run("local", offsetStore="local", offsetStorePath=str(tmp_path / "o")).rows) == 20
 
 
-def test_what_contradicts_a_group_is_one_sentence(group: Group) -> None:
-    for options, said in (
-        (
-            {"startingOffsets": "earliest"},
-            "group and startingOffsets are given together, but a group begins at its committed offsets",
-        ),
-        ({"consumers": "2", "minPartitions": "4"}, "consumers and minPartitions are given together"),
-        ({"subscribe": "Tt"}, "no store has a topic 'Tt'; did you mean T?"),
-        (
-            {"allocateMessageQueueStrategy": "CONFIG"},
-            "allocateConfig: expected the queues of each client",
-        ),
-        (
-            {"messageModel": "BROADCASTING", "offsetStore": "store"},
-            "with messageModel=BROADCASTING, found store",
-        ),
-    ):
-        with pytest.raises(PySparkException) as caught:
-            group.run("wrong", **options)
-        assert said in str(caught.value)
-    with pytest.raises(PySparkException, match="leaseTime does not apply to a batch query"):
-        read(group.spark, group.path, group="g", leaseTime="9s").count()
-
-
 # ---- who reads what ----------------------------------------------------------------------------------------
 
 STRATEGIES: dict[str, dict[str, str]] = {
@@ -321,7 +297,15 @@ def cluster(tmp_path: Path) -> Path:
     return tmp_path / "cluster"
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        name
+        if name in ("CONSISTENT_HASH", "CONFIG")
+        else pytest.param(name, marks=(pytest.mark.whole, pytest.mark.slow))
+        for name in STRATEGIES  # test_partitions_of_queues.py has all, without Spark
+    ],
+)
 def test_the_strategy_decides_which_partition_reads_which_queue(
     spark: SparkSession, cluster: Path, tmp_path: Path, name: str
 ) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.errors import StreamingQueryException
 
 from store_format import MessageStore
 from tests.support.live_writer import LOG_FILE_SIZE, QUEUES, message_body
@@ -128,34 +128,6 @@ def test_data_loss_is_an_error_or_counted(tmp_path: Path, stream: Callable[..., 
     rows = query.run(failOnDataLoss="false")
     lows = [MessageStore.open(str(root)).queue("T", queue).min_offset for queue in range(4)]
     assert sorted(rows) == expected("T", *[(low, 100) for low in lows])
-
-
-def test_wrong_options_are_one_sentence(root: Path, stream: Callable[..., Stream]) -> None:
-    for options, said in (
-        (
-            {"endingOffsets": "latest"},
-            "endingOffsets does not apply to a stream query; it is for batch queries",
-        ),
-        (
-            {"maxOffsetPerTrigger": 5},
-            "unknown option 'maxoffsetpertrigger'; did you mean maxOffsetsPerTrigger?",
-        ),
-        (
-            {"minOffsetsPerTrigger": 9, "maxOffsetsPerTrigger": 5},
-            "minOffsetsPerTrigger 9 is above maxOffsetsPerTrigger 5; lower it",
-        ),
-    ):
-        with pytest.raises(PySparkException, match=r"OptionError|unknown option|minOffsets") as caught:
-            stream(root, **options).run()
-        assert said in str(caught.value)
-
-
-def test_a_rate_does_not_apply_to_a_batch(spark: SparkSession, root: Path) -> None:
-    with pytest.raises(
-        PySparkException,
-        match="maxOffsetsPerTrigger does not apply to a batch query; it is for stream queries",
-    ):
-        spark.read.format("rmqlog").option("maxOffsetsPerTrigger", "5").load(str(root)).count()
 
 
 def test_a_batch_can_be_read_twice(spark: SparkSession, root: Path, tmp_path: Path) -> None:

@@ -92,46 +92,6 @@ def test_sql_over_a_view(spark: SparkSession, golden: Golden) -> None:
     assert row.lag == 1076
 
 
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"view": "queue"}, "did you mean queues?"),
-        (
-            {"view": "topics", "startingOffsets": "earliest"},
-            "startingOffsets has no effect with view=topics",
-        ),
-        ({"view": "topics", "key": "k"}, "key has no effect with view=topics"),
-        (
-            {"view": "lag", "columns": "lagMessage"},
-            "the view has no column 'lagMessage'; did you mean lagMessages?",
-        ),
-        ({"view": "lag", "columns": "group,Group"}, "expected each column once, found 'group'"),
-    ],
-)
-def test_what_a_view_does_not_take(
-    spark: SparkSession, golden: Golden, options: dict[str, str], message: str
-) -> None:
-    with pytest.raises(Exception, match=message):  # Spark wraps it
-        read(spark, golden("basic-5.5.0"), **options).collect()
-
-
-@pytest.mark.parametrize(
-    ("schema", "message"),
-    [
-        ("lagMessages int", "expected lagMessages bigint, found lagMessages int"),
-        ("lagMessages bigint NOT NULL", "expected lagMessages to allow null"),
-        ("lag bigint", "the view has no column 'lag'"),
-    ],
-)
-def test_a_schema_that_does_not_fit_the_view(
-    spark: SparkSession, golden: Golden, schema: str, message: str
-) -> None:
-    with pytest.raises(Exception, match=message):
-        spark.read.format("rmqlog").schema(schema).option("view", "lag").load(
-            str(golden("basic-5.5.0"))
-        ).collect()
-
-
 def test_a_view_is_no_stream(spark: SparkSession, golden: Golden) -> None:
     stream = spark.readStream.format("rmqlog").option("view", "lag").load(str(golden("basic-5.5.0")))
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()

@@ -143,6 +143,17 @@ def test_a_store_whose_files_overlap_is_refused_by_all_other_commands(copy: Call
     assert step is NextStep.AGAIN
 
 
+def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str], Path]) -> None:
+    root, rows = copy(CLEAN), _rows(CLEAN)
+    shutil.rmtree(root / "consumequeue")
+    last = max(rows, key=lambda row: row["physicalOffset"])
+    _flip(root, last["physicalOffset"])
+    text = verdict(diagnose(str(root)))[0]
+    assert f"messages in {last['storeSize']} damaged or missing bytes are lost" in text
+    _flip(root, rows[10]["physicalOffset"])  # its queue has later messages
+    assert ", 1 message lost" in verdict(diagnose(str(root)))[0]
+
+
 def test_a_sound_store_and_an_empty_one(golden: Golden, tmp_path: Path) -> None:
     assert verdict(diagnose(str(golden(CLEAN)))) == (
         "sound: 2,010 messages readable, none lost; nothing has to be done",

@@ -1,0 +1,214 @@
+"""What a person sees who asks for something wrong: one clear sentence with the nearest right answer.
+
+`tests/spark/test_errors.py` has some of them through Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from rmq_spark.options.option import BATCH, STREAM
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.output_fields import fields_from_options
+from store_format.errors import OptionError, StoreError
+
+STORE = "basic-5.5.0"
+
+Golden = Callable[[str], Path]
+
+
+def _plan(given: dict[str, str]) -> None:
+    options = parse_read_options(given)
+    fields_from_options(options)
+    plan(options)
+
+
+def sentence_of(path: Path | str, **given: str) -> str:
+    """The name and the text of the error of a batch read."""
+    with pytest.raises(StoreError) as caught:
+        _plan({"path": str(path), **given})
+    return f"{type(caught.value).__name__}: {caught.value}"
+
+
+# Options of a read of basic-5.5.0 -> the sentence.
+OPTIONS: dict[str, tuple[dict[str, str], str]] = {
+    "unknown": ({"subscripe": "Orders"}, "OptionError: unknown option 'subscripe'; did you mean subscribe?"),
+    "of Kafka": (
+        {"kafka.bootstrap.servers": "x:9092"},
+        "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path? The path is ",
+    ),
+    "of Kafka, spelled as in its documentation": (
+        {"includeHeaders": "true"},
+        "OptionError: unknown option 'includeHeaders'; message properties are always in the column ",
+    ),
+    "not a boolean": (
+        {"failOnDataLoss": "no"},
+        "OptionError: failOnDataLoss: expected true or false, found 'no'",
+    ),
+    "not a mode": (
+        {"mode": "LENIENT"},
+        "OptionError: mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'LENIENT'",
+    ),
+    "not a size": (
+        {"maxBytesPerPartition": "much"},
+        "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g",
+    ),
+    "contradiction": (
+        {"subscribe": "Orders", "subscribePattern": "O.*"},
+        (
+            "OptionError: subscribe and subscribePattern are given together; use only one of subscribe, "
+            "subscribePattern, assign"
+        ),
+    ),
+    "key and id": (
+        {"key": "a", "messageId": "b"},
+        "OptionError: key and messageId are given together; use only one of key, messageId",
+    ),
+    "times the wrong way": (
+        {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
+        "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them",
+    ),
+    "no JSON": (
+        {"startingOffsets": "lates"},
+        "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'",
+    ),
+    "an empty batch": (
+        {"startingOffsets": "latest"},
+        "a batch read with startingOffsets=latest is always empty",
+    ),
+    "SQL92": (
+        {"expressionType": "SQL92", "subExpression": "a > 'x'"},
+        (
+            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
+            "a > 'x' <-- HERE; "
+        ),
+    ),
+    "unknown column": (
+        {"columns": "queueOfset"},
+        "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?",
+    ),
+    "a column as property": (
+        {"propertyColumns": "TAGS"},
+        (
+            "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is "
+            "already a column"
+        ),
+    ),
+    "misspelt topic": (
+        {"subscribe": "Order"},
+        "OptionError: no store has a topic 'Order'; did you mean Orders?",
+    ),
+    "no such queue": (
+        {"assign": '{"Orders":[4]}'},
+        "OptionError: assign: no store has the queue Orders/*/4; the queues are Orders/broker-a/0, ",
+    ),
+    "offsets of a topic not read": (
+        {"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
+        (
+            "OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are "
+            "Orders/broker-a/0, "
+        ),
+    ),
+    "offsets of another broker": (
+        {"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
+        (
+            "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read "
+            "are Audit/broker-a/0"
+        ),
+    ),
+    "an offset that is not there": (
+        {"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
+        (
+            "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which "
+            "holds 0 to 351; correct it, or set"
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("case", OPTIONS)
+def test_an_option_that_is_wrong(golden: Golden, case: str) -> None:
+    options, sentence = OPTIONS[case]
+    assert sentence in sentence_of(golden(STORE), **options)
+
+
+_GROUP = {"group": "g"}
+OF_STREAMS = [
+    ({"endingOffsets": "latest"}, "endingOffsets does not apply to a stream query; it is for batch queries"),
+    (
+        {"maxOffsetPerTrigger": "5"},
+        "unknown option 'maxOffsetPerTrigger'; did you mean maxOffsetsPerTrigger?",
+    ),
+    (
+        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+        "minOffsetsPerTrigger 9 is above maxOffsetsPerTrigger 5; lower it",
+    ),
+    (
+        _GROUP | {"startingOffsets": "earliest"},
+        "group and startingOffsets are given together, but a group begins at its committed offsets",
+    ),
+    (_GROUP | {"consumers": "2", "minPartitions": "4"}, "consumers and minPartitions are given together"),
+]
+
+
+@pytest.mark.parametrize(("given", "sentence"), OF_STREAMS)
+def test_an_option_of_a_stream_that_is_wrong(given: dict[str, str], sentence: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        parse_read_options({"path": "/data/store", **given}, where=STREAM)
+    assert sentence in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("given", "name"),
+    [({"maxOffsetsPerTrigger": "5"}, "maxOffsetsPerTrigger"), (_GROUP | {"leaseTime": "9s"}, "leaseTime")],
+)
+def test_an_option_of_a_stream_is_none_of_a_batch(given: dict[str, str], name: str) -> None:
+    with pytest.raises(OptionError, match=f"{name} does not apply to a batch query; it is for stream"):
+        parse_read_options({"path": "/data/store", **given}, where=BATCH)
+
+
+# ---- paths -------------------------------------------------------------------------------------------------
+
+
+def test_a_path_that_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    expected = (
+        f"StoreNotFoundError: {tmp_path} is not a store root: expected a directory `commitlog` in it,"
+        f" found photos"
+    )
+    assert expected in sentence_of(tmp_path)
+    assert (
+        f"{tmp_path}/photos is not a store root: expected a directory `commitlog` in it, found nothing"
+        in sentence_of(tmp_path / "photos")
+    )
+
+
+def test_a_file(golden: Golden) -> None:
+    path = golden(STORE) / "checkpoint"
+    assert f"StoreNotFoundError: {path} is a file; give the broker's store directory" in sentence_of(path)
+
+
+@pytest.mark.parametrize("part", ["commitlog", "consumequeue", "config"])
+def test_a_part_of_a_store(golden: Golden, part: str) -> None:
+    root = golden(STORE)
+    assert f"StoreNotFoundError: {root}/{part} is part of a store; the store root is {root}" in sentence_of(
+        root / part
+    )
+
+
+def test_another_file_system() -> None:
+    sentence = sentence_of("hdfs://namenode/store")
+    assert "OptionError: path: expected a local path, found 'hdfs://namenode/store'" in sentence
+    assert "file systems such as hdfs: cannot be read; copy or mount the store" in sentence
+
+
+def test_dledger(tmp_path: Path) -> None:
+    (tmp_path / "dledger-n0").mkdir()
+    assert (
+        f"{tmp_path} is a DLedger store (enableDLegerCommitLog=true), which is not supported"
+        in sentence_of(tmp_path)
+    )
