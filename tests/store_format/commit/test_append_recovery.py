@@ -5,7 +5,6 @@ order.
 from __future__ import annotations
 
 import shutil
-from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,9 +14,8 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import UnsupportedFormatError
-from store_format.store import MessageStore
-from tests.support import goldens, oracle
-from tests.support.staged import Rows, append, messages_of, numbered, rows_by_queue, settings_from, stage
+from tests.support import goldens
+from tests.support.staged import Rows, append, numbered, rows_by_queue, settings_from, stage
 
 pytestmark = pytest.mark.golden
 
@@ -41,87 +39,6 @@ def _options(name: str) -> CommitOptions:
 @pytest.fixture
 def copy(golden: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
     return lambda name: shutil.copytree(golden(name), tmp_path / name)
-
-
-@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_a_crashed_broker_is_recovered_before_the_append(copy: Callable[[str], Path], name: str) -> None:
-    root = copy(name)
-    before = _told(name)
-    result = append(root, numbered("T", 0, 50), key=("q", 0), options=_options(name))
-    after = rows_by_queue(root)
-    assert {key: rows for key, rows in after.items() if key[0] != "T"} == before
-    assert sum(len(rows) for key, rows in after.items() if key[0] == "T") == 50
-    assert result.start == goldens.expected(name)["commitLogWalkEnd"]
-    assert MessageStore.open(str(root)).state == "clean"
-    _check_files(root, name)
-
-
-def _check_files(root: Path, name: str) -> None:
-    """Queue units and index files are those that the log's messages make, and nothing stands behind the log's
-    end.
-    """
-    messages = messages_of(root)
-    sizes = {int(path.name): path for path in (root / "commitlog").iterdir()}
-    last = messages[-1]
-    stop = last.physical_offset + last.total_size
-    for start, path in sizes.items():
-        data = path.read_bytes()
-        assert not any(data[max(stop - start, 0) :]), path
-    units = {
-        (m.topic, m.queue_id, m.queue_offset): oracle.cq_unit(
-            m.physical_offset, m.total_size, oracle.tags_code(m)
-        )
-        for m in messages
-    }
-    for (topic, queue_id), rows in rows_by_queue(root).items():
-        data = b"".join(
-            path.read_bytes() for path in sorted((root / "consumequeue" / topic / str(queue_id)).iterdir())
-        )
-        assert len(data) % 20 == 0
-        first = rows[0][0]
-        for offset, _ in rows:
-            assert data[20 * offset : 20 * offset + 20] == units[topic, queue_id, offset]
-        assert not any(data[20 * (rows[-1][0] + 1) :])
-        assert first == 0
-    config = goldens.config(name)
-    made = oracle.build_index_files(messages, int(config["maxHashSlotNum"]), int(config["maxIndexNum"]))
-    entries = Counter(_entries(b"".join(made), config))
-    found = Counter(
-        _entries(b"".join(path.read_bytes() for path in sorted((root / "index").iterdir())), config)
-    )
-    # a message at an edge may be indexed twice, as after a broker's recovery
-    assert set(found) == set(entries)
-
-
-def _entries(data: bytes, config: dict[str, str]) -> list[tuple[int, int]]:
-    slots, count = int(config["maxHashSlotNum"]), int(config["maxIndexNum"])
-    size = 40 + 4 * slots + 20 * count
-    found = []
-    for at in range(0, len(data), size):
-        used = int.from_bytes(data[at + 36 : at + 40], "big")
-        for number in range(1, used):
-            unit = at + 40 + 4 * slots + 20 * number
-            found.append(
-                (
-                    int.from_bytes(data[unit : unit + 4], "big"),
-                    int.from_bytes(data[unit + 4 : unit + 12], "big"),
-                )
-            )
-    return found
-
-
-@pytest.mark.process
-@pytest.mark.parametrize("name", ["basic-5.5.0", "cleaned-5.5.0", "basic-4.9.7", "pop-5.5.0"])
-def test_a_clean_store_goes_on(copy: Callable[[str], Path], name: str) -> None:
-    root = copy(name)
-    before = rows_by_queue(root)
-    for number in range(3):
-        options = CommitOptions(clock=lambda: 1_800_000_000_000, tag_keys=not name.endswith("4.9.7"))
-        result = append(root, numbered("T", 30 * number, 30), key=("q", number), options=options)
-        assert result.reports == ()
-    after = rows_by_queue(root)
-    assert {key: rows for key, rows in after.items() if key[0] != "T"} == before
-    assert sum(len(rows) for key, rows in after.items() if key[0] == "T") == 90
 
 
 def test_the_index_geometry_is_that_which_the_units_prove(copy: Callable[[str], Path]) -> None:

@@ -4,7 +4,6 @@ one afterwards.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -66,10 +65,6 @@ def _bodies(root: Path) -> dict[tuple[str, int], list[tuple[int, bytes]]]:
     return queues
 
 
-def _found(root: Path, topic: str, key: str) -> int:
-    return MessageStore.open(str(root)).find(topic=topic, key=key).table.num_rows
-
-
 def _problems(root: Path) -> list[str]:
     return [str(problem) for problem in MessageStore.open(str(root)).diagnose().of("damage", "warning")]
 
@@ -81,33 +76,6 @@ def _files(root: Path) -> dict[Path, bytes]:
 
 
 # ---- a damaged end -----------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("body_size", [1, 60, 90])
-@pytest.mark.parametrize("ours", [True, False])
-def test_entries_of_a_damaged_last_message_are_removed(
-    root: Path, caplog: pytest.LogCaptureFixture, ours: bool, body_size: int
-) -> None:
-    damaged = _damage_last_body(root)
-    if not ours:
-        _as_of_broker(root)
-    with caplog.at_level(logging.WARNING):
-        append(root, numbered("T", 12, 8, body_size=body_size))
-    assert (
-        f"the commitlog ends at {damaged}: {root}/commitlog/{0:020d} at byte {damaged}: expected body CRC"
-        in caplog.text
-    )
-    assert (
-        "Consume queues point to messages behind this end, the first at U-0 offset 2, physical offset "
-        f"{damaged} "
-        "(entries: 1, queues: 1)" in caplog.text
-    )
-    rows = _bodies(root)
-    assert rows["U", 0] == [(0, b"message 0 of U"), (1, b"message 1 of U")]
-    assert [len(rows["T", queue_id]) for queue_id in range(4)] == [5, 5, 5, 5]
-    assert _problems(root) == []
-    assert [_found(root, "U", f"k{i}") for i in range(3)] == [1, 1, 0]
-    assert [_found(root, "T", f"k{i}") for i in (0, 11, 12, 19)] == [1, 1, 1, 1]
 
 
 def test_the_lost_offset_is_not_given_again(root: Path) -> None:
