@@ -40,6 +40,7 @@ from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
+from store_format.survey.gone import lost_ranges
 from store_format.survey.right_entries import NOWHERE, entries_of, is_own, read_right_slice
 
 _log = logging.getLogger(__name__)
@@ -485,6 +486,13 @@ class QueueReader:
         numbers = {(piece.topic, piece.queue_id): i for i, piece in enumerate(pieces) if _is_plain(piece)}
         suspects = {
             i: each for i, each in suspects.items() if each[0] in numbers and not is_own(self.log, *each)
+        }
+        # with offsets of messages in lost files, the log may have those of a topic that was deleted before
+        lost = lost_ranges(self.log) if suspects else []
+        suspects = {
+            i: each
+            for i, each in suspects.items()
+            if not any(start <= each[2][0] < stop for start, stop in lost)
         }
         wanted: dict[QueueKey, set[int]] = {}
         for key, offset, _ in suspects.values():

@@ -91,9 +91,18 @@ def gone_of(log: CommitLog, queues: Iterable[QueueBounds]) -> list[Gone]:
     The message that a short file ends with is gone, too, if a part of it is. Costs nothing without missing
     files, else a few reads a queue.
     """
+    return pointing_to(queues, _ranges_without_file(log))
+
+
+def _ranges_without_file(log: CommitLog) -> list[tuple[int, int]]:
     edges = [(log.min_offset, log.min_offset), *((file.start, _whole_stop(log, file)) for file in log.files)]
-    missing = [(stop, start) for (_, stop), (start, _) in pairwise([*edges, (OFFSET_MAX, 0)]) if stop < start]
-    return pointing_to(queues, missing)
+    return [(stop, start) for (_, stop), (start, _) in pairwise([*edges, (OFFSET_MAX, 0)]) if stop < start]
+
+
+def lost_ranges(log: CommitLog) -> list[tuple[int, int]]:
+    """The physical offsets [start, stop) of which the log shows that their files are missing."""
+    without = _ranges_without_file(log)
+    return without if log.files and _ends_full(log) else without[:-1]
 
 
 def _whole_stop(log: CommitLog, file: StoreFile) -> int:
