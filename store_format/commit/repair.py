@@ -238,9 +238,12 @@ class Survey(LogComparison):
     def compare(self) -> None:
         """Compares the store, and changes nothing."""
         self.run()
-        self.find_levels()
+        self.find_files()
 
-    def find_levels(self) -> None:
+    def find_files(self) -> None:
+        """Finds what is wrong with the configuration files, once the queues are compared."""
+        created = [each.queue for each in self.changes if each.action == "create" and not each.is_batch]
+        self.topics = lost_topics(self.source, created) if self.options.topics is None else {}
         self.levels = lowered_levels(self.source, self.root, self.log, self.compared, self.ahead)
 
     def end_at(self, end: LogEnd) -> None:
@@ -287,7 +290,6 @@ def find_end(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=end.start if is_crashed else max(known + 1, end.start),
-        topics=lost_topics(root) if options.topics is None else {},
     )  # fmt: skip
     survey.end_at(end)
     try:
@@ -435,7 +437,7 @@ def carry_out(survey: Survey, files: FileWrites) -> Survey:
     built = compare_aside(survey)
     assert isinstance(built.found, Survey)
     survey, root = built.found, survey.root
-    survey.find_levels()
+    survey.find_files()
     _note_sizes(survey, files)
     write_topics(root, survey.topics, survey.options.clock(), files)
     # Before the queues: of a recovery that is interrupted, the next one still sees them ahead.

@@ -320,12 +320,12 @@ def deleted_until(root: str) -> Callable[[str], int]:
     return end
 
 
-def lost_topics(root: str) -> dict[str, int]:
+def lost_topics(root: str, created: Collection[QueueKey] = ()) -> dict[str, int]:
     """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
 
-    The directories of the consume queues show them. A broker makes its own topics when it starts, and batch
-    queues need attributes that no directory shows: both are left out. A store had topics.json if it has
-    another file that a broker, or a commit, writes beside it.
+    The directories of the simple consume queues show them, and those that are `created` now. A broker makes
+    its own topics when it starts, and batch queues need attributes that no directory shows: both are left
+    out. A store had topics.json if it has another file that a broker, or a commit, writes beside it.
     """
     names = {
         *entry_names(f"{root}/config", missing_ok=True),
@@ -333,7 +333,15 @@ def lost_topics(root: str) -> dict[str, int]:
     }
     if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root) or read_topics(root):
         return {}
-    return filed_topics(root, lambda topic: topic.startswith(_OF_GROUPS) or not _is_not_configured(topic))
+
+    def select(topic: str) -> bool:
+        return topic.startswith(_OF_GROUPS) or not _is_not_configured(topic)
+
+    numbers = filed_topics(root, select)
+    for topic, queue_id in created:
+        if select(topic):
+            numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
+    return numbers
 
 
 def past_queues(
