@@ -487,6 +487,34 @@ def created_again_after_its_messages_were_given_up(place: Path) -> World:
     return world
 
 
+def created_again_and_lost(place: Path) -> World:
+    """The new messages are lost with their commitlog file: readers return the deleted ones for them, and so
+    does a salvaged copy.
+    """
+    world = new_world(place)
+    world.delete_topic("V")
+    world.append(numbered("T", 800, 45, queues=1))
+    world.append(numbered("V", 900, 30, queues=1))
+    while any(each.topic == "V" for each in world.truth.of(Fate.KEPT)):
+        world.lose_log_file(world.log_files()[-1])
+    return world
+
+
+def lost_topics_json_and_a_queue(place: Path) -> World:
+    """Nothing shows that the topic was there: readers leave it out and do not ask, as a write does."""
+    world = new_world(place)
+    world.lose(*sorted((world.root / "config").glob("topics.json*")), world.root / "consumequeue/V")
+    world.truth.ask_about(lambda each: each.topic == "V", "V-0 has messages and no queue file")
+    return world
+
+
+def lost_topics_json_and_all_queues(place: Path) -> World:
+    """A recovery makes the queues again, and not topics.json: the next one does."""
+    world = new_world(place)
+    world.lose(*sorted((world.root / "config").glob("topics.json*")), world.root / "consumequeue")
+    return world
+
+
 def _lose_last_log_file(world: World) -> None:
     """It is lost, and a recovery gives up its messages."""
     path = world.log_files()[-1]
@@ -605,6 +633,9 @@ CASES: dict[str, Callable[[Path], World]] = {
     "deleted topic after a crash": deleted_topic_after_a_crash,
     "created again after retention": created_again_after_retention,
     "created again in part": created_again_in_part,
+    "created again and lost": created_again_and_lost,
+    "lost topics.json and a queue": lost_topics_json_and_a_queue,
+    "lost topics.json and all queues": lost_topics_json_and_all_queues,
     "created again after its messages were given up": created_again_after_its_messages_were_given_up,
     "killed while it repairs the index": killed_while_it_repairs_the_index,
     "killed while it creates a topic again": killed_while_it_creates_a_topic_again,

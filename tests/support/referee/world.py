@@ -272,8 +272,8 @@ class World:
     ) -> None:
         """A broker appends messages and is killed: the first `queued` of them are in queues, and with `torn`
         only half of the last one is in the commitlog. Of the last `unwritten`, no byte is: the machine lost
-        power before they were flushed (ASYNC_FLUSH). The broker gives offsets that a recovery has given up
-        again: it knows only the entries of its queues.
+        power before they were flushed (ASYNC_FLUSH), but after the broker had made their file. It gives
+        offsets that a recovery has given up again: it knows only the entries of its queues.
         """
         end = max(each.physical_offset + each.total_size for each in messages_of(self.root))
         written = len(messages) - unwritten
@@ -289,6 +289,7 @@ class World:
                 if number < written:
                     self._write_file("commitlog", LOG_FILE_SIZE, end, oracle.blank(rest))
                 end += rest
+                self._write_file("commitlog", LOG_FILE_SIZE, end, b"")
             placed = replace(message, queue_offset=offset, physical_offset=end, store_timestamp=self.now_ms)
             unit = oracle.encode_message(placed)
             is_torn = torn and number == written - 1
