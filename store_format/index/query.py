@@ -43,14 +43,16 @@ def plan_coverage(
     timestamp_max: int | None = None,
     hash_slot_num: int | None = None,
     index_num: int | None = None,
+    keys: Sequence[tuple[str, str]] = (),
 ) -> Coverage:
-    """Which of the log's bytes [start, stop) the index files of a directory cover.
+    """Which of the log's bytes [start, stop) the index files of a directory cover, for `keys` (topic, key).
 
     After a crash `timestamp_max` is checkpoint.indexMsgTimestamp: files that end later were not flushed, and
     a broker deletes them (IndexService.load). `is_unit` says whether a message begins at an offset: a file
-    whose first or last unit points to none belongs to another log. Raises OptionError as `IndexFile.open`
-    does.
+    whose first or last unit points to none belongs to another log. A file whose links of one of the keys lead
+    to a foreign unit has lost units. Raises OptionError as `IndexFile.open` does.
     """
+    hashes = [key_hash(index_key(topic, key)) for topic, key in keys]
     try:
         opened = open_index_files(directory, hash_slot_num=hash_slot_num, index_num=index_num)
     except (CorruptStoreError, StorePermissionError) as error:
@@ -61,6 +63,7 @@ def plan_coverage(
     for file in opened:
         # The header is read once, before the units: messages that a broker adds later are scanned, too.
         first, last, reason = _range(file, start, stop, is_unit, timestamp_max)
+        reason = reason or next(filter(None, (_foreign_unit(file, each) for each in hashes)), None)
         if reason is not None:
             unused.append((file.path, reason))
         elif last >= start:
@@ -92,6 +95,19 @@ def _range(
         if edge >= start and not is_unit(edge):
             return first, last, f"no message begins at {edge}, but its header says so"
     return first, last, None
+
+
+def _foreign_unit(file: IndexFile, hash_value: int) -> str | None:
+    """Why the links of a key's slot cannot be trusted: they lead to a unit of another slot, or of no message
+    of the file, as where a page of units was lost with the power.
+    """
+    header, geometry = file.header(), file.geometry
+    assert geometry is not None
+    slots, first, last = geometry.hash_slot_num, header.begin_physical_offset, header.end_physical_offset
+    for number, unit_hash, physical_offset, _ in file.chain(hash_value, header):
+        if unit_hash % slots != hash_value % slots or not first <= physical_offset <= last:
+            return f"unit {number} does not belong to the slot whose links lead to it: units were lost"
+    return None
 
 
 def _uncovered(ranges: Sequence[tuple[int, int]], start: int, stop: int) -> tuple[tuple[int, int], ...]:

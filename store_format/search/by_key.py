@@ -109,6 +109,7 @@ def cover(
         timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
         hash_slot_num=hash_slot_num,
         index_num=index_num,
+        keys=[(topic, wanted.key) for topic in topics],
     )
     return coverage, topics, stop
 

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.layouts import INDEX_HEADER
@@ -321,3 +322,16 @@ def test_a_write_does_not_hide_messages_that_the_index_lacks(tmp_path: Path, how
     store = MessageStore.open(str(root))
     assert [len(_offsets(store.find(key=f"k{i}"))) for i in range(40)] == [1] * 40
     assert len(list((root / "index").iterdir())) == 2  # the last write goes on with the new file
+
+
+def test_units_that_were_lost_with_the_power_hide_no_message(tmp_path: Path) -> None:
+    """A page of units is zeros, and the file's header says that it has them: the log is scanned instead."""
+    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 16, 8000, 5000, 20000))
+    append(root, numbered("T", 0, 500))
+    (path,) = (root / "index").iterdir()
+    with path.open("r+b") as file:
+        file.seek(40 + 4 * 5000 + 20 * 600)
+        file.write(bytes(20 * 200))
+    store = MessageStore.open(str(root))
+    assert [len(_offsets(store.find(key=f"k{i}"))) for i in range(0, 500, 7)] == [1] * 72
+    assert len(store.diagnose().of("damage")) > 0
