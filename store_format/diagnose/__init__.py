@@ -109,7 +109,8 @@ def diagnose(
         unplaced_bytes=unplaced_bytes,
         lost_entries=lost_entries,
         lost_in_crash=queues.ahead if is_last_crash else 0,
-        readable=summary.readable - queues.contradicted,
+        readable=summary.readable - queues.contradicted + queues.batched,
+        batched=queues.batched,
     )
     check_topics(findings, root, queues.topics)
     check_queue_ids(findings, root, queues.filled)

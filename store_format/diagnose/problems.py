@@ -82,6 +82,7 @@ class Summary:
     into the sequence, `missing_bytes` in files that do not exist. `total_bytes` is the exact sum of the
     lengths of all files. `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
+    A batch is one of `units`; `batched` counts the other messages of the batches.
     """
 
     files: int = 0
@@ -100,6 +101,7 @@ class Summary:
     cut_messages: int = 0
     lost_entries: int = 0
     lost_in_crash: int = 0
+    batched: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -204,7 +206,9 @@ def _diagnosis_card(diagnosis: Diagnosis) -> str:
     summary = diagnosis.summary
     named = (("verdict", diagnosis.verdict), ("store", diagnosis.root))
     lines = [(name, text(value, _SENTENCE_CHARACTERS)) for name, value in named if value]
-    counts = f"{summary.files:,} file{'s' * (summary.files != 1)}, {summary.units:,} messages"
+    counts = (
+        f"{summary.files:,} file{'s' * (summary.files != 1)}, {summary.units + summary.batched:,} messages"
+    )
     lines.append(("commitlog", f"{_size(summary.total_bytes)} in {counts}"))
     lines += [(name, _size(size)) for name, field in _SUMS if (size := getattr(summary, field))]
     rows = (asdict(problem) for problem in diagnosis)

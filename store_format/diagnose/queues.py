@@ -36,7 +36,7 @@ from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
 from store_format.survey.gone import gone_by_ledger
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
-from store_format.survey.right_entries import Contradictions
+from store_format.survey.right_entries import Contradictions, longest_ascent
 
 _PENDING_MAX = 1 << 17  # entries between two comparisons: a comparison of few entries of each queue is slow
 _CHUNK_UNITS_MIN, _CHUNK_UNITS_MAX = 1 << 9, 1 << 16
@@ -114,6 +114,7 @@ class QueueCheck:
         self.is_incomplete = False  # whether the files of a queue are lost, known after `finish`
         self._contradictions = Contradictions(root, log)
         self.contradicted = 0  # messages with a wrong topic
+        self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
             layout = BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT
@@ -160,6 +161,7 @@ class QueueCheck:
         names, rows = self._dispatch.take_rows()
         if self._log_end is not None:
             rows = rows[rows["physical"] < self._log_end]
+        self.batched += int((rows["batch_size"] - 1).sum())
         for number, key in enumerate(names):
             if key not in self._stored and self._contradictions.similar_to(key[0]):
                 mine = rows["queue"] == number
@@ -279,6 +281,7 @@ class _EntryCheck:
     behind: int = 0
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
+    is_odd: bool = False  # has an entry behind the log's end whose message is elsewhere
 
     def run(self, state: StoreState) -> None:
         """Counts the entries, and reports the wrong ones if not all are known to be right.
@@ -295,9 +298,8 @@ class _EntryCheck:
             expected = f"entries that point to messages before the log's end, {self.targets.end}"
             found = f"physicalOffset {physical}, the first of {self.behind} entries of {self._name} behind it"
             self.findings.add(severity, file, position, expected, found, _BEHIND_ADVICE, kind="behind")
-        if self.inside != (self.compared.equal if self.compared is not None else 0) or self._differences(
-            "wrong"
-        ):
+        right = self.compared.equal if self.compared is not None else 0
+        if self.inside != right or self.is_odd or self._differences("wrong"):
             self._report_wrong()
 
     @property
@@ -322,14 +324,14 @@ class _EntryCheck:
         return np.arange(number, number + len(units), dtype=np.int64)
 
     def _chunks(self) -> Iterator[tuple[int, _Units]]:
-        """(number of the first unit, units), up to the files' end or a whole chunk of zeros.
+        """(number of the first unit, units), up to the last valid one, or a whole chunk without one.
 
         Chunks begin small, because small queues are many.
         """
         start, high, count = self.queue.first, self.queue.stop, _CHUNK_UNITS_MIN
         while start < high:
             units = self.queue.read(start, min(start + count, high))
-            used = np.flatnonzero((units["size"] != 0) | (units["physical_offset"] != 0))
+            used = np.flatnonzero((units["size"] > 0) & (units["physical_offset"] >= 0))
             if not len(used):
                 return
             yield start, units[: int(used[-1]) + 1]
@@ -345,10 +347,11 @@ class _EntryCheck:
             covers = int(units["batch_size"][filled[-1]]) if self.queue.is_batch else 1
             self.stop = int(self._offsets(number, units)[filled[-1]]) + covers
         self._report_holes(number, units, np.flatnonzero(~valid))
-        entries = message_mask(units)
-        gone = entries & targets.lost.contains(physical) & ~self._is_elsewhere(number, units)
+        entries, is_elsewhere = message_mask(units), self._is_elsewhere(number, units)
+        gone = entries & targets.lost.contains(physical) & ~is_elsewhere
         current = entries & (physical >= targets.log.min_offset) & ~gone
-        current &= (physical < targets.end) | ~self._is_elsewhere(number, units)
+        current &= (physical < targets.end) | ~is_elsewhere
+        self.is_odd |= bool((entries & is_elsewhere & (physical >= targets.end)).any())
         behind = current & (physical >= targets.end)
         inside = current & ~behind
         if behind.any() and not self.behind:
@@ -357,12 +360,19 @@ class _EntryCheck:
             self.first_physical = int(physical[inside.argmax()])
         self.last_behind = max(self.last_behind, int(physical[behind].max(initial=-1)))
         self.inside += int(inside.sum())
-        self.lost += int(gone.sum())
-        self.behind += int(behind.sum())
+        messages = units["batch_size"] if self.queue.is_batch else np.ones(len(units), np.int64)
+        self.lost += int(messages[gone].sum())
+        self.behind += int(messages[behind].sum())
 
     def _is_elsewhere(self, number: int, units: _Units) -> NDArray[np.bool_]:
-        """Which of the units lead to another place than that of their whole message."""
+        """Which of the units lead to another place than that of their message: that one is whole, or expired,
+        so that an entry behind it leads to an earlier place than the log's end.
+        """
         offsets, found = self._offsets(number, units), np.zeros(len(units), bool)
+        physical = units["physical_offset"].astype(np.int64)
+        rows = np.flatnonzero(message_mask(units))
+        behind = np.setdiff1d(rows, rows[longest_ascent(physical[rows])])
+        found[behind] = physical[behind] >= self.targets.end
         for each in self._differences("wrong"):
             found |= (offsets >= each.first) & (offsets < each.stop)
         return found
@@ -410,7 +420,7 @@ class _EntryCheck:
             lost = message_mask(units) & ~is_readable & self._is_elsewhere(number, units)
             for row in np.flatnonzero(lost).tolist():
                 offset = int(self._offsets(number, units)[row])
-                expected = f"the place of the message {self._name} offset {offset}, which is whole"
+                expected = f"the place of the message {self._name} offset {offset}"
                 self._report(*self._place(number + row), expected, f"physicalOffset {int(physical[row])}")
             rows = np.flatnonzero(message_mask(units) & is_readable)
             in_files = self.targets.log.file_index(physical[rows])

@@ -33,7 +33,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
@@ -65,6 +65,7 @@ from store_format.survey.log_end import (
     written_end,
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
+from store_format.survey.right_entries import first_live
 
 
 def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
@@ -306,7 +307,10 @@ def _queue_at(
     )
     if bounds is None:
         return None
-    return QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch")
+    queue = QueueRange(
+        topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch"
+    )
+    return replace(queue, min_offset=first_live(log, queue))
 
 
 def _queues_on_disk(

@@ -32,7 +32,7 @@ from store_format.consumequeue.listing import list_queues
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.read import StoreFile, entry_names, refuse
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, OFFSET_MAX
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.log_end import LogEnd, last_unit, last_unit_in, written_stop
@@ -106,9 +106,12 @@ def lost_ranges(log: CommitLog) -> list[tuple[int, int]]:
 
 
 def _whole_stop(log: CommitLog, file: StoreFile) -> int:
-    """Where the messages of a file end if it is short; else where the file ends."""
-    last = last_unit_in(log, file, file.stop) if file.size < log.file_size else None
-    return file.stop if file.size >= log.file_size else file.start if last is None else last.stop
+    """Where the messages of a file end if it is short, or ends within one; else where the file ends."""
+    if file.size >= log.file_size and file is not log.files[-1]:
+        return file.stop
+    last = last_unit_in(log, file, file.stop)
+    stop = file.start if last is None else last.stop
+    return stop if file.size < log.file_size or _ends_within_message(log, stop) else file.stop
 
 
 def pointing_to(queues: Iterable[QueueBounds], ranges: Sequence[tuple[int, int]]) -> list[Gone]:
@@ -188,7 +191,21 @@ def _ends_full(log: CommitLog) -> bool:
     file, last = log.files[-1], last_unit(log)
     if file.size < log.file_size or last is None or last.stop > log.stop - _BLANK_HEAD_SIZE:
         return file.size < log.file_size or last is not None
-    return int.from_bytes(log.read(last.stop, _BLANK_HEAD_SIZE)[4:], "big") == MAGIC_BLANK
+    is_blank = int.from_bytes(log.read(last.stop, _BLANK_HEAD_SIZE)[4:], "big") == MAGIC_BLANK
+    return is_blank or _ends_within_message(log, last.stop)
+
+
+def _ends_within_message(log: CommitLog, start: int) -> bool:
+    """Whether the last file ends within the last message that begins at `start` or behind: it was cut off."""
+    walk = log.walk(start)
+    for _ in walk:  # messages with a wrong body
+        pass
+    at = log.stop if walk.end is None else walk.end.offset
+    if at > log.stop - _BLANK_HEAD_SIZE:
+        return False
+    head = log.read(at, _BLANK_HEAD_SIZE)
+    is_message = int.from_bytes(head[4:], "big") in (MAGIC_V1, MAGIC_V2)
+    return is_message and at + int.from_bytes(head[:4], "big") > log.stop
 
 
 def lost_last_files(

@@ -20,7 +20,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -570,7 +570,20 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
         walk = log.walk(start, stop, verify_crc=True, resync=True)
         damage, units = [step for step in walk if isinstance(step, Damage)], walk.sums.units
     queues, rows = dispatch.take_rows()
+    units += int((rows["batch_size"][~_within(rows["physical"], damage)] - 1).sum())
     return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
+
+
+def _within(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
+    """Which physical offsets lie in damage."""
+    edges = np.array(
+        [(each.file.start + each.start, each.file.start + each.stop) for each in damage], np.int64
+    )
+    edges = edges.reshape(-1, 2)
+    place = np.searchsorted(edges[:, 0], physical, side="right") - 1
+    stops = np.append(edges[:, 1], -1)  # of no damage, for the place -1
+    within: _Mask = physical < stops[place]
+    return within
 
 
 def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[QueueKey, NDArray[np.void]]]:

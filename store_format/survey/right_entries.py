@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
 from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.message_entries import find_entries
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 
 NOWHERE = -1  # the physical offset of an entry whose message is not in the log
 _READ_SIZE = 1024
+_CHUNK = 1 << 16  # entries
 _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
 
 _Ints = NDArray[np.int64]
@@ -147,7 +149,7 @@ def _wrong(
         first = int(good.argmax()) if good.any() else len(units)
         is_wrong[:first] = expired[:first] = False
     valid = np.flatnonzero(~is_wrong & ~expired)
-    in_order = valid[_longest_ascent(physical[valid])]
+    in_order = valid[longest_ascent(physical[valid])]
     is_wrong |= expired
     odd = np.setdiff1d(valid, in_order)
     for i in odd.tolist():
@@ -156,7 +158,7 @@ def _wrong(
     return np.flatnonzero(is_wrong)
 
 
-def _longest_ascent(values: _Ints) -> NDArray[np.intp]:
+def longest_ascent(values: _Ints) -> NDArray[np.intp]:
     """The places of a longest subsequence that does not descend."""
     if not (values[1:] < values[:-1]).any():
         return np.arange(len(values))
@@ -204,6 +206,26 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
         mine = np.isin(entries.queue_offsets, offsets[key])
         found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
     return found
+
+
+def first_live(log: CommitLog, queue: QueueRange) -> int:
+    """The first queue offset of a queue whose oldest entries are zeros or wrong, and partly expired: that of
+    the first message in the log. Where the log is damaged there the queue stays as it is.
+    """
+    bounds = queue.bounds
+    if bounds is None or queue.is_batch or not bounds.first_physical_offset < log.min_offset:
+        return queue.min_offset
+    offsets, units = read_slice(
+        queue.piece(queue.min_offset, min(queue.max_offset, queue.min_offset + _CHUNK))
+    )
+    good = np.flatnonzero((units["physical_offset"] >= log.min_offset) & (units["size"] > 0))
+    if not len(good) or not good[0]:
+        return queue.min_offset
+    stop = int(units["physical_offset"][good[0]])
+    if any(isinstance(step, Damage) for step in log.walk(log.min_offset, stop, verify_crc=True, resync=True)):
+        return queue.min_offset
+    found = entries_of(log, [(queue, offsets[: good[0]])]).get((queue.topic, queue.queue_id))
+    return int(offsets[good[0]] if found is None or not len(found.units) else found.queue_offsets[0])
 
 
 def last_own(log: CommitLog, queue: QueueRange) -> int | None:

@@ -181,7 +181,7 @@ def _print_sums(root: str, diagnosis: Diagnosis, write: Callable[[str], object])
         or "no problem"
     )
     write(
-        f"{shown(root)}: {summary.units:,} messages in {summary.files:,} files "
+        f"{shown(root)}: {summary.units + summary.batched:,} messages in {summary.files:,} files "
         f"up to {summary.log_end}; {counts}\n"
     )
     for name, what in _SUMS:

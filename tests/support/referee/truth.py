@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from store_format.commit.append import CommitResult
+from store_format.names import is_light_queue
 from tests.support import goldens
 from tests.support.oracle import Message
 from tests.support.staged import messages_of
@@ -105,7 +106,10 @@ class Truth:
     def units(self) -> int:
         """How many messages of the commitlog are whole."""
         whole = (Fate.KEPT, Fate.DELETED, Fate.UNKNOWN)
-        return len({each.physical_offset for each in self.messages if self.fates[each] in whole})
+        mine = [
+            each for each in self.messages if self.fates[each] in whole and not is_light_queue(each.topic)
+        ]
+        return len({(each.physical_offset, each.queue_offset) for each in mine})
 
     def fate_at(self, topic: str, queue_id: int, queue_offset: int) -> Fate | None:
         """The fate of the newest message that was given this place."""
