@@ -293,7 +293,7 @@ def find_lost_log(root: str, log: CommitLog) -> LostLog | None:
 
 
 def _may_be_whole(root: str, log: CommitLog) -> bool:
-    """Whether the log begins with a message, or behind byte 0, or its first file has any byte.
+    """Whether the log begins with a message, or behind byte 0, or one of its files has any byte.
 
     After a crash of a broker, the queues of a new log may be on the disk, and its messages not.
     """
@@ -302,10 +302,10 @@ def _may_be_whole(root: str, log: CommitLog) -> bool:
     try:
         if log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == "":
             return True
-        size = log.files[0].size
         return any(
-            np.frombuffer(log.read(start, min(_BLOCK, size - start)), np.uint8).any()
-            for start in range(0, size, _BLOCK)
+            np.frombuffer(log.read(start, min(_BLOCK, file.stop - start)), np.uint8).any()
+            for file in log.files
+            for start in range(file.start, file.stop, _BLOCK)
         )
     except StoreError:  # who needs the file raises the error
         return True
