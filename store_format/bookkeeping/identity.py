@@ -128,13 +128,15 @@ def _member_from(value: object) -> Member:
     parts = [value, ""] if isinstance(value, str) else value
     match parts:
         case [str(name), str(id_)]:
-            if is_path(name) and (not id_ or _is_name(name)):
+            if is_path(name) and (not id_ or is_name(name)):
                 return Member(name, id_)
     raise ValueError(f"the store {value!r:.100}")
 
 
-def _is_name(name: str) -> bool:
-    return name not in (".", "..") and "/" not in name and len(os.fsencode(name)) <= _NAME_SIZE_MAX
+def is_name(text: str) -> bool:
+    """Whether the text can name a file in a directory, and not one elsewhere. Raises as `is_path` does."""
+    is_single = text not in (".", "..") and "/" not in text
+    return is_path(text) and is_single and len(os.fsencode(text)) <= _NAME_SIZE_MAX
 
 
 def is_path(text: str) -> bool:

@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from store_format.bookkeeping.identity import LogPlace, Member, is_path, members_from
+from store_format.bookkeeping.identity import LogPlace, Member, is_name, is_path, members_from
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile, refuse_types, staging_path
 from store_format.bookkeeping.states import Abort, Reading, State, find_state
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names, read_bytes
@@ -27,6 +27,7 @@ from store_format.names import QueueKey
 _MARK = "rmqlog "
 _ABORT_SIZE_MAX = 4096
 _VERSION = 2
+_OFFSET_STOP, _DAY_SECONDS = 1 << 62, 86_400
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,8 @@ class Journal:
             value = _of_this_version(json.loads(data))
             value["staged"] = tuple(StagedFile.from_json(each) for each in value["staged"])
             value["queues"] = tuple((str(topic), int(queue_id)) for topic, queue_id in value["queues"])
-            value["queue_bases"] = tuple(value["queue_bases"])
+            value["queue_bases"] = tuple(map(int, value["queue_bases"]))
+            value["new_topics"] = {topic: int(number) for topic, number in value["new_topics"].items()}
             value["log_places"] = tuple(LogPlace(str(path), str(id_)) for path, id_ in value["log_places"])
             if not value["log_places"] or not all(is_path(place.path) for place in value["log_places"]):
                 raise ValueError("no commitlog directory")
@@ -95,7 +97,10 @@ class Journal:
             if value["before"] is not None:
                 offset, length, checksum = map(int, value["before"])
                 value["before"] = offset, length, checksum
-            return Journal(**value)
+            journal = Journal(**value)
+            refuse_types(journal)
+            _refuse_parts(journal)
+            return journal
         except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise CorruptStoreError(
                 path, 0, "a journal of this project", str(error) or "something else"
@@ -104,6 +109,32 @@ class Journal:
     @property
     def units(self) -> int:
         return sum(each.units for each in self.staged)
+
+    def times_path(self, root: str) -> str | None:
+        """The staged file with one store time (8 bytes) for each message, if there is one."""
+        name = self.store_timestamps
+        return None if name is None else f"{staging_path(root, self.staged[0].write)}/{name}"
+
+
+def _refuse_parts(journal: Journal) -> None:
+    """Raises ValueError for parts that do not belong together, or that lead out of the store."""
+    names = [name for each in journal.staged for name in (each.write, each.name)]
+    if journal.store_timestamps is not None:
+        names += [journal.store_timestamps] * bool(journal.staged) or [""]
+    if not all(map(is_name, names)):
+        raise ValueError("a staged file that is not in the store")
+    queues = {queue for each in journal.staged for queue in each.queues}
+    if len(journal.queues) != len(journal.queue_bases) or not queues <= {*journal.queues}:
+        raise ValueError(f"{len(journal.queue_bases)} offsets of {len(journal.queues)} queues")
+    if not all(0 <= base < _OFFSET_STOP for base in (journal.base, *journal.queue_bases)):
+        raise ValueError(f"offsets {journal.base}, {journal.queue_bases!r:.100}")
+    if abs(journal.zone_seconds) > _DAY_SECONDS:
+        raise ValueError(f"zone_seconds {journal.zone_seconds}")
+    match journal.key, journal.index_base, journal.began:
+        case ((None | (str(), int())), (None | (str(), str())), (None | int())):
+            bytes.fromhex("" if journal.index_base is None else journal.index_base[1])
+        case other:
+            raise ValueError(f"{other!r:.100}")
 
 
 def _of_this_version(value: dict[str, Any]) -> dict[str, Any]:  # Any: JSON

@@ -16,7 +16,7 @@ from typing import Any
 from zlib import crc32
 
 from store_format.bookkeeping.identity import Member, members_from
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY, refuse_types
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
@@ -296,7 +296,7 @@ def _parsed(data: bytes | None, path: str) -> Ledger:
 
 
 def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  # Any: JSON
-    return LedgerEntry(
+    entry = LedgerEntry(
         int(value["number"]),
         str(value["journal"]),
         int(value["start"]),
@@ -313,6 +313,8 @@ def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  #
         members_from(value.get("members", [])),
         bool(value.get("given_up", False)),
     )
+    refuse_types(entry)
+    return entry
 
 
 def _may_be_query(key_id: str) -> bool:

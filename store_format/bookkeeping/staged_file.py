@@ -7,7 +7,7 @@ the commit can check that it reads what the task wrote.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 from store_format.names import QueueKey
@@ -15,6 +15,21 @@ from store_format.names import QueueKey
 OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
 STAGING = "staging"  # in it
 RECORDS_SUFFIX = ".records"
+
+
+_TYPES = {"int": int, "bool": bool, "str": str}
+_NUMBER_MAX, _LARGE_MAX = 1 << 62, 1 << 64
+_LARGE = ("bodies", "number")
+
+
+def refuse_types(value: Any) -> None:  # Any: a dataclass
+    """Raises ValueError for a number, boolean or text of a dataclass from JSON that is none, or too large."""
+    for each in fields(value):
+        held, kind = getattr(value, each.name), _TYPES.get(str(each.type))
+        limit = _LARGE_MAX if each.name in _LARGE else _NUMBER_MAX
+        is_wrong = kind is not None and type(held) is not kind
+        if is_wrong or (isinstance(held, int) and not -limit < held < limit):
+            raise ValueError(f"{each.name} {held!r:.100}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +60,9 @@ class StagedFile:
             name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ()))
             for name in ("queues", "parked")
         }
-        return StagedFile(**{**value, **queues})
+        staged = StagedFile(**{**value, **queues})
+        refuse_types(staged)
+        return staged
 
     def records_path(self, root: str) -> str:
         return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.bookkeeping.journal import Journal
-from store_format.bookkeeping.staged_file import StagedFile, staging_path
+from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.staged_units import StagedUnits, read_staged
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED
 from store_format.files.view import FileView
@@ -85,9 +85,10 @@ def newest_timestamp(root: str, journal: Journal) -> int:
 
 
 def _store_timestamps(root: str, journal: Journal, first: int, count: int) -> NDArray[np.int64]:
-    if journal.store_timestamps is None:
+    path = journal.times_path(root)
+    if path is None:
         return np.full(count, journal.store_timestamp, np.int64)
-    with FileView(f"{staging_path(root, journal.staged[0].write)}/{journal.store_timestamps}") as view:
+    with FileView(path) as view:
         return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
 
 

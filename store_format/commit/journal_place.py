@@ -13,7 +13,7 @@ from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_pat
 from store_format.bookkeeping.journal import Journal, journal_path, state_of
 from store_format.bookkeeping.states import Writing
 from store_format.commit.cluster import WRITE_IGNORING, is_begun
-from store_format.commit.staged_units import check_staged
+from store_format.commit.staged_units import check_staged, check_times
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.survey.gone import refuse_lost_log
@@ -73,11 +73,16 @@ def is_lost_with_power(root: str, journal: Journal) -> bool:
     if journal.sync:
         return False
     try:
-        for staged in journal.staged:
-            check_staged(root, staged)
+        _check_all_staged(root, journal)
     except CorruptStoreError:
         return True
     return False
+
+
+def _check_all_staged(root: str, journal: Journal) -> None:
+    for staged in journal.staged:
+        check_staged(root, staged)
+    check_times(journal.times_path(root), journal.units)
 
 
 def is_concluded(root: str, journal: Journal) -> bool:
@@ -91,8 +96,7 @@ def refuse_incomplete(root: str, journal: Journal, log: CommitLog) -> None:
     Raises OffsetOutOfRangeError if retention has deleted the log at the commit's base: what was written is
     unknown then.
     """
-    for staged in journal.staged:
-        check_staged(root, staged)
+    _check_all_staged(root, journal)
     if is_base_deleted(journal, log):
         raise OffsetOutOfRangeError(
             f"{root}: a commit was interrupted at physical offset {journal.base}, but the commitlog now "

@@ -74,6 +74,15 @@ def check_staged(
         _compare_sum(path, expected, found)
 
 
+def check_times(path: str | None, units: int) -> None:
+    """Checks the size of the file of store times (`Journal.times_path`). Raises as `check_staged` does."""
+    if path is not None:
+        with _open_staged(path) as view:
+            if view.size != 8 * units:
+                found = f"{view.size} bytes; run the write again"
+                raise CorruptStoreError(path, view.size, f"{units} store times of 8 bytes", found)
+
+
 class RecordsCheck:
     """Checks the checksum of a records file while `append_log` reads the file.
 

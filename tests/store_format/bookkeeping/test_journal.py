@@ -4,11 +4,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -100,6 +103,40 @@ def test_a_damaged_file_is_named(root: str, name: str, data: bytes) -> None:
     with pytest.raises(CorruptStoreError) as caught:
         read(root)
     assert name in caught.value.file
+
+
+_Change = Callable[[Any], object]  # of a journal's JSON
+_CHANGES: dict[str, _Change] = {
+    "staged files in another directory": lambda j: j["staged"][0].update(write="../../../elsewhere"),
+    "a staged file elsewhere": lambda j: j["staged"][0].update(name="../../n"),
+    "store times elsewhere": lambda j: j.update(store_timestamps="../../x.times"),
+    "a text for a number": lambda j: j.update(base="x"),
+    "no number": lambda j: j["staged"][0].update(units=None),
+    "a number that no file has": lambda j: j.update(base=1 << 63),
+    "an offset too many": lambda j: j["queue_bases"].append(1),
+    "queues of staged files only": lambda j: j.update(queues=[["T", 0]], queue_bases=[0]),
+    "no topics": lambda j: j.update(new_topics=None),
+    "a list for a name": lambda j: j.update(index_base=[[], "00"]),
+    "a header that is none": lambda j: j.update(index_base=["20231114221320123", "x"]),
+    "a key of one part": lambda j: j.update(key=["q"]),
+    "no zone": lambda j: j.update(zone_seconds=1 << 40),
+}
+
+
+@pytest.mark.parametrize("name", _CHANGES)
+def test_a_journal_with_other_values_is_none(root: str, name: str) -> None:
+    """Its names lead to no file elsewhere, and no caller fails on its values."""
+    value = json.loads(_JOURNAL.to_bytes())
+    _CHANGES[name](value)
+    Path(root, ".rmqlog", "journal.json").write_text(json.dumps(value))
+    with pytest.raises(CorruptStoreError, match="a journal of this project"):
+        read_journal(root)
+
+
+def test_a_ledger_with_a_number_that_no_file_has_is_none(root: str) -> None:
+    write_ledger(root, Ledger(last=replace(_ENTRY, stop=1 << 63)), _FILES)
+    with pytest.raises(CorruptStoreError, match="a ledger of this project"):
+        read_ledger(root)
 
 
 def test_empty_settings_are_named(root: str) -> None:
