@@ -380,7 +380,8 @@ def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
         yield "delayOffset", SCHEDULE_TOPIC, each.level - 1, "lower", each.end, lost, None, reason
     for topic, number in sorted(survey.topics.items()):
         reason = (
-            f"topics.json is lost: the topic gets {number} queue{'s' * (number != 1)} again, as on the disk"
+            f"topics.json is lost: the topic gets {number} queue{'s' * (number != 1)} again, as its files or "
+            "messages show"
         )
         yield "topics", topic, None, "create", None, None, None, reason
     yield from _index_rows(survey)

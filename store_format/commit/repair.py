@@ -55,7 +55,7 @@ from store_format.files.read import StoreFile, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.write import cut_index
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
@@ -242,22 +242,20 @@ class Survey(LogComparison):
 
     def find_files(self) -> None:
         """Finds what is wrong with the configuration files, once the queues are compared."""
-        created = [each.queue for each in self.changes if each.action == "create" and not each.is_batch]
-        self.topics = lost_topics(self.source, created) if self.options.topics is None else {}
+        named = [each.queue for each in self.changes if each.action == "create"]
+        named += self.unknown  # readers ask about them as before
+        named = [queue for queue in named if not self.compared[queue].stored.is_batch]
+        self.topics = lost_topics(self.source, named) if self.options.topics is None else {}
         self.levels = lowered_levels(self.source, self.root, self.log, self.compared, self.ahead)
 
     def end_at(self, end: LogEnd) -> None:
         """Sets the end of the log, and what the queues have behind it."""
         self.end, self.stop = end, end.offset
         self.ahead = [
-            (queue, entries_stop(queue.directory, queue.kind, end.offset) // _unit_size(queue))
+            (queue, entries_stop(queue.directory, queue.kind, end.offset) // queue.unit_size)
             for queue in self.queues
             if queue.last_physical_offset >= end.offset
         ]
-
-
-def _unit_size(queue: QueueBounds) -> int:
-    return (BATCH_CQ_UNIT if queue.kind == "batch" else CQ_UNIT).itemsize
 
 
 def find_end(

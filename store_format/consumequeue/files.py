@@ -108,13 +108,17 @@ class QueueBounds(PlainValue):
         return range(self.first_file, self.last_file + 1, self.file_size)
 
     @property
+    def unit_size(self) -> int:
+        """The bytes of a unit."""
+        return (BATCH_CQ_UNIT if self.kind == "batch" else CQ_UNIT).itemsize
+
+    @property
     def may_lack_first_file(self) -> bool:
         """Whether the first file begins with a message that is not the first one of the log.
 
         Retention leaves a file that begins with a message before the log, unless it ended at a file's end.
         """
-        size = (BATCH_CQ_UNIT if self.kind == "batch" else CQ_UNIT).itemsize
-        is_first = self.unit_start * size == self.first_file > 0
+        is_first = self.unit_start * self.unit_size == self.first_file > 0
         return is_first and self.first_physical_offset > self.commit_log_min
 
     def open(self, layout: np.dtype[np.void]) -> UnitFiles:

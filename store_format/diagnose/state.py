@@ -33,8 +33,8 @@ from store_format.survey.gone import ADVICE, LostLog, find_lost_log
 
 _TOPICS_ADVICE = (
     "Put topics.json back from a backup: without it a broker knows no topic, and consumers find none. "
-    "Or make it again from the directories of the queues (rmqlog recover STORE --apply), without the topics "
-    "that have no directory"
+    "Or make it again from the queues and the messages (rmqlog recover STORE --apply), without the topics "
+    "that have neither"
 )
 
 _READERS: Mapping[str, Callable[[str], object]] = {

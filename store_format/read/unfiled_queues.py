@@ -78,7 +78,7 @@ class UnfiledQueues:
 
         `taken` is the store's snapshot of these topics.
         """
-        named = [*self._configured(store, select), *self._light_queues(store, taken, select)]
+        named = [*self._configured(store, taken, select), *self._light_queues(store, taken, select)]
         usable = [key for key in named if key not in taken.damaged]
         looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
         files = {key: _first_file(taken, key) for key in looked}
@@ -120,11 +120,13 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _queue_names(hiding))
 
-    def _configured(self, store: OpenStore, select: Callable[[str], bool]) -> list[QueueKey]:
-        """The queues of the selected topics that topics.json names."""
+    def _configured(
+        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
+    ) -> list[QueueKey]:
+        """The queues of the selected topics that topics.json names; those in the log if it is lost."""
         return [
             (topic, queue_id)
-            for topic, number in self._queue_numbers(store).items()
+            for topic, number in self._queue_numbers(store, taken).items()
             if select(topic)
             for queue_id in range(number)
         ]
@@ -136,26 +138,32 @@ class UnfiledQueues:
 
         They are looked for if all are selected, or if nothing else that is known is, for example one by name.
         """
-        is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, select))
+        is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, taken, select))
         if self._light is None and is_chosen and has_light_queues(store.path):
             found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
             self._light = tuple(key for key in found if can_be_queue(*key))
         return [key for key in self._light or () if select(key[0])]
 
-    def _queue_numbers(self, store: OpenStore) -> dict[str, int]:
+    def _queue_numbers(self, store: OpenStore, taken: Snapshot) -> dict[str, int]:
         now = stat_identity(config_path(store.path, "topics.json"))
         if now is not None and now == self._topics[0]:
             return self._topics[1]
-        topics: Mapping[str, TopicConfig] = {}
+        topics: Mapping[str, TopicConfig] | None = {}
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
-            topics = read_topics(store.path) or {}
-        numbers = {topic: len(each.queue_ids) for topic, each in topics.items() if can_be_queue(topic, 0)}
+            topics = read_topics(store.path)
+        if topics is None:
+            numbers: dict[str, int] = {}
+            for topic, queue_id in sorted(_queues_in_windows(store, taken, None, _WINDOW_SIZE)[0]):
+                numbers[topic] = queue_id + 1
+        else:
+            numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
+        numbers = {topic: number for topic, number in numbers.items() if can_be_queue(topic, 0)}
         self._topics = (now, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
     def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
-        topics = {*self._queue_numbers(store), *(topic for topic, _ in self._light or ())}
+        topics = {*self._queue_numbers(store, taken), *(topic for topic, _ in self._light or ())}
         found, self._is_complete = _queues_in_windows(store, taken, frozenset(topics), _WINDOW_SIZE)
         self._seen |= found
         seen, unfiled = self._seen, {key for key in undecided if not _has_entries(taken, key)}
@@ -189,11 +197,13 @@ class UnfiledQueues:
             topics = {topic for topic, _ in short}
             now = take_snapshot(store.path, store.log.relisted(), taken.state, topics.__contains__)
             short = {key: queue for key, queue in short.items() if not _covers(now, key, queue)}
-        self._open = {
-            key: queue
+        filed = {
+            key
             for key, queue in self._open.items()
-            if not _covers(taken, key, queue) and not _has_files_now(store.path, key)
+            if _covers(taken, key, queue) or _has_files_now(store.path, key)
         }
+        self._open = {key: queue for key, queue in self._open.items() if key not in filed}
+        self._decided -= {each for each in self._decided if each[0] in filed}  # they may be lost again
         fates = decide(store.path, taken.log, self._open, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         if store.unfiled_queues is not None:
@@ -281,11 +291,7 @@ def _has_queue_files(taken: Snapshot, key: QueueKey) -> bool:
 
 def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     bounds = taken.queues[key].bounds if key in taken.queues else None
-    return bounds is not None and bounds.unit_stop * _unit_size(bounds) > bounds.first_file
-
-
-def _unit_size(bounds: QueueBounds) -> int:
-    return (BATCH_CQ_UNIT if bounds.kind == "batch" else CQ_UNIT).itemsize
+    return bounds is not None and bounds.unit_stop * bounds.unit_size > bounds.first_file
 
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
@@ -302,7 +308,7 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     bounds = taken.queues[key].bounds if key in taken.queues else None
     if bounds is None or taken.state is StoreState.LIVE:
         return False
-    ends_full = bounds.unit_stop * _unit_size(bounds) == bounds.last_file + bounds.file_size
+    ends_full = bounds.unit_stop * bounds.unit_size == bounds.last_file + bounds.file_size
     return not _has_entries(taken, key) or bounds.may_lack_first_file or ends_full
 
 
@@ -380,11 +386,11 @@ def _consumed_queues(store: OpenStore) -> set[QueueKey]:
 
 
 def _queues_in_windows(
-    store: OpenStore, taken: Snapshot, topics: frozenset[str], window: int | None
+    store: OpenStore, taken: Snapshot, topics: frozenset[str] | None, window: int | None
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether the whole log was read.
 
-    `topics` with LMQ_PREFIX are all light queues. `window` is the number of bytes read at each end; None
+    `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read at each end; None
     reads the whole log.
     """
     before = read_commit_state(store.path)
@@ -397,7 +403,7 @@ def _queues_in_windows(
 
 
 def _queues_in(
-    store: OpenStore, taken: Snapshot, topics: frozenset[str], window: int | None, stop: int | None
+    store: OpenStore, taken: Snapshot, topics: frozenset[str] | None, window: int | None, stop: int | None
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
     is_live = taken.state is StoreState.LIVE
@@ -416,12 +422,14 @@ def _queues_in(
     return queues, start == end and _reaches_end(log, last, limit, high)
 
 
-def _chooser(topics: frozenset[str]) -> Callable[[str], bool]:
+def _chooser(topics: frozenset[str] | None) -> Callable[[str], bool]:
+    if topics is None:
+        return lambda topic: True
     return is_light_queue if LMQ_PREFIX in topics else topics.__contains__
 
 
 def _seen_once(
-    log: CommitLog, topics: frozenset[str], start: int, stop: int, *, is_live: bool, written: int = OFFSET_MAX
+    log: CommitLog, topics: frozenset[str] | None, start: int, stop: int, *, is_live: bool, written: int = OFFSET_MAX
 ) -> tuple[dict[QueueKey, LogQueue], int]:
     """The queues of the topics between two physical offsets, and the end of the last message.
 

@@ -320,11 +320,11 @@ def deleted_until(root: str) -> Callable[[str], int]:
     return end
 
 
-def lost_topics(root: str, created: Collection[QueueKey] = ()) -> dict[str, int]:
+def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
 
-    The directories of the simple consume queues show them, and those that are `created` now. A broker makes
-    its own topics when it starts, and batch queues need attributes that no directory shows: both are left
+    The directories of the simple consume queues show them, and the queues that the log has `named`. A broker
+    makes its own topics when it starts, and batch queues need attributes that no directory shows: both are left
     out. A store had topics.json if it has another file that a broker, or a commit, writes beside it.
     """
     names = {
@@ -338,7 +338,7 @@ def lost_topics(root: str, created: Collection[QueueKey] = ()) -> dict[str, int]
         return topic.startswith(_OF_GROUPS) or not _is_not_configured(topic)
 
     numbers = filed_topics(root, select)
-    for topic, queue_id in created:
+    for topic, queue_id in named:
         if select(topic):
             numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
     return numbers

@@ -17,6 +17,7 @@ from tests.support.referee.followers import Follower
 from tests.support.referee.truth import Fate, Truth, truth_of_golden
 from tests.support.referee.world import (
     ENTRY_SIZE,
+    LOG_FILE_SIZE,
     QUEUE_FILE_SIZE,
     World,
     commit_killed,
@@ -123,6 +124,24 @@ def lost_topics_json(place: Path) -> World:
     world.append(numbered("T", 0, 80, queues=8), queues=8)
     world.commit_offset("G", "T", 0, 5)
     world.lose(*sorted((world.root / "config").glob("topics.json*")))
+    return world
+
+
+def lost_topics_json_and_queue(place: Path) -> World:
+    """Readers leave the messages out and say nothing, and after a recovery everybody says "sound"."""
+    world = new_world(place)
+    world.commit_offset("G", "T", 0, 0)
+    world.lose_file("topics.json")
+    world.lose(world.root / "consumequeue/T")
+    world.truth.ask_about(lambda each: each.topic == "T", "T-0 has messages and no queue file")
+    return world
+
+
+def lost_topics_json_and_queues(place: Path) -> World:
+    """A recovery makes topics.json only when it is repeated."""
+    world = new_world(place)
+    world.lose_file("topics.json")
+    world.lose(world.root / "consumequeue")
     return world
 
 
@@ -393,6 +412,15 @@ def log_begins_with_zeros(place: Path) -> World:
     return world
 
 
+def log_file_of_zeros(place: Path) -> World:
+    """The same where the first file has no other byte."""
+    world = new_world(place)
+    overwrite(world.log_files()[0], 0, bytes(LOG_FILE_SIZE))
+    what = "the first commitlog file is zeros"
+    world.truth.lose_bytes(0, LOG_FILE_SIZE, what, Fate.DAMAGED)
+    return world
+
+
 def damage_without_queues(place: Path) -> World:
     """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
     world = new_world(place)
@@ -601,6 +629,8 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost directory of an expired queue": expired_queue_without_directory,
     "expired queue": expired_queue,
     "lost topics.json": lost_topics_json,
+    "lost topics.json and directory of a topic": lost_topics_json_and_queue,
+    "lost topics.json and consume queues": lost_topics_json_and_queues,
     "lost simple queues beside a batch queue": lost_simple_queues_beside_batch_queues,
     "lost first queue file": lost_first_queue_file,
     "lost first queue file after retention": lost_first_queue_file_after_retention,
@@ -627,6 +657,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped size in a lost queue": flipped_size_of_a_lost_queue,
     "flipped length that a running query has not read": flipped_unread_length,
     "log begins with zeros": log_begins_with_zeros,
+    "log begins with a file of zeros": log_file_of_zeros,
     "damage without queues": damage_without_queues,
     "created again without messages": created_again_without_messages,
     "last topic with queues is deleted": last_topic_with_queues_is_deleted,
