@@ -278,15 +278,20 @@ class QueuesAside:
             files.sync_directory(target.rpartition("/")[0])
 
     def create_empty(self, root: str, queue: QueueKey, stop: int, size: int, files: FileWrites) -> None:
-        """Makes the file of a queue that ends at queue offset `stop` and whose messages are all expired."""
+        """Makes the file of a queue that ends at queue offset `stop` and whose messages are all expired.
+
+        One that is there was made by a recovery that was broken off.
+        """
         built, target = f"{self.root}/empty", queue_directory(root, *queue)
+        clear_directory(target, files)
+        if list_store_files(target):
+            return
         within = stop * CQ_UNIT.itemsize % size
         files.make_directories(self.root, "empty")
         with files.create(f"{built}/{offset_file_name(stop * CQ_UNIT.itemsize - within)}", size) as file:
             file.write(0, pre_blank_bytes(within // CQ_UNIT.itemsize))
         _sync(built, files)
         files.make_directories(root, FOLDERS["simple"], queue[0])
-        clear_directory(target, files)
         if not files.move(built, target):
             raise StoreWriteError(f"{target}: cannot move the built queue there: another file system")
         files.sync_directory(target.rpartition("/")[0])

@@ -443,16 +443,7 @@ def carry_out(survey: Survey, files: FileWrites) -> Survey:
         levels = {each.level: each.end for each in survey.levels}
         write_delay_offsets(root, levels, timestamp=survey.options.clock(), files=files)
     cut_behind_end(survey, files)
-    before = read_ledger(root)
-    holes = [(hole.start, hole.stop) for hole in survey.holes]
-    ledger = before.with_given_up(
-        lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
-    )
-    if ledger != before:
-        write_ledger(root, ledger, files)
     built.apply(files)
-    if survey.is_crashed and survey.stop == survey.log.min_offset:
-        lower_checkpoint(root, survey.log, survey.end)  # else the empty log looks like one that was lost
     return survey
 
 
@@ -477,8 +468,16 @@ def cut_behind_end(survey: Survey, files: FileWrites) -> None:
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
     note_given_up(root, GivenUp((*noted, *gone_by_ledger(root, log, ends)), fillers), files)
-    if root != survey.source:
+    before = read_ledger(root)
+    ledger = before.with_given_up(
+        lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
+    )
+    if ledger != before:
+        write_ledger(root, ledger, files)
+    if root != survey.source or survey.stop == log.min_offset:  # an empty log looks like one that was lost
         lower_checkpoint(root, log, end)
+    if root != survey.source:
+        pass  # it has no queue yet, or those of a recovery that was broken off
     elif survey.is_crashed:
         for _, _, directory, kind in list_queues(root, lambda _: True):
             with suppress(StoreError):  # a queue that is left as it is

@@ -20,13 +20,12 @@ from dataclasses import dataclass, field, replace
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.files.status import stat_identity
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.values import TopicConfig
@@ -203,7 +202,7 @@ class UnfiledQueues:
             if _covers(taken, key, queue) or _has_files_now(store.path, key)
         }
         self._open = {key: queue for key, queue in self._open.items() if key not in filed}
-        self._decided -= {each for each in self._decided if each[0] in filed}  # they may be lost again
+        self._decided -= {(key, -1) for key in filed}  # their files may be lost again
         fates = decide(store.path, taken.log, self._open, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         if store.unfiled_queues is not None:

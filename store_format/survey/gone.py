@@ -314,7 +314,7 @@ def _may_be_whole(root: str, log: CommitLog) -> bool:
 def _known_messages(root: str) -> str | None:
     """A clause about the messages that other files of the store know of; None when they know of none."""
     last = read_ledger(root).last
-    if last is not None and last.last_size:
+    if last is not None and last.last_size and not last.given_up:
         return f"{root}/.rmqlog/ledger.json has commits up to physical offset {last.stop}"
     for topic, queue_id, directory, kind in list_queues(root, lambda _: True):
         name = f"{shown(topic)}-{queue_id}"
@@ -322,7 +322,7 @@ def _known_messages(root: str) -> str | None:
             bounds = queue_bounds(kind, directory, topic, queue_id, 0)
         except CorruptStoreError as error:
             return f"consume queue {name} has files ({error})"
-        if bounds is not None and bounds.unit_stop > bounds.unit_start:
+        if bounds is not None and bounds.last_physical_offset >= 0:  # else it goes on behind lost messages
             return f"consume queue {name} has entries up to offset {bounds.max_offset}"
     checkpoint = read_checkpoint(f"{root}/checkpoint")
     for name in (

@@ -26,6 +26,7 @@ from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
 from store_format.survey.queues import LogScan, scan_log
 from tests.support import goldens
+from tests.support.referee.cases import expired_queue
 from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
@@ -274,6 +275,19 @@ def test_a_copy_that_was_broken_off_at_its_very_end_is_made_again(
     recover(str(root), into=str(new)).apply()
     assert _rows(new) == _rows(root)
     assert not (new / "abort").exists()
+
+
+def test_a_copy_with_an_expired_queue_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The queue's empty file was in its place when the recovery was broken off."""
+    world = expired_queue(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr("store_format.commit.recover.open_store", None)
+        with pytest.raises(TypeError):
+            recover(str(world.root), into=str(tmp_path / "new")).apply()
+    recover(str(world.root), into=str(tmp_path / "new")).apply()
+    assert _rows(tmp_path / "new") == _rows(world.root)
+    queue = MessageStore.open(str(tmp_path / "new")).queue("Old", 0)
+    assert (queue.min_offset, queue.max_offset) == (60, 60)
 
 
 def test_a_copy_follows_a_linked_directory_and_refuses_other_links(

@@ -364,6 +364,14 @@ def flipped_last_body_and_another(place: Path) -> World:
     return world
 
 
+def only_message_is_flipped(place: Path) -> World:
+    """After a recovery "the commitlog is missing", and a recovered copy is refused when it is made."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 1, queues=1))
+    world.flip_body(world.truth.messages[0])
+    return world
+
+
 def flipped_first_sizes_behind_a_deleted_topic(place: Path) -> World:
     """In a salvaged copy, blank entries in front of a queue's first one seem to lead to the log's first
     message, which belongs to a deleted topic of a similar name.
@@ -652,6 +660,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped last body and another": flipped_last_body_and_another,
     "torn message that a broker has cut": torn_message_that_a_broker_has_cut,
     "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
+    "flipped body of the only message": only_message_is_flipped,
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
     "flipped size in a lost queue": flipped_size_of_a_lost_queue,
