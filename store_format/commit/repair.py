@@ -327,6 +327,15 @@ class Built:
         """Changes queues and index. `files` syncs all of them."""
         found = self.found
         log_range = (found.log.min_offset, found.stop)
+        if found.damage or found.holes or found.log.has_gaps:  # else nobody was given these queue offsets
+            unnamed = ((*key, *each) for key, queue in found.compared.items() for each in queue.unnamed)
+            lost = GivenUp(tuple(unnamed))
+            note_given_up(found.root, lost, files)
+            if lost.messages:
+                told = (
+                    "%s: %s between others, of which neither the commitlog nor a queue shows more, given up"
+                )
+                _log.warning(told, found.root, lost)
         try:
             self.queues.apply(found.root, found.changes, found.compared, log_range, files)
             for key, end in found.past.items():

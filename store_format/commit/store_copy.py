@@ -23,7 +23,16 @@ from store_format.files.write import FileWrites
 _PIECE = 1 << 16
 _FILES = ("checkpoint", "abort")
 _DIRECTORIES = ("config", "timerlog", "compaction", "rocksdbstore")
-_OWN_FILES = ("id", "store.json", "ledger.json", "broker.conf", "services.json", "resent.json", GIVEN_UP)
+_OWN_FILES = (
+    "id",
+    "store.json",
+    "ledger.json",
+    "ledger.json.bak",
+    "broker.conf",
+    "services.json",
+    "resent.json",
+    GIVEN_UP,
+)
 _PREFIX = "timerwheel"  # and its snapshots
 _POP = "pop"  # what the consumers of groups have in flight, in logs beside empty files for locks
 NOT_COPIED = "consumequeue, batchconsumequeue and index are built; consumequeue_ext and lock are left out"

@@ -174,7 +174,7 @@ class QueueCheck:
 
     def finish(self, lost: Lost, log_end: int) -> int:
         """Reports all differences, and returns how many messages are lost: entries lead to them, or
-        they have a wrong topic, or the queue offsets of a queue without files have holes.
+        they have a wrong topic, or no entry and no message has queue offsets between others.
 
         The walk ended at `log_end`; entries may point into `lost`.
         """
@@ -207,7 +207,7 @@ class QueueCheck:
         hidden = 0
         if lost.stop:  # else the places of messages that were never given these queue offsets
             queues = self.comparison.queues.values()
-            hidden = sum(queue.places.lost for queue in queues if not queue.stored.files)
+            hidden = sum(stop - first for queue in queues for first, stop in queue.unnamed)
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             hidden += sum(stop - first for *_, first, stop in gone_by_ledger(self._root, self._log, ends))

@@ -53,7 +53,7 @@ _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units
 _BISECTED_MORE = 64  # units of a batch queue that are read behind the expected ones
-_DIFFERENCES_MAX = 1 << 16  # of one queue: more are joined
+_DIFFERENCES_MAX = _GAPS_MAX = 1 << 16  # of one queue: more are joined, or not listed
 _BATCH_FIELDS = ("physical_offset", "size", "store_timestamp", "base_offset", "batch_size")
 
 _Units = NDArray[np.void]
@@ -183,7 +183,7 @@ class QueuePlaces:
     """Where the entries of a queue's messages belong.
 
     Units `first` to `stop` exist; in a simple queue these are queue offsets. `entries` counts messages,
-    `lost` the offsets without a message, and `misplaced` messages whose offset no queue can have. `problem`
+    `misplaced` those whose offset no queue can have. `gaps` are the offsets without a message. `problem`
     says why the queue cannot be built: what was expected, and what was found. `is_part`: the messages before
     the first one are not looked at, so that nothing is said of their places.
     """
@@ -197,9 +197,9 @@ class QueuePlaces:
     stop: int = 0
     max_offset: int = 0
     entries: int = 0
-    lost: int = 0
     misplaced: int = 0
     problem: tuple[str, str] | None = None
+    gaps: list[tuple[int, int]] = field(default_factory=list)  # at most _GAPS_MAX
 
     def add(self, rows: _Units) -> Iterator[Place | None]:
         """The places of the next messages. None: the queue begins again, and loses what it had."""
@@ -207,7 +207,8 @@ class QueuePlaces:
         again = np.flatnonzero((offsets[1:] == 0) & (stops[:-1] > 0)) + 1
         for low, high in zip([0, *again.tolist()], [*again.tolist(), len(rows)], strict=True):
             if int(offsets[low]) == 0 and self.max_offset:
-                self.first = self.stop = self.max_offset = self.entries = self.lost = 0
+                self.first = self.stop = self.max_offset = self.entries = 0
+                self.gaps.clear()
                 self.problem = None
                 yield None
             if self.problem is None:
@@ -243,7 +244,8 @@ class QueuePlaces:
                 yield from self._lost(self.stop, first, units[:1])
             elif first < self.first:
                 yield from self._blank(min(stop, self.first), self.first)
-                self.lost += max(self.first - stop, 0)
+                if stop < self.first:
+                    self._note_gap(stop, self.first)
                 yield from self._blank(self._begin(first), first)
             yield Place(first, units, has_messages=True)
             self.first, self.stop = min(first, self.first), max(stop, self.stop)
@@ -255,8 +257,12 @@ class QueuePlaces:
         begin = first if self.is_part else first - first % self.per_file
         return begin if self.low is None or first - self.low > _LOST_MAX else min(begin, self.low)
 
+    def _note_gap(self, start: int, stop: int) -> None:
+        if len(self.gaps) < _GAPS_MAX:
+            self.gaps.append((start, stop))
+
     def _lost(self, start: int, stop: int, following: _Units) -> Iterator[Place]:
-        self.lost += stop - start
+        self._note_gap(start, stop)
         for low in range(start, stop, _CHUNK):
             yield Place(low, lost_units(self.topic, min(_CHUNK, stop - low), following), has_messages=False)
 
@@ -328,6 +334,15 @@ class ComparedQueue:
     @property
     def is_comparable(self) -> bool:
         return bool(self.stored.files) and not self.stored.misfit
+
+    @property
+    def unnamed(self) -> list[tuple[int, int]]:
+        """The queue offsets [first, stop) of messages between others that neither log nor queue show."""
+        if not self.stored.files:
+            return self.places.gaps
+        first = self.places.first  # before it, no message need have been
+        unfilled = (each for each in self.differences if each.kind == "unfilled" and each.first >= first)
+        return [(each.first, each.stop) for each in unfilled]
 
     @property
     def begin(self) -> int:

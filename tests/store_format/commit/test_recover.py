@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from store_format import kernels
+from store_format.bookkeeping.given_up import read_given_up
+from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.recover import RecoverPlan, recover
@@ -27,6 +29,7 @@ from store_format.store import MessageStore
 from store_format.survey.queues import LogScan, scan_log
 from tests.support import goldens
 from tests.support.referee.cases import expired_queue
+from tests.support.referee.world import new_world
 from tests.support.staged import append, make_store, numbered
 
 Golden = Callable[[str], Path]
@@ -288,6 +291,36 @@ def test_a_copy_with_an_expired_queue_is_made_again(tmp_path: Path, monkeypatch:
     assert _rows(tmp_path / "new") == _rows(world.root)
     queue = MessageStore.open(str(tmp_path / "new")).queue("Old", 0)
     assert (queue.min_offset, queue.max_offset) == (60, 60)
+
+
+def test_a_copy_takes_the_ledger_of_the_last_flush(tmp_path: Path) -> None:
+    """A power loss took the ledger of a later commit with ASYNC_FLUSH."""
+    world = new_world(tmp_path)
+    world.append(numbered("T", 800, 10, queues=1), sync=False)
+    (world.root / ".rmqlog/ledger.json").write_bytes(b"")
+    before = read_ledger(str(world.root))
+    recover(str(world.root), into=str(tmp_path / "new")).apply()
+    assert read_ledger(str(tmp_path / "new")).last == before.last
+    assert _rows(tmp_path / "new") == _rows(world.root)
+
+
+@pytest.mark.parametrize("loses", ["entries", "directory"])
+def test_messages_that_only_their_neighbours_show_are_given_up(tmp_path: Path, loses: str) -> None:
+    """A recovery fills the places of messages whose entries are lost, and the commitlog file, too."""
+    world = new_world(tmp_path)
+    world.lose_log_file(world.log_files()[1])
+    lost = sorted(each.queue_offset for each in world.truth.lost)
+    if loses == "entries":
+        world.zero_entries("T", 0, lost[0] - 3, lost[0] + 17)
+        unnamed = ("T", 0, lost[0], lost[0] + 17)
+    else:
+        world.lose(world.root / "consumequeue/T")
+        unnamed = ("T", 0, lost[0], lost[-1] + 1)
+    root = str(world.root)
+    assert diagnose(root).summary.lost_entries == len(lost)
+    recover(root).apply()
+    assert read_given_up(root).messages == (unnamed,)
+    assert diagnose(root).summary.lost_entries == len(lost) - (unnamed[3] - unnamed[2])
 
 
 def test_a_copy_follows_a_linked_directory_and_refuses_other_links(

@@ -115,7 +115,7 @@ def test_offsets_without_a_message_are_unfilled_without_lost_units(tmp_path: Pat
     filled = lost_units("T", 3, units(5, first=1200))
     write(tmp_path, joined(units(0, 1), filled, units(5, 6, first=1200)))
     queue = compared(tmp_path, part)
-    assert (found(queue), queue.places.lost, queue.places.entries) == ([], 3, 4)
+    assert (found(queue), queue.places.gaps, queue.places.entries) == ([], [(2, 5)], 4)
 
 
 def test_units_before_the_first_message_of_the_log(tmp_path: Path) -> None:
