@@ -119,9 +119,7 @@ class UnfiledQueues:
             )
             _log.warning(told, store.path, len(hiding), _queue_names(hiding))
 
-    def _configured(
-        self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
-    ) -> list[QueueKey]:
+    def _configured(self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]) -> list[QueueKey]:
         """The queues of the selected topics that topics.json names; those in the log if it is lost."""
         return [
             (topic, queue_id)
@@ -389,8 +387,8 @@ def _queues_in_windows(
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether the whole log was read.
 
-    `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read at each end; None
-    reads the whole log.
+    `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read
+    at each end; None reads the whole log.
     """
     before = read_commit_state(store.path)
     stop = taken.log_end if before.base is None else before.base
@@ -428,7 +426,13 @@ def _chooser(topics: frozenset[str] | None) -> Callable[[str], bool]:
 
 
 def _seen_once(
-    log: CommitLog, topics: frozenset[str] | None, start: int, stop: int, *, is_live: bool, written: int = OFFSET_MAX
+    log: CommitLog,
+    topics: frozenset[str] | None,
+    start: int,
+    stop: int,
+    *,
+    is_live: bool,
+    written: int = OFFSET_MAX,
 ) -> tuple[dict[QueueKey, LogQueue], int]:
     """The queues of the topics between two physical offsets, and the end of the last message.
 
