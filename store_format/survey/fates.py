@@ -324,8 +324,8 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
 
     The directories of the simple consume queues show them, and the queues that the log has `named`. A broker
-    makes its own topics when it starts, and batch queues need attributes that no directory shows: both are left
-    out. A store had topics.json if it has another file that a broker, or a commit, writes beside it.
+    makes its own topics when it starts, and batch queues need attributes that no directory shows: both are
+    left out. A store had topics.json if it has another file that a broker, or a commit, writes beside it.
     """
     names = {
         *entry_names(f"{root}/config", missing_ok=True),
