@@ -22,28 +22,4 @@ KNOWN: dict[str, tuple[str, ...]] = {
         "a batch read after recover --into NEW --salvage --apply: returns 30 messages of a deleted topic",
         "a batch read after the advice: returns 30 messages of a deleted topic",
     ),
-    "lost topics.json and a queue": (
-        "a batch read: does not say that 30 messages may belong to a deleted topic",
-        "a batch read with failOnDataLoss=false: does not say that 30 messages may belong to a deleted topic",
-        "export: does not say that 30 messages may belong to a deleted topic",
-        "export --skip-damage: does not say that 30 messages may belong to a deleted topic",
-        (
-            "a batch read after recover --into NEW --salvage --apply: does not say that 30 messages may "
-            "belong to a deleted topic"
-        ),
-        (
-            "verify after recover --into NEW --salvage --apply: says 'sound: 130 messages readable, none "
-            "lost; nothing has to be done', and it is not: 30 messages may belong to a deleted topic"
-        ),
-        "a batch read after recover --apply: does not say that 30 messages may belong to a deleted topic",
-        (
-            "verify after recover --apply: says 'sound: 130 messages readable, none lost; nothing has to be "
-            "done', and it is not: 30 messages may belong to a deleted topic"
-        ),
-        "a batch read after the advice: does not say that 30 messages may belong to a deleted topic",
-        (
-            "verify after the advice: says 'sound: 130 messages readable, none lost; nothing has to be "
-            "done', and it is not: 30 messages may belong to a deleted topic"
-        ),
-    ),
 }
