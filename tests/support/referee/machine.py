@@ -419,6 +419,7 @@ class Machine:
     )
     def flip_an_unprotected_bit(self, where: int, at: int, bit: int, asked: set[str]) -> None:
         """Nobody notices it, and nobody loses the message for it."""
+        at += 2 if at in (52, 53, 68, 69) else 0  # not of a port above 65535: no client decodes the message
         known = self.world.ledger()["last"]["last_offset"]  # the ledger has its checksum
         kept = [each for each in self.world.truth.of(Fate.KEPT) if each.physical_offset != known]
         self.world.flip(kept[where % len(kept)], at, bit)
