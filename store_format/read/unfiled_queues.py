@@ -17,6 +17,8 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
@@ -36,6 +38,7 @@ from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.survey.fates import Fate, decide, has_light_queues, question
 from store_format.survey.log_end import last_unit, written_stop
 from store_format.survey.log_queue import LogQueue
+from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)
 
@@ -138,7 +141,9 @@ class UnfiledQueues:
         is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, taken, select))
         if self._light is None and is_chosen and has_light_queues(store.path):
             found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
-            self._light = tuple(key for key in found if can_be_queue(*key))
+            self._light = tuple(
+                key for key, queue in found.items() if can_be_queue(*key) and not _is_misspelt(store, queue)
+            )
         return [key for key in self._light or () if select(key[0])]
 
     def _queue_numbers(self, store: OpenStore, taken: Snapshot) -> dict[str, int]:
@@ -239,6 +244,13 @@ class UnfiledQueues:
             )
             how = f"These queues are read by a scan of the commitlog. {rebuilt}"
             _log.warning(told, store.path, len(lost), _queue_names(lost), how)
+
+
+def _is_misspelt(store: OpenStore, queue: LogQueue) -> bool:
+    """Whether a flipped bit gave a light queue its name: a similar one has an entry for its message."""
+    physical, offset, _ = queue.epochs[0]
+    known = Contradictions(store.path, store.log)
+    return bool(known.of_queue((queue.topic, queue.queue_id), np.array([offset]), np.array([physical])))
 
 
 def _is_overdue(log: CommitLog, queues: Iterable[LogQueue]) -> bool:

@@ -71,7 +71,9 @@ def test_a_brokers_classes_have_the_same_rows(
         some = left[start : start + _TOGETHER]
         copies = [shutil.copytree(each.root, tmp_path / f"{start + i}") for i, each in enumerate(some)]
         for store, each, opened in zip(copies, some, rocketmq(version).open_stores(copies), strict=True):
-            served = read_topics(str(each.root)) or {}  # a broker makes queues again for deleted topics, too
+            served = set(
+                read_topics(str(each.root)) or ()
+            )  # a broker makes queues again for deleted topics, too
             theirs = [line for line in by_place(opened.messages) if line["topic"] in served]
             theirs = [line for line in theirs if line["tagsCode"] != CQ_LOST_TAGS_CODE]
             mine = ours(each.root)
