@@ -42,10 +42,10 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.read.snapshot import certain_end, ends_after_crash, torn_end
+from store_format.read.snapshot import ends_after_crash, torn_end
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.gone import dledger_logs
-from store_format.survey.log_end import ReadableEnd, end_after_stop, find_readable_end
+from store_format.survey.log_end import ReadableEnd, certain_end, end_after_stop, find_readable_end
 
 
 def diagnose(

@@ -55,6 +55,7 @@ from store_format.survey.log_end import (
     LogEnd,
     ReadableEnd,
     WrittenEnd,
+    certain_end,
     end_after_crash,
     find_readable_end,
     is_unwritten,
@@ -62,7 +63,6 @@ from store_format.survey.log_end import (
     last_unit,
     warn_of_hidden,
     warn_once,
-    written_end,
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
 from store_format.survey.right_entries import first_live
@@ -118,23 +118,6 @@ def ends_after_crash(root: str, log: CommitLog, checkpoint: Checkpoint) -> tuple
     """Where a broker's recovery ends the log, and how far the log can be read."""
     end = end_after_crash(log, checkpoint)
     return end, find_readable_end(root, log, end)
-
-
-def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
-    """The end of a log that no crash left, if it is certain that nothing behind it counts; else None.
-
-    `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes the
-    log first. A reader that comes to a file that cannot be read raises; here the file only makes the end
-    uncertain.
-    """
-    is_live = state is StoreState.LIVE
-    try:
-        end = written_end(root, log, is_live=is_live)
-        if end is not None and not end.remains and queued >= end.offset:
-            end = written_end(root, log, is_live=is_live, has_more=True)
-    except (StoreError, OSError):
-        return None
-    return end if end is not None and end.is_certain else None
 
 
 _log = logging.getLogger(__name__)

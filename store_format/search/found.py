@@ -17,7 +17,7 @@ class Searched:
     `topics` are the topics that were looked up in `index_files`. `unused` has (index file, reason) pairs.
     `candidates` is the number of messages that the index named. `scanned` are physical offsets [start, stop)
     of the commitlog, `bytes_scanned` in all; a scan skipped `damaged_bytes` of them. `lost` messages are gone
-    with missing commitlog files.
+    with missing parts of the commitlog.
     """
 
     topics: tuple[str, ...]
@@ -45,7 +45,7 @@ class Searched:
         if self.damaged_bytes:
             parts.append(f"{self.damaged_bytes} bytes are damaged and may have held more")
         if self.lost:
-            parts.append(f"{self.lost} messages are lost with missing commitlog files")
+            parts.append(f"{self.lost} messages are lost with missing parts of the commitlog")
         return "; ".join(parts)
 
 

@@ -89,7 +89,7 @@ class How:
 def look_up(store: Store, question: Question, how: How) -> Found:
     """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found.
 
-    Warns of messages that are lost with missing commitlog files: the question may have been for one of them.
+    Warns of messages that are lost with missing parts of the commitlog: the question may have been for one.
     """
     found, gone = _found(store, question, how), find_gone(store.path, store.log, store.state)
     warn_of_gone(store.path, gone)

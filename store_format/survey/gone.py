@@ -35,7 +35,7 @@ from store_format.files.read import StoreFile, entry_names, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.names import QueueKey
-from store_format.survey.log_end import LogEnd, last_unit, last_unit_in, written_stop
+from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in, written_stop
 
 _log = logging.getLogger(__name__)
 
@@ -85,13 +85,22 @@ def queues_in_log(
     return found
 
 
-def gone_of(log: CommitLog, queues: Iterable[QueueBounds]) -> list[Gone]:
-    """The messages to which these queues point and whose commitlog files are missing.
+def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[QueueBounds]) -> list[Gone]:
+    """The messages to which these queues point and which the commitlog lacks.
 
-    The message that a short file ends with is gone, too, if a part of it is. Costs nothing without missing
-    files, else a few reads a queue.
+    The message that a short file ends with is gone, too, if a part of it is. So are messages behind the end
+    of a log that was stopped in order, unless it is certain that none was there. Costs a few reads a queue
+    if something is missing.
     """
-    return pointing_to(queues, _ranges_without_file(log))
+    if state is StoreState.LIVE or not log.files:
+        return []
+    missing = _ranges_without_file(log)
+    farthest = max((queue.last_physical_offset for queue in queues), default=-1)
+    if state is StoreState.CLEAN and certain_end(root, log, state, farthest) is None:
+        last = last_unit(log)
+        stop = log.min_offset if last is None else last.stop
+        missing[-1] = (min(missing[-1][0], stop), OFFSET_MAX)
+    return pointing_to(queues, missing)
 
 
 def _ranges_without_file(log: CommitLog) -> list[tuple[int, int]]:
@@ -164,14 +173,16 @@ def gone_by_ledger(
 
 
 def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:
-    """The messages of all queues that are gone with commitlog files, if the log shows that files are missing.
+    """The messages of all queues that are gone with parts of the commitlog.
 
     In a store that is in use, queues may lead to files that were created since the log was listed.
     """
-    if state is StoreState.LIVE or not log.files or not (log.has_gaps or _ends_full(log)):
+    if state is StoreState.LIVE or not log.files:
         return []
+    is_certain = state is StoreState.CRASHED or certain_end(root, log, state) is not None
     with suppress(StoreError):  # a reader of queues raises the error
-        return gone_of(log, queues_in_log(root, log, lambda _: None))
+        if log.has_gaps or not is_certain or _ends_full(log):
+            return gone_of(root, log, state, queues_in_log(root, log, lambda _: None))
     return []
 
 
@@ -180,7 +191,7 @@ def warn_of_gone(root: str, gone: Sequence[Gone]) -> None:
     if gone:
         count = sum(each.count for each in gone)
         _log.warning(
-            "%s: %d messages are lost with missing commitlog files, the first %s", root, count, gone[0]
+            "%s: %d messages are lost with missing parts of the commitlog, the first %s", root, count, gone[0]
         )
 
 

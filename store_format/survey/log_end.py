@@ -61,6 +61,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.bounds import first_unit_from, queue_bounds
@@ -469,6 +470,23 @@ def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = Fa
             return quick
     end = _walked(root, log, run, last)
     return replace(end, last_offset=last.offset) if end.offset == last.stop else end
+
+
+def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
+    """The end of a log that no crash left, if it is certain that nothing behind it counts; else None.
+
+    `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes the
+    log first. A reader that comes to a file that cannot be read raises; here the file only makes the end
+    uncertain.
+    """
+    is_live = state is StoreState.LIVE
+    try:
+        end = written_end(root, log, is_live=is_live)
+        if end is not None and not end.remains and queued >= end.offset:
+            end = written_end(root, log, is_live=is_live, has_more=True)
+    except (StoreError, OSError):
+        return None
+    return end if end is not None and end.is_certain else None
 
 
 def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:

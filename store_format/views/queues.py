@@ -33,8 +33,8 @@ QUEUE_COLUMNS = (
     ViewColumn(
         "messages",
         LONG,
-        "`maxOffset` minus `minOffset`, without messages lost with missing commitlog files or given up by a "
-        "recovery.",
+        "`maxOffset` minus `minOffset`, without messages lost with missing parts of the commitlog or given "
+        "up by a recovery.",
     ),
     ViewColumn(
         "bytes",
@@ -95,7 +95,7 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     measured = measure(store, found, edges)
     sized = []
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
-    lost = gone_of(found[0].store.log, bounds) if found else []
+    lost = gone_of(store.path, found[0].store.log, store.state, bounds) if found else []
     gone = _given_up(store, bounds, lost)
     for each in lost:
         gone[each.topic, each.queue_id] += each.count

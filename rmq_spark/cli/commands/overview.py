@@ -177,7 +177,9 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
         before = f"; an earlier recovery gave up {given_up}" if given_up else ""
         lost = sum(each.count for each in find_gone(store.path, store.log, store.state))
         if lost:
-            readable += f", {count_text(lost)} message{'s' * (lost != 1)} lost with missing commitlog files"
+            readable += (
+                f", {count_text(lost)} message{'s' * (lost != 1)} lost with missing parts of the commitlog"
+            )
         text = f"{broker}stopped in order: {readable}{before}; no file was checked"
         return Verdict(text, f"rmqlog verify {path}", is_bad=bool(lost))
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()

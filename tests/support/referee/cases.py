@@ -354,6 +354,18 @@ def only_message_is_flipped(place: Path) -> World:
     return world
 
 
+def log_is_older_than_its_queues(place: Path) -> World:
+    """Queues lead behind the end of the log, within its last file: a search says nothing."""
+    world = new_world(place)
+    log, end = place / "older", world.log_end()
+    shutil.copytree(world.root / "commitlog", log)
+    world.append(numbered("T", 800, 25, queues=1))
+    shutil.rmtree(world.root / "commitlog")
+    log.rename(world.root / "commitlog")
+    world.truth.lose_bytes(end, 1 << 40, "the log is older")
+    return world
+
+
 def flipped_first_sizes_behind_a_deleted_topic(place: Path) -> World:
     """In a salvaged copy, blank entries in front of a queue's first one seem to lead to the log's first
     message, which belongs to a deleted topic of a similar name.
@@ -642,6 +654,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "torn message that a broker has cut": torn_message_that_a_broker_has_cut,
     "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
     "flipped body of the only message": only_message_is_flipped,
+    "log is older than its queues": log_is_older_than_its_queues,
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
     "flipped size in a lost queue": flipped_size_of_a_lost_queue,
