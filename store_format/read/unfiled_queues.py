@@ -140,10 +140,13 @@ class UnfiledQueues:
         """
         is_chosen = select(LMQ_PREFIX) or not (taken.queues or self._configured(store, taken, select))
         if self._light is None and is_chosen and has_light_queues(store.path):
-            found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
-            self._light = tuple(
-                key for key, queue in found.items() if can_be_queue(*key) and not _is_misspelt(store, queue)
-            )
+            with suppress(StorePermissionError):  # a read of messages raises it; views do not need the file
+                found, _ = _queues_in_windows(store, taken, frozenset([LMQ_PREFIX]), _WINDOW_SIZE)
+                self._light = tuple(
+                    key
+                    for key, queue in found.items()
+                    if can_be_queue(*key) and not _is_misspelt(store, queue)
+                )
         return [key for key in self._light or () if select(key[0])]
 
     def _queue_numbers(self, store: OpenStore, taken: Snapshot) -> dict[str, int]:

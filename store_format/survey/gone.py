@@ -94,12 +94,14 @@ def gone_of(root: str, log: CommitLog, state: StoreState, queues: Sequence[Queue
     """
     if state is StoreState.LIVE or not log.files:
         return []
-    missing = _ranges_without_file(log)
-    farthest = max((queue.last_physical_offset for queue in queues), default=-1)
-    if state is StoreState.CLEAN and certain_end(root, log, state, farthest) is None:
-        last = last_unit(log)
-        stop = log.min_offset if last is None else last.stop
-        missing[-1] = (min(missing[-1][0], stop), OFFSET_MAX)
+    missing: list[tuple[int, int]] = []
+    with suppress(StoreError):  # a reader of the files raises the error
+        missing = _ranges_without_file(log)
+        farthest = max((queue.last_physical_offset for queue in queues), default=-1)
+        if state is StoreState.CLEAN and certain_end(root, log, state, farthest) is None:
+            last = last_unit(log)
+            stop = log.min_offset if last is None else last.stop
+            missing[-1] = (min(missing[-1][0], stop), OFFSET_MAX)
     return pointing_to(queues, missing)
 
 
