@@ -27,6 +27,7 @@ from store_format.follow.replaced import LogSamples, Replaced, last_physical_off
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, QueueChoice, Store, find_queues
+from store_format.survey.log_end import written_stop
 
 _log = logging.getLogger(__name__)
 
@@ -267,8 +268,9 @@ class StoreFollower:
             news, ends = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
             return False  # damage, or files that were deleted meanwhile, or lost
-        if news is None or (news.is_torn and signs.state is not StoreState.LIVE and size_max is not None):
-            return False  # too much; or nobody writes these bytes, and messages may follow them
+        is_left = news is not None and news.is_torn and signs.state is not StoreState.LIVE
+        if news is None or (is_left and size_max is not None and not _is_incomplete(self._log, news.end)):
+            return False  # too much; or nobody writes these bytes any more
         for key, queue in ends.items():
             if not _same(self.queues.get(key), queue):
                 self.queues[key] = self.changed[key] = queue
@@ -418,3 +420,11 @@ def _has_lost_files(before: Queue, now: QueueRange | None) -> bool:
 
 def _same(before: Queue | None, now: Queue) -> bool:
     return before is not None and before.range == now.range and before.scanned == now.scanned
+
+
+def _is_incomplete(log: CommitLog, start: int) -> bool:
+    """Whether the last message, which begins at a physical offset, lacks its end: a copy of a store grows."""
+    file, size = log.file_at(start), int.from_bytes(log.read(start, 4), "big")
+    if file is None or (0 < size <= file.stop - start and log.read(start + size - 1, 1) != b"\0"):
+        return False
+    return not any(log.runs(start, written_stop(log), verify_crc=True))

@@ -451,7 +451,7 @@ def _handed_over(root: str) -> object:
 
 
 SCENARIOS: dict[str, Scenario] = {
-    "hand over": Scenario(_make_broker_popped, _run_hand_over, _handed_over, every=26),
+    "hand over": Scenario(_make_broker_popped, _run_hand_over, _handed_over, every=20),
     "pop": Scenario(_make_popped, _run_pop, _popped, every=67),
     "pop in order": Scenario(make_ordered_pop, run_ordered_pop, ordered_pop_seen, every=67),
     "orderly": Scenario(_make_ordered, _run_ordered, _stops, every=23),
@@ -462,7 +462,7 @@ SCENARIOS: dict[str, Scenario] = {
     "sendBack": Scenario(_make_failed, _run_send_back, every=17),
     "resend": Scenario(_make_dead, _run_resend, _resent, every=29),
     "schedule": Scenario(_make_delayed, _run_delayed, every=29),
-    "transaction": Scenario(_make_halves, _run_transactions, _transaction_states, every=71),
+    "transaction": Scenario(_make_halves, _run_transactions, _transaction_states, every=55),
     "schedule, timer, flush": Scenario(_make_both, _run_both, every=47),
     "timer": Scenario(_make_timers, _run_timers, _timer_files, lost=_lost_timers, every=142),
     "timer, longer than a window": Scenario(
