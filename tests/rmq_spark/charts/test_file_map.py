@@ -136,7 +136,7 @@ def test_at_least_the_newest_file_is_read(tmp_path: Path) -> None:
 
 
 def _write_many(root: Path, count: int, size: int) -> None:
-    """Files of one message each; a queue for each of the first hundred."""
+    """Files of one message each; queue files for the first hundred. The log shows the other queues."""
     for i in range(count):
         message = Message(b"T", b"x", b"", i, 0, i * size)
         data = oracle.encode_message(message)
@@ -155,7 +155,7 @@ def test_more_files_than_are_drawn(tmp_path: Path) -> None:
     _write_many(tmp_path / "store", count, size)
     drawn = _map(tmp_path / "store")
     assert f"{count - 64:,} older commitlog files are not drawn" in drawn.notes
-    assert "consume queues: the 32 with the most entries of 100" in drawn.notes
+    assert "consume queues: the 32 with the most entries of 800" in drawn.notes
     assert _parts(drawn)["damaged"] == 0
     for i in range(20):
         path = tmp_path / "store" / "commitlog" / oracle.file_name(i * size)
