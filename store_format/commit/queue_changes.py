@@ -124,7 +124,10 @@ def _behind_end(
         return None, 0
     for low, high in stored.chunks(max(queue.places.stop, stored.first), stored.stop):
         units = stored.read(low, high)
-        for row in np.flatnonzero(message_mask(units)).tolist():
+        rows = np.flatnonzero(message_mask(units)).tolist()
+        if not rows:  # as `verify` does: the rest of a file is zeros
+            break
+        for row in rows:
             physical = int(units["physical_offset"][row])
             others = {
                 key
