@@ -213,7 +213,7 @@ def first_live(log: CommitLog, queue: QueueRange) -> int:
     the first message in the log. Where the log is damaged there the queue stays as it is.
     """
     bounds = queue.bounds
-    if bounds is None or queue.is_batch or not bounds.first_physical_offset < log.min_offset:
+    if bounds is None or queue.is_batch or not 0 <= bounds.first_physical_offset < log.min_offset:
         return queue.min_offset
     offsets, units = read_slice(
         queue.piece(queue.min_offset, min(queue.max_offset, queue.min_offset + _CHUNK))
