@@ -424,7 +424,9 @@ def _same(before: Queue | None, now: Queue) -> bool:
 
 def _is_incomplete(log: CommitLog, start: int) -> bool:
     """Whether the last message, which begins at a physical offset, lacks its end: a copy of a store grows."""
-    file, size = log.file_at(start), int.from_bytes(log.read(start, 4), "big")
-    if file is None or (0 < size <= file.stop - start and log.read(start + size - 1, 1) != b"\0"):
-        return False
+    file = log.file_at(start)
+    if file is not None and file.stop - start > WORD_SIZE:
+        size = int.from_bytes(log.read(start, WORD_SIZE)[:4], "big")
+        if 0 < size <= file.stop - start and log.read(start + size - 1, 1) != b"\0":
+            return False
     return not any(log.runs(start, written_stop(log), verify_crc=True))
