@@ -23,7 +23,9 @@ _LARGE = ("bodies", "number")
 
 
 def refuse_types(value: Any) -> None:  # Any: a dataclass
-    """Raises ValueError for a number, boolean or text of a dataclass from JSON that is none, or too large."""
+    """Raises ValueError if a field that was read from JSON has another type than the dataclass says, or if a
+    number has more than 62 bits (64 in the fields `bodies` and `number`).
+    """
     for each in fields(value):
         held, kind = getattr(value, each.name), _TYPES.get(str(each.type))
         limit = _LARGE_MAX if each.name in _LARGE else _NUMBER_MAX

@@ -261,7 +261,7 @@ class NextStep(StrEnum):
     NOTHING = "nothing"
     RECOVER = "recover"  # look at what a recovery of the store changes
     SALVAGE = "salvage"  # look at a recovered copy, which keeps what is whole
-    AGAIN = "again"  # check again when nobody writes
+    AGAIN = "again"  # run `verify` once more, when no process writes to the store
 
 
 def verdict(diagnosis: Diagnosis) -> tuple[str, NextStep]:

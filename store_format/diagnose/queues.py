@@ -365,8 +365,8 @@ class _EntryCheck:
         self.behind += int(messages[behind].sum())
 
     def _is_elsewhere(self, number: int, units: _Units) -> NDArray[np.bool_]:
-        """Which of the units lead to another place than that of their message: that one is whole, or expired,
-        so that an entry behind it leads to an earlier place than the log's end.
+        """Which of the units do not lead to their own message. The message is whole at another place; or it
+        has expired, as an entry behind the unit shows that leads to an earlier place.
         """
         offsets, found = self._offsets(number, units), np.zeros(len(units), bool)
         physical = units["physical_offset"].astype(np.int64)

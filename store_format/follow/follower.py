@@ -270,7 +270,7 @@ class StoreFollower:
             return False  # damage, or files that were deleted meanwhile, or lost
         is_left = news is not None and news.is_torn and signs.state is not StoreState.LIVE
         if news is None or (is_left and size_max is not None and not _is_incomplete(self._log, news.end)):
-            return False  # too much; or nobody writes these bytes any more
+            return False  # too many new bytes, or a damaged message that no process will complete
         for key, queue in ends.items():
             if not _same(self.queues.get(key), queue):
                 self.queues[key] = self.changed[key] = queue
