@@ -67,6 +67,7 @@ def _package(name: str) -> Path:
 
 def make(directory: Path) -> None:
     """Fills a new directory."""
+    directory = directory.resolve()  # the queries below run in another one
     directory.mkdir(exist_ok=True)
     _make_home(directory / _HOME)
     archive_classes(directory / _ARCHIVE)
