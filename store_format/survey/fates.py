@@ -1,12 +1,9 @@
-"""How many messages a consume queue has had, by files of the store other than the queue and the commitlog.
+"""What became of messages that no consume queue file shows, and at which offsets their queues go on.
 
 A queue offset is never given a second time. So a queue that lacks its newest entries, or all its files, goes
-on at the end that these files know.
+on at the end that other files of the store know (`known_ends`, `past_queues`).
 
-
-The fate of messages that no consume queue file shows: what became of them, and what shows it.
-
-`decide` is the only place that decides it, by a table of rules: the first that applies counts. `read`,
+`decide` is the only place that decides the fate of the messages: the first rule that applies counts. `read`,
 `commit` and `diagnose` ask it. What nothing shows is asked for (`question`), never guessed.
 
 A broker removes a deleted topic from topics.json and removes its consume queues. The messages stay in the
@@ -46,6 +43,18 @@ from store_format.names import (
     is_system_topic,
 )
 from store_format.survey.log_queue import LogQueue
+
+Unfiled = Literal["read", "skip"]
+
+# where a broker keeps its topics instead of topics.json, which may be left from before
+_ROCKSDB_CONFIG = ("topics", "metadata", "rdb")
+_BESIDE_TOPICS = frozenset(
+    {"subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "ledger.json"}
+)
+_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+
+
+# ---- queue ends that other files know ----------------------------------------------------------------------
 
 
 class KnownEnd(NamedTuple):
@@ -135,14 +144,7 @@ def _name(key: QueueKey) -> str:
     return f"{shown(key[0])}-{key[1]}"
 
 
-Unfiled = Literal["read", "skip"]
-
-# where a broker keeps its topics instead of topics.json, which may be left from before
-_ROCKSDB_CONFIG = ("topics", "metadata", "rdb")
-_BESIDE_TOPICS = frozenset(
-    {"subscriptionGroup.json", "consumerOffset.json", "delayOffset.json", "ledger.json"}
-)
-_OF_GROUPS = (RETRY_PREFIX, DLQ_PREFIX)
+# ---- the fate of messages ----------------------------------------------------------------------------------
 
 
 class Fate(Enum):
@@ -372,6 +374,9 @@ def past_queues(
                 end, f"{directory} ends at offset {end}, without a message left"
             )
     return known
+
+
+# ---- what directories and names show -----------------------------------------------------------------------
 
 
 def filed_topics(root: str, select: Callable[[str], bool]) -> dict[str, int]:
