@@ -1,14 +1,14 @@
-"""Messages that are gone with commitlog files: consume queues prove that they existed.
+"""What is gone of the commitlog: some of its files with their messages, or all of it.
 
-A file in the middle of the log or before its first one is seen to be missing by the names of the others. A
-lost last file leaves a log that ends with a full file, and entries that lead behind it: a broker creates the
-next file before it fills one, and a recovery that cuts the log ends it within a file.
+Consume queues prove that the messages of missing files existed. A file in the middle of the log or before its
+first one is seen to be missing by the names of the others. A lost last file leaves a log that ends with a
+full file, and entries that lead behind it: a broker creates the next file before it fills one, and a recovery
+that cuts the log ends it within a file.
 
-
-A lost commitlog: its disk is not mounted, or the broker's storePathCommitLog is another directory.
-
-An empty directory in its place looks like a new store. A reader would find no message, or entries that lead
-nowhere, and a message written at physical offset 0 would overwrite the queue entries of the lost messages.
+The whole commitlog is lost if its disk is not mounted, or the broker's storePathCommitLog is another
+directory. An empty directory in its place looks like a new store. A reader would find no message, or entries
+that lead nowhere, and a message written at physical offset 0 would overwrite the queue entries of the lost
+messages.
 """
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ _log = logging.getLogger(__name__)
 
 _UNUSED_MAX = 64 << 20  # bytes at the end of a full file: less than its next message needs
 _BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
+_HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
+_BLOCK = 1 << 22  # bytes that are read at once
 FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
+ADVICE = (
+    "Mount the commitlog's disk, or give the commitlog's directories (storePathCommitLog: option --commitlog "
+    "of the command, commit_log_paths in Python). To begin a new store, give an empty directory"
+)
+
+
+# ---- messages of missing files -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +206,9 @@ def warn_of_gone(root: str, gone: Sequence[Gone]) -> None:
         )
 
 
+# ---- files lost at the end of the log ----------------------------------------------------------------------
+
+
 def _ends_full(log: CommitLog) -> bool:
     """Whether the last file is full or cut off, so that another one must follow."""
     if log.stop - written_stop(log) > _UNUSED_MAX and log.files[-1].size == log.file_size:
@@ -253,12 +265,7 @@ def lost_last_files(
     )
 
 
-ADVICE = (
-    "Mount the commitlog's disk, or give the commitlog's directories (storePathCommitLog: option --commitlog "
-    "of the command, commit_log_paths in Python). To begin a new store, give an empty directory"
-)
-_HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
-_BLOCK = 1 << 22  # bytes that are read at once
+# ---- a lost commitlog --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
