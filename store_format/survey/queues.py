@@ -1,4 +1,8 @@
-"""Consume queues compared with the messages of the commitlog, while the log is read.
+"""Consume queues compared with the messages of the commitlog, while all cores read the log.
+
+`scan_log` cuts the log into parts of about 64 MiB, which threads scan: reads and kernels run without the
+interpreter lock. The parts, with the queue and index entries of their messages, come back in the order of the
+log. `QueueComparison` takes the entries in this order.
 
 A message of a simple queue belongs at the place of its queue offset, so that of two messages with one queue
 offset the later counts. A queue whose offsets begin at 0 again, because its topic was deleted and created
@@ -7,12 +11,6 @@ the first one pre-blank units. A batch queue has one unit after the other (spec 
 
 Entries that the log cannot show are right: those of expired messages, and those of messages in damaged bytes.
 An address in consumequeue_ext counts as the right tags code (spec 3.4).
-
-
-The queue and index entries of all messages of a commitlog, found on all cores.
-
-The log is cut into parts of about 64 MiB, which threads scan: reads and kernels run without the interpreter
-lock. The parts come back in the order of the log.
 """
 
 from __future__ import annotations
@@ -49,6 +47,7 @@ from store_format.message.tags_code import DELAY_LEVELS_MS
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.log_queue import LogQueue
 
+PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage
 _LOST_FILES_MAX = 256  # the same in files of the queue
 _CHUNK = 1 << 16  # units
@@ -56,6 +55,7 @@ _BISECTED_MORE = 64  # units of a batch queue that are read behind the expected 
 _DIFFERENCES_MAX = _GAPS_MAX = 1 << 16  # of one queue: more are joined, or not listed
 _BATCH_FIELDS = ("physical_offset", "size", "store_timestamp", "base_offset", "batch_size")
 
+Kind = Literal["missing", "wrong", "unfilled"]
 _Units = NDArray[np.void]
 _Ints = NDArray[np.int64]
 _Mask = NDArray[np.bool_]
@@ -290,8 +290,6 @@ def right_units(wanted: _Units, stored: _Units, log_stop: int, topic: str) -> _M
 
 # ---- the differences ---------------------------------------------------------------------------------------
 
-Kind = Literal["missing", "wrong", "unfilled"]
-
 
 @dataclass(slots=True)
 class Difference:
@@ -440,6 +438,8 @@ def _part(whole: Difference, first: int, stop: int, physical: int) -> Difference
     return Difference(whole.kind, first, stop, min(whole.entries, stop - first), by_broker, physical)
 
 
+# ---- the comparison ----------------------------------------------------------------------------------------
+
 OnPlace = Callable[[ComparedQueue, Place | None], None]
 
 
@@ -507,7 +507,7 @@ class QueueComparison:
         return found
 
 
-PART_SIZE = 64 << 20
+# ---- the entries of the messages, in parts of the log ------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
