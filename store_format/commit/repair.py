@@ -1,13 +1,10 @@
-"""Messages that a commit would lose or mix up, because the commitlog ends before them: refused, or cut.
-
-Whole messages may follow damage. Or the consume queues reach behind the log's end: its last messages are
-damaged, or its last files missing. A broker that starts cuts log and queues, and logs nothing. A writer that
-kept the queue entries would put its messages where entries of other queues point to, and consumers would get
-messages of other topics.
-
-
-Makes log, consume queues and index of a store agree, under its lock: for a writer after a crash and before
+"""Makes log, consume queues and index of a store agree, under its lock: for a writer after a crash and before
 a commit, and for `recover`.
+
+Messages behind the end of the log are refused or cut. Whole messages may follow damage; or the consume queues
+reach behind the log's end, because its last messages are damaged or its last files missing. A broker that
+starts cuts log and queues, and logs nothing. A writer that kept the queue entries would put its messages
+where entries of other queues point to, and consumers would get messages of other topics.
 
 Everything is read and compared before the first change, so that a store that cannot be repaired is refused
 as it was. A repair can be repeated: of a store that a broker's crash left, `abort` stays until everything is
@@ -73,6 +70,9 @@ from store_format.survey.log_end import (
 from store_format.survey.queues import ComparedQueue, LogPart
 
 _log = logging.getLogger(__name__)
+
+
+# ---- the end of the log, and what is behind it -------------------------------------------------------------
 
 
 def cleared_from(log: CommitLog, end: LogEnd) -> int:
@@ -189,7 +189,7 @@ def lower_checkpoint(root: str, log: CommitLog, end: LogEnd) -> None:
         save_checkpoint(root, lowered, FileWrites(sync=True))
 
 
-_log = logging.getLogger(__name__)
+# ---- what a recovery changes -------------------------------------------------------------------------------
 
 
 class LoweredLevel(NamedTuple):
