@@ -46,12 +46,12 @@ _WINDOW_SIZE = 32 << 20  # bytes read at the beginning and at the end of a log
 _NAMED_MAX = 8
 _SAMPLE_SIZE = 4096
 _SEEN_MAX = 64
-# what this process has seen between two places of a log
-_SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
 _DISPATCH_MAX_MS = 1_000
 _ADVICE = "{}riting to these topics with rmqlog rebuilds the files from the commitlog"
-
 _LIGHT_ADVICE = "`rmqlog recover` rebuilds the files from the commitlog"
+
+# what this process has seen between two places of a log
+_SEEN: dict[object, tuple[dict[QueueKey, LogQueue], int]] = {}
 
 
 @dataclass(slots=True)
