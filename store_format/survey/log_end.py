@@ -85,6 +85,23 @@ _log = logging.getLogger(__name__)
 
 _RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
 _FAR = 2**63 - 1  # no limit
+_DAMAGED_MAX = 10_000  # stretches of damaged bytes
+_NAMED_MAX = 8  # queues
+_CLOCK_STEP_MAX_MS = 1000
+_BLOCK_SIZE = 1 << 16
+_LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
+# bytes before the last written byte in which its message is searched
+_BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
+_FOLLOWING_SIZE = 16 << 20  # bytes between the last indexed message and the last one
+_WORD_SIZE = 8
+_HEAD_SIZE = 96  # bytes at the end of the log that show whether messages were written since
+
+# by the store's own cache, so that nothing is kept for longer than the store is open
+_warned: WeakKeyDictionary[FileCache, set[object]] = WeakKeyDictionary()
+_known: WeakKeyDictionary[FileCache, dict[tuple[str, bool], _Known]] = WeakKeyDictionary()
+
+
+# ---- where a broker ends it --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,9 +196,7 @@ def scan_to_end(commit_log: CommitLog, start: int, scan_start: int) -> LogEnd:
         start = following.start  # the broker goes to the next file it has, whatever is missing between
 
 
-_DAMAGED_MAX = 10_000
-_NAMED_MAX = 8
-_CLOCK_STEP_MAX_MS = 1000
+# ---- how far a reader reads after a crash ------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -336,37 +351,6 @@ def _sizes_by_entries(root: str, log: CommitLog, start: int, stop: int) -> dict[
     return found
 
 
-def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
-    """(queue, queue offset, physical offset) of every entry of the messages in their queues."""
-    found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
-    rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
-    return [(found.keys[key], offset, physical) for key, offset, physical in rows]
-
-
-def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
-    """Whether entries point to the whole message there: one in each queue that the message names."""
-    entries = [
-        entry for run in log.runs(physical_offset, physical_offset + 1) for entry in _entries_of(log, run)
-    ]
-    return bool(entries) and all(entry_at(root, *entry[:2]) == entry[2] for entry in entries)
-
-
-def entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
-    """The physical offset in a queue's entry on disk; None without a valid entry."""
-    topic, queue_id = queue
-    if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
-        return None
-    directory = queue_directory(root, topic, queue_id)
-    with suppress(StoreError, OSError):
-        run = file_run(directory, CQ_UNIT.itemsize)
-        first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)
-        if run is not None and first <= offset * CQ_UNIT.itemsize < stop:
-            with UnitFiles(directory, CQ_UNIT, run, queue) as files:
-                physical, size, _ = files.unit(offset)
-            return int(physical) if size > 0 and size != CQ_PRE_BLANK_SIZE else None
-    return None
-
-
 def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
     """The offset after the last message of each queue, among the messages that recovery scans."""
     known: dict[QueueKey, LogQueue] = {}
@@ -379,50 +363,7 @@ def _max_offsets(log: CommitLog, end: LogEnd) -> dict[QueueKey, int]:
     return {key: queue.max_offset for key, queue in known.items()}
 
 
-# ---- warnings -----------------------------------------------------------------------------
-
-_warned: WeakKeyDictionary[FileCache, set[object]] = WeakKeyDictionary()
-
-
-def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
-    """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
-    key = (root, found.cut)
-    said = _warned.setdefault(cache, set())
-    if key in said or not (found.damage or found.remains_of):
-        return
-    said.add(key)
-    if found.damage is not None:
-        _log.warning(
-            "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
-            "behind the damage, up to %d, are read too. "
-            "%s: export them before a broker starts (rmqlog export --skip-damage)",
-            root, found.damage, found.messages, found.offset, found.loss,
-        )  # fmt: skip
-    if found.remains_of:
-        _log.warning(
-            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind damage (%s) are "
-            "older than the last one before it, or repeat queue offsets. %s not read",
-            root, found.offset, found.remains_of.total(), found.remains_text,
-            "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
-        )  # fmt: skip
-
-
-_BLOCK_SIZE = 1 << 16
-_LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
-# bytes before the last written byte in which its message is searched
-_BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
-_FOLLOWING_SIZE = 16 << 20
-_WORD_SIZE = 8
-_HEAD_SIZE = 96
-
-
-@dataclass(frozen=True, slots=True)
-class LastUnit:
-    """The last whole message of the log's files: where it begins and ends, and its store time in ms."""
-
-    offset: int
-    stop: int
-    timestamp: int
+# ---- how far a reader reads any other store ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,18 +381,6 @@ class WrittenEnd:
     remains: int = 0
     last_timestamp: int = -1
     last_offset: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class _Known:
-    """A walk's result, and what it depends on."""
-
-    signs: tuple[object, ...]
-    head: bytes
-    end: WrittenEnd
-
-
-_known: WeakKeyDictionary[FileCache, dict[tuple[str, bool], _Known]] = WeakKeyDictionary()
 
 
 def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = False) -> WrittenEnd | None:
@@ -509,20 +438,16 @@ def knows_more(root: str, last: LastUnit) -> bool:
     return known > last.offset or is_later or (ours is not None and ours.stop > last.stop)
 
 
-def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
-    """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
-    said = _warned.setdefault(cache, set())
-    if root in said or not (end.remains or hidden):
-        return
-    said.add(root)
-    _log.warning(
-        "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
-        "which are not read, and %d entries at the ends of consume queues, which are skipped",
-        root, end.offset, end.remains, hidden,
-    )  # fmt: skip
-
-
 # ---- what a few reads tell ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LastUnit:
+    """The last whole message of the log's files: where it begins and ends, and its store time in ms."""
+
+    offset: int
+    stop: int
+    timestamp: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -674,6 +599,15 @@ def _follows(log: CommitLog, indexed: int, last: LastUnit) -> bool:
 # ---- what a walk through the last file tells ---------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """A walk's result, and what it depends on."""
+
+    signs: tuple[object, ...]
+    head: bytes
+    end: WrittenEnd
+
+
 def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
     known = _known.setdefault(log.cache, {})
     key = (root, run.is_live)
@@ -766,3 +700,76 @@ def _grown(log: CommitLog, run: _Run, before: WrittenEnd) -> WrittenEnd:
 def _times(log: CommitLog, run: UnitRun) -> NDArray[np.int64]:
     units, _ = locate(log.refs_of(run), verify_crc=False)
     return units.integers("store_timestamp").astype(np.int64)
+
+
+# ---- entries of messages -----------------------------------------------------------------------------------
+
+
+def has_own_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+    """Whether entries point to the whole message there: one in each queue that the message names."""
+    entries = [
+        entry for run in log.runs(physical_offset, physical_offset + 1) for entry in _entries_of(log, run)
+    ]
+    return bool(entries) and all(entry_at(root, *entry[:2]) == entry[2] for entry in entries)
+
+
+def entry_at(root: str, queue: QueueKey, offset: int) -> int | None:
+    """The physical offset in a queue's entry on disk; None without a valid entry."""
+    topic, queue_id = queue
+    if not can_be_queue(topic, queue_id):  # a name from the log, not from a listing
+        return None
+    directory = queue_directory(root, topic, queue_id)
+    with suppress(StoreError, OSError):
+        run = file_run(directory, CQ_UNIT.itemsize)
+        first, stop = (0, 0) if run is None else (run.first_file, run.last_file + run.file_size)
+        if run is not None and first <= offset * CQ_UNIT.itemsize < stop:
+            with UnitFiles(directory, CQ_UNIT, run, queue) as files:
+                physical, size, _ = files.unit(offset)
+            return int(physical) if size > 0 and size != CQ_PRE_BLANK_SIZE else None
+    return None
+
+
+def _entries_of(log: CommitLog, run: UnitRun) -> list[tuple[QueueKey, int, int]]:
+    """(queue, queue offset, physical offset) of every entry of the messages in their queues."""
+    found = find_entries(locate(log.refs_of(run), verify_crc=False)[0])
+    rows = zip(found.key.tolist(), found.offset.tolist(), found.physical.tolist(), strict=True)
+    return [(found.keys[key], offset, physical) for key, offset, physical in rows]
+
+
+# ---- warnings, once for each opened store ------------------------------------------------------------------
+
+
+def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
+    """Warns of what follows the log's end, once for each opened store: `cache` is the store's own."""
+    key = (root, found.cut)
+    said = _warned.setdefault(cache, set())
+    if key in said or not (found.damage or found.remains_of):
+        return
+    said.add(key)
+    if found.damage is not None:
+        _log.warning(
+            "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
+            "behind the damage, up to %d, are read too. "
+            "%s: export them before a broker starts (rmqlog export --skip-damage)",
+            root, found.damage, found.messages, found.offset, found.loss,
+        )  # fmt: skip
+    if found.remains_of:
+        _log.warning(
+            "%s was left by a crash, and its commitlog ends at %d: %d whole messages behind damage (%s) are "
+            "older than the last one before it, or repeat queue offsets. %s not read",
+            root, found.offset, found.remains_of.total(), found.remains_text,
+            "An earlier recovery has cut them; they are" if found.is_recovery_known else "They are",
+        )  # fmt: skip
+
+
+def warn_of_hidden(root: str, cache: FileCache, end: WrittenEnd, hidden: int) -> None:
+    """Warns once for each opened store of `hidden` entries that point after the end or to other messages."""
+    said = _warned.setdefault(cache, set())
+    if root in said or not (end.remains or hidden):
+        return
+    said.add(root)
+    _log.warning(
+        "%s: the commitlog ends at %d. A broker's recovery has cut what is behind it: %d whole messages, "
+        "which are not read, and %d entries at the ends of consume queues, which are skipped",
+        root, end.offset, end.remains, hidden,
+    )  # fmt: skip
