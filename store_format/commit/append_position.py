@@ -45,10 +45,10 @@ from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
-from store_format.names import QueueKey, is_light_queue
+from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, question
 from store_format.survey.log_end import LogEnd, is_unwritten
-from store_format.survey.newest_entries import agrees, leads_to_own, without_stale
+from store_format.survey.newest_entries import judged_queues
 
 _log = logging.getLogger(__name__)
 
@@ -212,16 +212,13 @@ def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked
         return _Looked(None, error=error)
     if bounds is None:
         return _Looked(None)
-    is_wrong = False
-    queue = QueueRange(topic, queue_id, bounds.min_offset, bounds.max_offset, bounds)
-    if queue.max_offset > queue.min_offset and not is_light_queue(topic) and not leads_to_own(queue, log):
-        left = without_stale(held.root, log, {(topic, queue_id): queue}, end.offset)[topic, queue_id]
-        is_wrong = left is queue and not agrees(queue, queue.max_offset - 1, log)
-        assert left.bounds is not None
-        bounds = left.bounds
+    key = (topic, queue_id)
+    queue = QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds)
+    judged, wrong = judged_queues(held.root, log, {key: queue}, end.offset)
+    bounds = judged[key].bounds or bounds
     has_more, has_entries = _behind(bounds, end.offset)
     first = max(bounds.unit_start, bounds.unit_stop - _NEWEST if ours == bounds.max_offset else 0)
-    return _Looked(bounds, has_more, is_wrong or has_entries, _has_bad_entries(bounds, first))
+    return _Looked(bounds, has_more, bool(wrong) or has_entries, _has_bad_entries(bounds, first))
 
 
 def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:

@@ -43,286 +43,22 @@ from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
 from store_format.survey.right_entries import is_own, last_own, place_of_message
 
-_UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
-_SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
-
-
-def agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
-    """Whether the entry of one offset, tags code included, is what the log's message says."""
-    _, units = read_slice(queue.piece(offset, offset + 1))
-    if not len(units):
-        return False
-    unit = units[-1]
-    physical, size, tags_code = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
-    file = log.file_at(physical)
-    if file is None or size > file.stop - physical:
-        return False
-    try:
-        data = np.frombuffer(log.read(physical, size), np.uint8)
-    except StoreError:
-        return False
-    queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
-    light = (is_light_queue(queue.topic),)
-    identity = Identity(
-        (queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light
-    )
-    refs = UnitRefs(
-        file,
-        data,
-        np.zeros(1, np.int64),
-        np.array([physical]),
-        np.array([size]),
-        np.array([tags_code]),
-        identity,
-    )
-    good, bad = locate(refs, verify_crc=True)
-    if bad:
-        return False
-    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == SCHEDULE_TOPIC:
-        return True  # an address or a delivery time, both written in one go with the rest
-    tags = PropertyTable(good.raw_properties()).values(TAGS)[0].as_py()
-    return tags_code == (java_hash(tags) if tags else 0)
-
-
-def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
-    """The queue without newest entries that are half written or ahead of the log.
-
-    These are not written yet; they are not damage.
-    """
-    stop = queue.max_offset
-    floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
-    while stop > floor and not agrees(queue, stop - 1, log):
-        stop -= 1
-    return queue if stop == queue.max_offset else replace(queue, max_offset=stop)
-
-
-def without_overwritten(
-    log: CommitLog, queues: dict[QueueKey, QueueRange], start: int, stop: int
-) -> tuple[dict[QueueKey, QueueRange], set[QueueKey]]:
-    """After a crash: the queues without newest entries whose messages are overwritten.
-
-    The log was recovered from `start` to `stop`. An entry that points into damage stays, and is an error or
-    counted when it is read. The second result are the queues whose newest entry on disk did not agree with
-    the log.
-    """
-    cut = {
-        key: queue
-        for key, queue in queues.items()
-        if _last_in(queue, start) and not agrees(queue, queue.max_offset - 1, log)
-    }
-    if not cut:
-        return queues, set()
-    whole = _Whole(log, start, stop)
-    return queues | {
-        key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()
-    }, set(cut)
-
-
-def without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, MissingEntries]:
-    """The queue up to the first entry that does not point to its message, and what is missing after it.
-
-    `found` has entries of all messages in the log's tail that were stored after the queue's last one, or of
-    all in the tail. An entry that points elsewhere was written for a message that an earlier recovery has
-    cut, and so were all entries after it.
-    """
-    offsets = found.queue_offsets
-    known = offsets[offsets < queue.max_offset]
-    stop = queue.max_offset
-    if len(known):
-        on_disk, units = read_slice(queue.piece(int(known[0]), stop))
-        places = np.searchsorted(on_disk, known)
-        places[places == len(on_disk)] = 0
-        physical = (
-            units["physical_offset"][places].astype(np.int64) if len(units) else np.full(len(known), -1)
-        )
-        right = (physical == found.units["physical_offset"][: len(known)]) & (
-            on_disk[places] == known if len(units) else False
-        )
-        if len(units):
-            right &= units["size"][places] == found.units["size"][: len(known)]
-        if not right.all():
-            stop = int(known[~right][0])
-            queue = _cut_at(queue, stop)
-    return queue, MissingEntries(offsets[offsets >= stop], found.units[offsets >= stop])
-
-
-def without_stale(
-    root: str, log: CommitLog, queues: dict[QueueKey, QueueRange], stop: int, *, is_live: bool = False
-) -> dict[QueueKey, QueueRange]:
-    """The same for a store without a crash, whose log ends at `stop`."""
-    return judged_queues(root, log, queues, stop, is_live=is_live)[0]
-
-
-def judged_queues(
-    root: str, log: CommitLog, queues: dict[QueueKey, QueueRange], stop: int, *, is_live: bool = False
-) -> tuple[dict[QueueKey, QueueRange], set[QueueKey]]:
-    """The queues without stale entries, and those whose newest entry is wrong and not stale.
-
-    Costs one read a queue, and more only if its newest entry is wrong. If the entry's message is elsewhere in
-    the log, the entry is wrong, and stays. The message to which it points is damaged if no entry of
-    the queue that the message names points there; in a store that a broker writes (`is_live`) that entry may
-    not be written yet.
-    """
-    whole = _Whole(log)
-
-    def is_foreign(physical: int) -> bool:
-        start = whole.at(physical)
-        return start >= 0 and (is_live or has_own_entry(root, log, start))
-
-    changed, wrong = {}, set()
-    view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
-    for key, queue in queues.items():
-        is_light = is_light_queue(queue.topic)  # its messages belong to other queues
-        if (
-            is_light
-            or not _is_plain(queue)
-            or leads_to_own(queue, log, view_of)
-            or agrees(queue, queue.max_offset - 1, log)
-        ):
-            continue
-        cut = _cut_overwritten(queue, log, is_foreign)
-        if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
-            changed[key] = cut
-        else:
-            wrong.add(key)
-    return queues | changed if changed else queues, wrong
-
-
-def _is_plain(queue: QueueRange) -> bool:
-    return (
-        queue.bounds is not None
-        and not queue.is_batch
-        and not queue.extra
-        and queue.max_offset > queue.min_offset
-    )
-
-
-def _last_in(queue: QueueRange, start: int) -> bool:
-    """Whether the newest entry points to `start` or after it."""
-    return _is_plain(queue) and queue.bounds is not None and queue.bounds.last_physical_offset >= start
-
-
-def leads_to_own(
-    queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView] | None = None
-) -> bool:
-    """Whether the newest entry leads to the message of the queue with this offset: one read of its first
-    bytes.
-    """
-    bounds = queue.bounds
-    if bounds is None or bounds.max_offset != queue.max_offset:
-        return False
-    place = bounds.last_physical_offset, bounds.last_size
-    return is_own(log, (queue.topic, queue.queue_id), queue.max_offset - 1, place, view_of)
-
-
-@dataclass(slots=True)
-class _Whole:
-    """Whole messages, CRC included: of [start, stop) of the log, or of each file that `at` asks for."""
-
-    log: CommitLog
-    start: int | None = None
-    stop: int | None = None
-    # where they begin and end
-    known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
-
-    def at(self, physical: int) -> int:
-        """Where the whole message with the byte at this physical offset begins; -1 without one."""
-        if self.start is not None:
-            first, stop = self.start, self.stop
-        else:
-            file = self.log.file_at(physical)
-            if file is None:
-                return -1
-            first, stop = file.start, file.stop
-        if first not in self.known:
-            runs = [(run.physical_offsets, run.sizes) for run in self.log.runs(first, stop, verify_crc=True)]
-            starts = np.concatenate([np.empty(0, np.int64), *(starts for starts, _ in runs)])
-            self.known[first] = (
-                starts,
-                starts + np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in runs)]),
-            )
-        starts, stops = self.known[first]
-        i = int(np.searchsorted(starts, physical, side="right")) - 1
-        return int(starts[i]) if i >= 0 and physical < int(stops[i]) else -1
-
-
-def _cut_overwritten(queue: QueueRange, log: CommitLog, is_overwritten: Callable[[int], bool]) -> QueueRange:
-    stop = queue.max_offset
-    while stop > queue.min_offset:
-        _, units = read_slice(queue.piece(stop - 1, stop))
-        physical = int(units[0]["physical_offset"]) if len(units) else -1
-        if not is_overwritten(physical) or agrees(queue, stop - 1, log):
-            break
-        stop -= 1
-    return _cut_at(queue, stop)
-
-
-def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
-    """The queue without its entries from offset `stop` on."""
-    assert queue.bounds is not None
-    physical, size = -1, 0
-    if stop > queue.min_offset:
-        _, units = read_slice(queue.piece(stop - 1, stop))
-        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
-    last = replace(
-        queue.bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
-    )
-    return replace(
-        queue,
-        max_offset=stop,
-        bounds=last if stop > queue.min_offset else replace(last, first_physical_offset=-1),
-    )
-
-
-def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int) -> bool:
-    """Whether the log has a message of the queue at an offset that was cut.
-
-    True if the search would be too long.
-    """
-    assert cut.bounds is not None
-    first = max(cut.bounds.last_physical_offset, log.min_offset)
-    if stop - first > _SEARCH_SIZE:
-        return True
-    for run in log.runs(first, stop):
-        units, _ = locate(log.refs_of(run), verify_crc=False)
-        found = find_entries(units, queue.topic.__eq__)
-        mine = [i for i, key in enumerate(found.keys) if key == (queue.topic, queue.queue_id)]
-        if len(found.key) and bool(
-            (
-                np.isin(found.key, mine)
-                & (found.offset >= cut.max_offset)
-                & (found.offset < queue.max_offset)
-            ).any()
-        ):
-            return True
-    return False
-
-
 _log = logging.getLogger(__name__)
 
-_SIZE_MAX = 2**31 - 1
+_UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
+_SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
 _TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
+_SIZE_MAX = 2**31 - 1
 _NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
 _NAMED_MAX = 8
-
-_warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
 _Queues = dict[QueueKey, QueueRange]
 _Damaged = dict[QueueKey, StoreError]
 
+_warned: WeakKeyDictionary[FileCache, set[QueueKey]] = WeakKeyDictionary()
 
-@dataclass(frozen=True, slots=True)
-class LogTail:
-    """The messages of [start, stop) of the log, without those in the stretches `hidden`.
 
-    `damaged` are stretches of bytes that are no message. Of `damage_bytes` a warning was logged.
-    """
-
-    start: int
-    stop: int
-    hidden: Sequence[tuple[int, int]] = ()
-    damaged: Sequence[tuple[int, int]] = ()
-    damage_bytes: int = 0
+# ---- after a crash, and without one ------------------------------------------------------------------------
 
 
 def recovered_queues(
@@ -339,8 +75,8 @@ def recovered_queues(
     `queues` and `damaged` are what the consume queue files say up to the end of the log. `delay_levels_ms` is
     the broker's messageDelayLevel, for missing entries of delayed messages.
     """
-    queues, doubtful = without_overwritten(log, queues, end.scan_start, readable.offset)
-    tail = LogTail(end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes)
+    queues, doubtful = _without_overwritten(log, queues, end.scan_start, readable.offset)
+    tail = _LogTail(end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes)
     queues, gaps = _with_tail(
         log, queues, tail, doubtful, delay_levels_ms, lambda key: select(key[0]) and key not in damaged
     )
@@ -381,7 +117,7 @@ def completed_queues(
     doubtful = {key for key, start in starts.items() if start is not None}
     deleted = deleted_until(root)
     done, gaps = _with_tail(
-        log, queues, LogTail(min(places), stop), doubtful, delay_levels_ms(),
+        log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
         lambda key: key in queues and _is_filled(queues[key]) and not deleted(key[0]), ends,
     )  # fmt: skip
     changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
@@ -409,10 +145,27 @@ def _is_filled(queue: QueueRange) -> bool:
     return queue.max_offset > queue.min_offset and not queue.is_batch
 
 
+# ---- entries that the files lack ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _LogTail:
+    """The messages of [start, stop) of the log, without those in the stretches `hidden`.
+
+    `damaged` are stretches of bytes that are no message. Of `damage_bytes` a warning was logged.
+    """
+
+    start: int
+    stop: int
+    hidden: Sequence[tuple[int, int]] = ()
+    damaged: Sequence[tuple[int, int]] = ()
+    damage_bytes: int = 0
+
+
 def _with_tail(
     log: CommitLog,
     queues: _Queues,
-    tail: LogTail,
+    tail: _LogTail,
     doubtful: Collection[QueueKey],
     delay_levels_ms: tuple[int, ...],
     chooses: Callable[[QueueKey], bool],
@@ -448,7 +201,7 @@ def _with_tail(
             continue
         queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
         end = queue.max_offset
-        queue, entries = without_cut(queue, found) if key in filled else (queue, found)
+        queue, entries = _without_cut(queue, found) if key in filled else (queue, found)
         if known is not None:
             entries = _continuing(queue, entries, max(known.get(key, 0), end))
         if len(entries.units):
@@ -578,3 +331,246 @@ def missing_entries(
             walk.sums.missing_bytes,
         )
     return dispatch.entries()
+
+
+# ---- entries that do not count -----------------------------------------------------------------------------
+
+
+def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
+    """The queue without newest entries that are half written or ahead of the log.
+
+    These are not written yet; they are not damage.
+    """
+    stop = queue.max_offset
+    floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
+    while stop > floor and not _agrees(queue, stop - 1, log):
+        stop -= 1
+    return queue if stop == queue.max_offset else replace(queue, max_offset=stop)
+
+
+def judged_queues(
+    root: str, log: CommitLog, queues: _Queues, stop: int, *, is_live: bool = False
+) -> tuple[_Queues, set[QueueKey]]:
+    """Of a store without a crash, whose log ends at `stop`: the queues without stale entries, and those whose
+    newest entry is wrong and not stale.
+
+    Costs one read a queue, and more only if its newest entry is wrong. If the entry's message is elsewhere in
+    the log, the entry is wrong, and stays. The message to which it points is damaged if no entry of
+    the queue that the message names points there; in a store that a broker writes (`is_live`) that entry may
+    not be written yet.
+    """
+    whole = _Whole(log)
+
+    def is_foreign(physical: int) -> bool:
+        start = whole.at(physical)
+        return start >= 0 and (is_live or has_own_entry(root, log, start))
+
+    changed, wrong = {}, set()
+    view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
+    for key, queue in queues.items():
+        if (
+            is_light_queue(queue.topic)  # its messages belong to other queues
+            or not _is_plain(queue)
+            or _leads_to_own(queue, log, view_of)
+            or _agrees(queue, queue.max_offset - 1, log)
+        ):
+            continue
+        cut = _cut_overwritten(queue, log, is_foreign)
+        if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
+            changed[key] = cut
+        else:
+            wrong.add(key)
+    return queues | changed if changed else queues, wrong
+
+
+def _without_overwritten(
+    log: CommitLog, queues: _Queues, start: int, stop: int
+) -> tuple[_Queues, set[QueueKey]]:
+    """After a crash: the queues without newest entries whose messages are overwritten.
+
+    The log was recovered from `start` to `stop`. An entry that points into damage stays, and is an error or
+    counted when it is read. The second result are the queues whose newest entry on disk did not agree with
+    the log.
+    """
+    cut = {
+        key: queue
+        for key, queue in queues.items()
+        if _is_plain(queue)
+        and queue.bounds is not None
+        and queue.bounds.last_physical_offset >= start
+        and not _agrees(queue, queue.max_offset - 1, log)
+    }
+    if not cut:
+        return queues, set()
+    whole = _Whole(log, start, stop)
+    return queues | {
+        key: _cut_overwritten(queue, log, lambda place: whole.at(place) >= 0) for key, queue in cut.items()
+    }, set(cut)
+
+
+def _without_cut(queue: QueueRange, found: MissingEntries) -> tuple[QueueRange, MissingEntries]:
+    """The queue up to the first entry that does not point to its message, and what is missing after it.
+
+    `found` has entries of all messages in the log's tail that were stored after the queue's last one, or of
+    all in the tail. An entry that points elsewhere was written for a message that an earlier recovery has
+    cut, and so were all entries after it.
+    """
+    offsets = found.queue_offsets
+    known = offsets[offsets < queue.max_offset]
+    stop = queue.max_offset
+    if len(known):
+        on_disk, units = read_slice(queue.piece(int(known[0]), stop))
+        right = np.zeros(len(known), bool)
+        if len(units):
+            places = np.searchsorted(on_disk, known)
+            places[places == len(on_disk)] = 0
+            stored, expected = units[places], found.units[: len(known)]
+            right = (on_disk[places] == known) & (stored["size"] == expected["size"])
+            right &= stored["physical_offset"] == expected["physical_offset"]
+        if not right.all():
+            stop = int(known[~right][0])
+            queue = _cut_at(queue, stop)
+    return queue, MissingEntries(offsets[offsets >= stop], found.units[offsets >= stop])
+
+
+def _cut_overwritten(queue: QueueRange, log: CommitLog, is_overwritten: Callable[[int], bool]) -> QueueRange:
+    stop = queue.max_offset
+    while stop > queue.min_offset:
+        _, units = read_slice(queue.piece(stop - 1, stop))
+        physical = int(units[0]["physical_offset"]) if len(units) else -1
+        if not is_overwritten(physical) or _agrees(queue, stop - 1, log):
+            break
+        stop -= 1
+    return _cut_at(queue, stop)
+
+
+def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
+    """The queue without its entries from offset `stop` on."""
+    assert queue.bounds is not None
+    physical, size = -1, 0
+    if stop > queue.min_offset:
+        _, units = read_slice(queue.piece(stop - 1, stop))
+        physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
+    last = replace(
+        queue.bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
+    )
+    return replace(
+        queue,
+        max_offset=stop,
+        bounds=last if stop > queue.min_offset else replace(last, first_physical_offset=-1),
+    )
+
+
+def _is_elsewhere(queue: QueueRange, cut: QueueRange, log: CommitLog, stop: int) -> bool:
+    """Whether the log has a message of the queue at an offset that was cut.
+
+    True if the search would be too long.
+    """
+    assert cut.bounds is not None
+    first = max(cut.bounds.last_physical_offset, log.min_offset)
+    if stop - first > _SEARCH_SIZE:
+        return True
+    for run in log.runs(first, stop):
+        units, _ = locate(log.refs_of(run), verify_crc=False)
+        found = find_entries(units, queue.topic.__eq__)
+        mine = [i for i, key in enumerate(found.keys) if key == (queue.topic, queue.queue_id)]
+        if len(found.key) and bool(
+            (
+                np.isin(found.key, mine)
+                & (found.offset >= cut.max_offset)
+                & (found.offset < queue.max_offset)
+            ).any()
+        ):
+            return True
+    return False
+
+
+@dataclass(slots=True)
+class _Whole:
+    """Whole messages, CRC included: of [start, stop) of the log, or of each file that `at` asks for."""
+
+    log: CommitLog
+    start: int | None = None
+    stop: int | None = None
+    # where they begin and end
+    known: dict[int, tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=dict)
+
+    def at(self, physical: int) -> int:
+        """Where the whole message with the byte at this physical offset begins; -1 without one."""
+        if self.start is not None:
+            first, stop = self.start, self.stop
+        else:
+            file = self.log.file_at(physical)
+            if file is None:
+                return -1
+            first, stop = file.start, file.stop
+        if first not in self.known:
+            runs = [(run.physical_offsets, run.sizes) for run in self.log.runs(first, stop, verify_crc=True)]
+            starts = np.concatenate([np.empty(0, np.int64), *(starts for starts, _ in runs)])
+            self.known[first] = (
+                starts,
+                starts + np.concatenate([np.empty(0, np.int64), *(sizes for _, sizes in runs)]),
+            )
+        starts, stops = self.known[first]
+        i = int(np.searchsorted(starts, physical, side="right")) - 1
+        return int(starts[i]) if i >= 0 and physical < int(stops[i]) else -1
+
+
+# ---- the newest entry, and its message ---------------------------------------------------------------------
+
+
+def _agrees(queue: QueueRange, offset: int, log: CommitLog) -> bool:
+    """Whether the entry of one offset, tags code included, is what the log's message says."""
+    _, units = read_slice(queue.piece(offset, offset + 1))
+    if not len(units):
+        return False
+    unit = units[-1]
+    physical, size, tags_code = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
+    file = log.file_at(physical)
+    if file is None or size > file.stop - physical:
+        return False
+    try:
+        data = np.frombuffer(log.read(physical, size), np.uint8)
+    except StoreError:
+        return False
+    queue_offset = int(unit["base_offset"]) if units.dtype == BATCH_CQ_UNIT else offset
+    light = (is_light_queue(queue.topic),)
+    identity = Identity(
+        (queue.topic,), None, np.array([queue.queue_id], np.int32), np.array([queue_offset]), light
+    )
+    refs = UnitRefs(
+        file,
+        data,
+        np.zeros(1, np.int64),
+        np.array([physical]),
+        np.array([size]),
+        np.array([tags_code]),
+        identity,
+    )
+    good, bad = locate(refs, verify_crc=True)
+    if bad:
+        return False
+    if tags_code <= CQ_EXT_ADDRESS_MAX or queue.topic == SCHEDULE_TOPIC:
+        return True  # an address or a delivery time, both written in one go with the rest
+    tags = PropertyTable(good.raw_properties()).values(TAGS)[0].as_py()
+    return tags_code == (java_hash(tags) if tags else 0)
+
+
+def _leads_to_own(queue: QueueRange, log: CommitLog, view_of: Callable[[StoreFile], FileView]) -> bool:
+    """Whether the newest entry leads to the message of the queue with this offset: one read of its first
+    bytes.
+    """
+    bounds = queue.bounds
+    if bounds is None or bounds.max_offset != queue.max_offset:
+        return False
+    place = bounds.last_physical_offset, bounds.last_size
+    return is_own(log, (queue.topic, queue.queue_id), queue.max_offset - 1, place, view_of)
+
+
+def _is_plain(queue: QueueRange) -> bool:
+    return (
+        queue.bounds is not None
+        and not queue.is_batch
+        and not queue.extra
+        and queue.max_offset > queue.min_offset
+    )
