@@ -45,9 +45,13 @@ NOWHERE = -1  # the physical offset of an entry whose message is not in the log
 _READ_SIZE = 1024
 _CHUNK = 1 << 16  # entries
 _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
+_DIFFERENT_MAX = 2  # characters of two topics of one length
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
+
+
+# ---- whether an entry leads to its message -----------------------------------------------------------------
 
 
 class QueuePlace(NamedTuple):
@@ -261,8 +265,6 @@ def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
 
 
 # ---- messages whose topic the consume queues contradict ----------------------------------------------------
-
-_DIFFERENT_MAX = 2  # characters of two topics of one length
 
 
 @dataclass(slots=True)
