@@ -1,29 +1,12 @@
-"""Where does the commitlog end? The files do not say: they have their full length from the start.
+"""The first and last offsets of every queue of a store at this moment, and the end of its commitlog.
 
-Five questions, each answered by one function; everybody else calls these:
+`survey/log_end.py` says where a commitlog ends, and how far a reader reads; this module puts that together
+with the queues.
 
-- Where does a broker end the log after a crash? `recovery.end_after_crash`: at the first bad unit,
-  from the file on that the checkpoint gives.
-- Where does a broker end the log after a clean stop? `recovery.end_after_stop`: at the first bad unit, from
-  the last file on that the consume queues know.
-- How far can a reader read after a crash? `readable_end.find_readable_end`: behind damage too, if whole
-  messages continue the log there.
-- How far can a reader read any other store? `written_end.written_end`: to the last whole message, less the
-  remains of an old recovery.
-- Where does a writer append? `append_position.find_writer_end`: at the end after a clean stop, if a reader
-  reads nothing behind that end.
-
-This module puts them together for readers. All five walk the same way (`CommitLog.walk`). A writer that would
-clear what a reader still reads is refused (`log_shortage.refuse_cut`); it skips the scan behind our own last
-commit only if `written_end.is_unwritten` finds nothing behind that.
-
-
-The first and last offsets of every queue of a store at this moment.
-
-Clean store: the consume queue's own end, without entries that an earlier recovery has cut (written_end.py,
-stale_entries.py). Store in use: the same, but the newest entries count only if the commitlog agrees with
-them. Crashed store: the broker's recovery is done in memory. Entries after the log's end are hidden, missing
-entries are added (recovered_queues.py); only damage in the middle does not end the log (readable_end.py).
+Clean store: the consume queue's own end, without entries that an earlier recovery has cut. Store in use: the
+same, but the newest entries count only if the commitlog agrees with them. Crashed store: the broker's
+recovery is done in memory. Entries after the log's end are hidden, missing entries are added
+(`survey/newest_entries.py`); only damage in the middle does not end the log.
 """
 
 from __future__ import annotations
@@ -66,59 +49,6 @@ from store_format.survey.log_end import (
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
 from store_format.survey.right_entries import first_live
-
-
-def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
-    """The physical offset at which a reader stops; None where the log ends with its last message.
-
-    An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
-    an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
-    queues. Raises StoreNotFoundError for a lost commitlog.
-    """
-    refuse_lost_log(root, log)
-    before = read_commit_state(root)
-    if state is StoreState.CRASHED and not before.is_own:
-        _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
-        warn_once(root, log.cache, readable)
-        return readable.offset
-    end = before.base if before.base is not None else _end_before_remains(root, log, state)
-    if read_commit_state(root) == before:
-        return end
-    committed = committed_end(root)
-    return committed if committed is not None else _end_before_remains(root, log, state)
-
-
-def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> int | None:
-    end = certain_end(root, log, state)
-    if end is None or not end.remains:
-        is_whole = end is not None and is_unwritten(log, end.offset)
-        return None if is_whole or state is not StoreState.CLEAN else torn_end(root, log)
-    warn_of_hidden(root, log.cache, end, 0)
-    return end.offset
-
-
-def torn_end(root: str, log: CommitLog) -> int | None:
-    """The end of the log of a store that was shut down cleanly, if a part of a message follows.
-
-    A crash left it, and a recovery has cut it: no queue, and no other file of the store, knows of a message
-    there. None otherwise.
-    """
-    try:
-        last = last_unit(log)
-        if last is None or is_unwritten(log, last.stop) or knows_more(root, last):
-            return None
-        queues = queues_in_log(root, log)
-    except (StoreError, OSError):  # a reader of the file raises the error
-        return None
-    is_known = not queues or max(queue.last_physical_offset for queue in queues) >= last.stop
-    return None if is_known else last.stop
-
-
-def ends_after_crash(root: str, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:
-    """Where a broker's recovery ends the log, and how far the log can be read."""
-    end = end_after_crash(log, checkpoint)
-    return end, find_readable_end(root, log, end)
-
 
 _log = logging.getLogger(__name__)
 
@@ -267,6 +197,9 @@ def take_queue(
     return None
 
 
+# ---- what the files of queues say --------------------------------------------------------------------------
+
+
 def _queue_at(
     log: CommitLog,
     directory: str,
@@ -395,6 +328,12 @@ def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused
     return Snapshot(StoreState.CRASHED, log, queues, damaged, readable.offset)
 
 
+def ends_after_crash(root: str, log: CommitLog, checkpoint: Checkpoint) -> tuple[LogEnd, ReadableEnd]:
+    """Where a broker's recovery ends the log, and how far the log can be read."""
+    end = end_after_crash(log, checkpoint)
+    return end, find_readable_end(root, log, end)
+
+
 # ---- while a broker writes ---------------------------------------------------------------------------------
 
 
@@ -409,3 +348,52 @@ def _listed_for(log: CommitLog, queues: Iterable[QueueRange]) -> CommitLog:
         if any(queue.bounds is not None and queue.bounds.last_physical_offset >= stop for queue in queues)
         else log
     )
+
+
+# ---- the end of the log alone ------------------------------------------------------------------------------
+
+
+def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
+    """The physical offset at which a reader stops; None where the log ends with its last message.
+
+    An offset after a crash, at the base of a commit that is under way or was broken off, and where remains of
+    an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
+    queues. Raises StoreNotFoundError for a lost commitlog.
+    """
+    refuse_lost_log(root, log)
+    before = read_commit_state(root)
+    if state is StoreState.CRASHED and not before.is_own:
+        _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+        warn_once(root, log.cache, readable)
+        return readable.offset
+    end = before.base if before.base is not None else _end_before_remains(root, log, state)
+    if read_commit_state(root) == before:
+        return end
+    committed = committed_end(root)
+    return committed if committed is not None else _end_before_remains(root, log, state)
+
+
+def _end_before_remains(root: str, log: CommitLog, state: StoreState) -> int | None:
+    end = certain_end(root, log, state)
+    if end is None or not end.remains:
+        is_whole = end is not None and is_unwritten(log, end.offset)
+        return None if is_whole or state is not StoreState.CLEAN else torn_end(root, log)
+    warn_of_hidden(root, log.cache, end, 0)
+    return end.offset
+
+
+def torn_end(root: str, log: CommitLog) -> int | None:
+    """The end of the log of a store that was shut down cleanly, if a part of a message follows.
+
+    A crash left it, and a recovery has cut it: no queue, and no other file of the store, knows of a message
+    there. None otherwise.
+    """
+    try:
+        last = last_unit(log)
+        if last is None or is_unwritten(log, last.stop) or knows_more(root, last):
+            return None
+        queues = queues_in_log(root, log)
+    except (StoreError, OSError):  # a reader of the file raises the error
+        return None
+    is_known = not queues or max(queue.last_physical_offset for queue in queues) >= last.stop
+    return None if is_known else last.stop
