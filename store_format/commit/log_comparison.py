@@ -1,9 +1,7 @@
-"""How to recover a store, and which sizes the files of the recovered store get.
+"""The queues and the index of a store, compared with the messages of its commitlog, or of a part of it.
 
-The queues and the index of a store, compared with the messages of its commitlog, or of a part of it.
-
-Nothing is changed. A writer compares what it needs to know, `recover` the whole store; `repair.py`
-carries out what was found.
+Nothing is changed. A writer compares what it needs to know, `recover` the whole store (`RecoverOptions`);
+`repair.py` carries out what was found. The files that are written get the sizes of the store's other files.
 """
 
 from __future__ import annotations
@@ -56,6 +54,7 @@ from store_format.survey.queues import (
 
 _BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
 _FILES_LOOKED_AT = 10_000
+_UNINDEXED_MAX = 64 << 20  # bytes of the log
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,63 +97,7 @@ class RecoverOptions:
         return self.topics is None or topic in self.topics
 
 
-def settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
-    """The sizes of the store's files; of a damaged index file those of the other index files."""
-    name = root.rstrip("/").rpartition("/")[2]
-    try:
-        return settings_of(root, log, name, options.settings)
-    except OptionError:
-        for listed in list_index_files(f"{root}/index"):
-            with IndexFile.open(listed.path) as file:
-                if file.geometry is not None:
-                    return settings_of(root, log, name, options.settings, geometry=file.geometry)
-        if options.settings is None:
-            raise
-        return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
-
-
-def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
-    """The bytes of a consume queue file; None if the store does not show them."""
-    known = options.settings if options.is_queue_size_given else None
-    known = known or read_settings(root)
-    if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
-        known = StoreSettings("")  # a broker with the default size for the log
-    return usual_file_size(root, "simple", None if known is None else known.queue_file_size)
-
-
-def is_index_size_known(root: str, log: CommitLog, options: RecoverOptions) -> bool:
-    """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
-    is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
-    return options.settings is not None or is_default or read_settings(root) is not None
-
-
-def usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | None:
-    """The bytes of the store's queue files: `given` if a file has them, else the most frequent length.
-
-    Damaged files have other lengths. Without a file with a length of whole units, `given`.
-    """
-    unit = (BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT).itemsize
-    sizes: Counter[int] = Counter()
-    for _, _, directory, found in list_queues(root, lambda _: True, lambda _: None):
-        if found == kind:
-            with suppress(StoreError):
-                sizes.update(file.size for file in list_store_files(directory))
-        if sizes.total() > _FILES_LOOKED_AT:
-            break
-    whole = {size: count for size, count in sizes.items() if size and not size % unit}
-    if not whole or given in whole:
-        return given
-    return max(whole, key=lambda size: (whole[size], size))
-
-
-def batch_file_size(root: str, given: int) -> int:
-    """`usual_file_size` of batch queues; a given size in whole units."""
-    size = usual_file_size(root, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
-    assert size is not None
-    return size
-
-
-_UNINDEXED_MAX = 64 << 20  # bytes of the log
+# ---- the comparison ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +232,9 @@ class LogComparison:
         root, options = self.source, self.options
         batch = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
         batch |= {
-            topic for topic, _, _, kind in list_queues(root, lambda _: True, _ignore) if kind == "batch"
+            topic
+            for topic, _, _, kind in list_queues(root, lambda _: True, lambda _: None)
+            if kind == "batch"
         }
         tag_keys = options.tag_keys
         if tag_keys is None:
@@ -385,7 +330,7 @@ class LogComparison:
 
     def _unusable(self) -> Iterator[LeftQueue]:
         """The queues whose files cannot be used and that have no message in the log to build them from."""
-        for topic, queue_id, directory, kind in list_queues(self.root, self.options.chooses, _ignore):
+        for topic, queue_id, directory, kind in list_queues(self.root, self.options.chooses, lambda _: None):
             if (topic, queue_id) not in self.compared:
                 try:
                     queue_bounds(kind, directory, topic, queue_id, self.log.min_offset)
@@ -438,5 +383,60 @@ def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:
     return [queue for queue in queues if topics is None or queue[0] in topics or has_directory(queue[0])]
 
 
-def _ignore(error: StoreError) -> None:
-    """The comparison reports the queue."""
+# ---- the sizes of files ------------------------------------------------------------------------------------
+
+
+def settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
+    """The sizes of the store's files; of a damaged index file those of the other index files."""
+    name = root.rstrip("/").rpartition("/")[2]
+    try:
+        return settings_of(root, log, name, options.settings)
+    except OptionError:
+        for listed in list_index_files(f"{root}/index"):
+            with IndexFile.open(listed.path) as file:
+                if file.geometry is not None:
+                    return settings_of(root, log, name, options.settings, geometry=file.geometry)
+        if options.settings is None:
+            raise
+        return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
+
+
+def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:
+    """The bytes of a consume queue file; None if the store does not show them."""
+    known = options.settings if options.is_queue_size_given else None
+    known = known or read_settings(root)
+    if known is None and log.file_size == StoreSettings("").mapped_file_size_commit_log:
+        known = StoreSettings("")  # a broker with the default size for the log
+    return _usual_file_size(root, "simple", None if known is None else known.queue_file_size)
+
+
+def is_index_size_known(root: str, log: CommitLog, options: RecoverOptions) -> bool:
+    """Whether maxHashSlotNum and maxIndexNum are known without an index file."""
+    is_default = log.file_size == StoreSettings("").mapped_file_size_commit_log
+    return options.settings is not None or is_default or read_settings(root) is not None
+
+
+def _usual_file_size(root: str, kind: QueueKind, given: int | None) -> int | None:
+    """The bytes of the store's queue files: `given` if a file has them, else the most frequent length.
+
+    Damaged files have other lengths. Without a file with a length of whole units, `given`.
+    """
+    unit = (BATCH_CQ_UNIT if kind == "batch" else CQ_UNIT).itemsize
+    sizes: Counter[int] = Counter()
+    for _, _, directory, found in list_queues(root, lambda _: True, lambda _: None):
+        if found == kind:
+            with suppress(StoreError):
+                sizes.update(file.size for file in list_store_files(directory))
+        if sizes.total() > _FILES_LOOKED_AT:
+            break
+    whole = {size: count for size, count in sizes.items() if size and not size % unit}
+    if not whole or given in whole:
+        return given
+    return max(whole, key=lambda size: (whole[size], size))
+
+
+def batch_file_size(root: str, given: int) -> int:
+    """The bytes of a batch queue file: those of the store's files, else `given` in whole units."""
+    size = _usual_file_size(root, "batch", given // BATCH_CQ_UNIT.itemsize * BATCH_CQ_UNIT.itemsize)
+    assert size is not None
+    return size
