@@ -45,7 +45,6 @@ from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import SCHEDULE_TOPIC
 from store_format.read.store_root import broker_name_of
 from store_format.survey.gone import refuse_lost_log
@@ -226,6 +225,8 @@ def recover(
     refuse_rocksdb_queues(root)
     refuse_store(root)
     conf = broker_conf_of(root, broker_conf)
+    name = broker_name_of(root)
+    sizes = conf.commit_log_file_size, conf.queue_file_size, conf.max_hash_slot_num, conf.max_index_num
     options = RecoverOptions(
         topics=None if topics is None else frozenset(topics),
         queues=rebuild_queues,
@@ -234,36 +235,26 @@ def recover(
         ignore_missing_stores=ignore_missing_stores,
         into=into,
         salvage=salvage,
-        settings=None if broker_conf is None else _settings_of_conf(root, conf),
+        settings=None if broker_conf is None else StoreSettings(name, *sizes),
         batch_queue_file_size=conf.batch_queue_file_size,
         delay_levels_ms=conf.message_delay_levels_ms,
         log_directories=tuple(map(paths.absolute, commit_log_paths)),
     )
-    return RecoverPlan(root, options, broker_name_of(root))
-
-
-def _settings_of_conf(root: str, conf: BrokerConf) -> StoreSettings:
-    return StoreSettings(
-        broker_name_of(root),
-        conf.commit_log_file_size,
-        conf.queue_file_size,
-        conf.max_hash_slot_num,
-        conf.max_index_num,
-    )
+    return RecoverPlan(root, options, name)
 
 
 def _identity_of_files(root: str, options: RecoverOptions) -> object:
     """Changes when anything that a recovery looks at changes."""
-    paths = [
+    found = [
         file.path
         for directory in options.log_directories or (f"{root}/commitlog",)
         for file in list_store_files(directory, irregular=lambda _: None)
     ]
     for _, _, directory, _ in list_queues(root, lambda _: True, lambda _: None):
-        paths += [directory, *(file.path for file in list_store_files(directory))]
-    paths += [file.path for file in list_index_files(f"{root}/index")]
-    paths += [f"{root}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
-    return [(path, stat_identity(path)) for path in paths], read_journal(root)
+        found += [directory, *(file.path for file in list_store_files(directory))]
+    found += [file.path for file in list_index_files(f"{root}/index")]
+    found += [f"{root}/{name}" for name in ("abort", "checkpoint", "config/topics.json")]
+    return [(path, stat_identity(path)) for path in found], read_journal(root)
 
 
 # ---- carrying it out ---------------------------------------------------------------------------------------
