@@ -22,14 +22,6 @@ from store_format.survey.gone import LostLog
 
 Severity = Literal["damage", "warning", "info"]
 
-_SUMS = (
-    ("messages", "unit_bytes"),
-    ("padding", "blank_bytes"),
-    ("damage", "damage_bytes"),
-    ("unwritten", "unwritten_bytes"),
-    ("not in the sequence", "unplaced_bytes"),
-    ("missing files", "missing_bytes"),
-)
 PROBLEM_COLUMNS = (
     BROKER,
     ViewColumn(
@@ -44,14 +36,48 @@ PROBLEM_COLUMNS = (
     ViewColumn("found", TEXT, "What is there."),
     ViewColumn("advice", TEXT, "What to do."),
 )
-
 INDEX_ADVICE = (
     "rmqlog recover rebuilds the index file from the commitlog. Until then readers find its messages by a "
     "scan; a broker does not rebuild the file, and does not find them by key"
 )
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
-_SENTENCE_CHARACTERS = 1000
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
+
+_REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+# advice about what a recovery leaves as it is
+_BY_HAND = (
+    "A broker refuses to start on this store",
+    "After a crash a broker rescans the log",
+    "Consumers cannot find the topic",
+    "Links below the store's root",
+    "Messages of this batch are lost",
+    "Move ",
+    "Neither the file nor its .bak",
+    "Nothing can be written",
+    "A power loss came before",
+    "Raise readQueueNums",
+    "Readers and writers ask",
+    "Restore the file: a broker refuses",
+)
+_NOT_ALL = "; a broker may serve others, from files that are not read"
+_NOT_CHECKED = (
+    "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
+    "read"
+)
+
+# of the card: names, and the fields of `Summary`
+_SUMS = (
+    ("messages", "unit_bytes"),
+    ("padding", "blank_bytes"),
+    ("damage", "damage_bytes"),
+    ("unwritten", "unwritten_bytes"),
+    ("not in the sequence", "unplaced_bytes"),
+    ("missing files", "missing_bytes"),
+)
+_SENTENCE_CHARACTERS = 1000
+
+
+# ---- the problems ------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,60 +225,7 @@ class Findings:
         ]
 
 
-def _diagnosis_card(diagnosis: Diagnosis) -> str:
-    """A notebook card: the sums of the commitlog's bytes, and the problems, one below the other."""
-    from store_format.display.page import PageSpace, card, fact, facts, note, text
-
-    summary = diagnosis.summary
-    named = (("verdict", diagnosis.verdict), ("store", diagnosis.root))
-    lines = [(name, text(value, _SENTENCE_CHARACTERS)) for name, value in named if value]
-    counts = (
-        f"{summary.files:,} file{'s' * (summary.files != 1)}, {summary.units + summary.batched:,} messages"
-    )
-    lines.append(("commitlog", f"{_size(summary.total_bytes)} in {counts}"))
-    lines += [(name, _size(size)) for name, field in _SUMS if (size := getattr(summary, field))]
-    rows = (asdict(problem) for problem in diagnosis)
-    problems = problem_list(rows, PageSpace(), diagnosis.root, len(diagnosis))
-    if not diagnosis:
-        problems.append(note("every byte is accounted for"))
-    by_severity = {name: len(diagnosis.of(name)) for name in _SEVERITIES}
-    title = ", ".join(counted(count, name) for name, count in by_severity.items() if count) or "no problems"
-    return card(title, "diagnosis", [facts(starmap(fact, lines)), *problems]).source
-
-
-def _size(size: int) -> str:
-    """A size for people, and the exact bytes, which add up."""
-    from store_format.display.units import size_text
-
-    return size_text(size) if size < 1024 else f"{size_text(size)} ({size:,} bytes)"
-
-
-def counted(count: int, severity: Severity) -> str:
-    """The number of problems of a severity: `1 damage`, `4 warnings`."""
-    return f"{count:,} {severity}{'s' * (severity == 'warning' and count != 1)}"
-
-
-_REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
-# advice about what a recovery leaves as it is
-_BY_HAND = (
-    "A broker refuses to start on this store",
-    "After a crash a broker rescans the log",
-    "Consumers cannot find the topic",
-    "Links below the store's root",
-    "Messages of this batch are lost",
-    "Move ",
-    "Neither the file nor its .bak",
-    "Nothing can be written",
-    "A power loss came before",
-    "Raise readQueueNums",
-    "Readers and writers ask",
-    "Restore the file: a broker refuses",
-)
-_NOT_ALL = "; a broker may serve others, from files that are not read"
-_NOT_CHECKED = (
-    "not checked: a DLedger store (enableDLegerCommitLog=true); its messages are in dledger-*/, which is not "
-    "read"
-)
+# ---- the verdict -------------------------------------------------------------------------------------------
 
 
 class NextStep(StrEnum):
@@ -347,3 +320,39 @@ def _start(diagnosis: Diagnosis) -> str:
     if summary.cut_messages:
         what += f", with {summary.cut_messages:,} whole {_messages(summary.cut_messages)}"
     return f"; a broker start will cut {what}"
+
+
+# ---- the card of a notebook --------------------------------------------------------------------------------
+
+
+def _diagnosis_card(diagnosis: Diagnosis) -> str:
+    """A notebook card: the sums of the commitlog's bytes, and the problems, one below the other."""
+    from store_format.display.page import PageSpace, card, fact, facts, note, text
+
+    summary = diagnosis.summary
+    named = (("verdict", diagnosis.verdict), ("store", diagnosis.root))
+    lines = [(name, text(value, _SENTENCE_CHARACTERS)) for name, value in named if value]
+    counts = (
+        f"{summary.files:,} file{'s' * (summary.files != 1)}, {summary.units + summary.batched:,} messages"
+    )
+    lines.append(("commitlog", f"{_size(summary.total_bytes)} in {counts}"))
+    lines += [(name, _size(size)) for name, field in _SUMS if (size := getattr(summary, field))]
+    rows = (asdict(problem) for problem in diagnosis)
+    problems = problem_list(rows, PageSpace(), diagnosis.root, len(diagnosis))
+    if not diagnosis:
+        problems.append(note("every byte is accounted for"))
+    by_severity = {name: len(diagnosis.of(name)) for name in _SEVERITIES}
+    title = ", ".join(counted(count, name) for name, count in by_severity.items() if count) or "no problems"
+    return card(title, "diagnosis", [facts(starmap(fact, lines)), *problems]).source
+
+
+def _size(size: int) -> str:
+    """A size for people, and the exact bytes, which add up."""
+    from store_format.display.units import size_text
+
+    return size_text(size) if size < 1024 else f"{size_text(size)} ({size:,} bytes)"
+
+
+def counted(count: int, severity: Severity) -> str:
+    """The number of problems of a severity: `1 damage`, `4 warnings`."""
+    return f"{count:,} {severity}{'s' * (severity == 'warning' and count != 1)}"
