@@ -1,9 +1,9 @@
 """The directories of a store: links, and files with wrong names, lengths or neighbours.
 
 `CommitLog.open` refuses a log whose files do not fit together. `usable_log` builds a log of those that do.
-
-
-What a broker serves from files that are not read. Nothing there is damage, and none of it is checked."""
+What a broker serves from files that are not read is named only (`check_elsewhere`): nothing there is damage,
+and none of it is checked.
+"""
 
 from __future__ import annotations
 
@@ -38,6 +38,7 @@ from store_format.read.served_elsewhere import (
 from store_format.survey.gone import dledger_logs
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+_TOPICS_MAX = 8
 QUEUE_ADVICE = (
     "rmqlog recover writes the entries again from the commitlog. Do not start a broker before that: "
     "howto-recover.md, section 6"
@@ -45,6 +46,10 @@ QUEUE_ADVICE = (
 _LINK_ADVICE = "Links below the store's root are not followed: put the file itself in its place"
 _NO_FILE_ADVICE = "Move it out of the store, or put the file back: readers refuse what has the name of a file"
 _STRAY_ADVICE = "Move it out of the store: a broker may refuse to start because of it, and readers ignore it"
+_DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"
+
+
+# ---- any directory -----------------------------------------------------------------------------------------
 
 
 def entries_of(findings: Findings, directory: str) -> list[Entry]:
@@ -201,8 +206,7 @@ def checked_queue_files(findings: Findings, directory: str, unit_size: int) -> t
         return None, False
 
 
-_TOPICS_MAX = 8
-_DLEDGER_ADVICE = "It is not checked; read the messages through the store's broker"
+# ---- served by a broker, and not read ----------------------------------------------------------------------
 
 
 def check_elsewhere(findings: Findings, root: str) -> bool:
