@@ -132,6 +132,8 @@ _ALARMING_WORDS = {
     ("what", "dead letter"): RED,
 }
 
+_ID_HEAD, _ID_TAIL = 4, 12
+
 
 def colour_of(name: str, value: object) -> str:
     """The code of the colour of a value: damage and loss are red, lag is yellow; "" for all others."""
@@ -143,9 +145,6 @@ def colour_of(name: str, value: object) -> str:
 def painted(text: str, colour: str) -> str:
     """The text in a colour of the terminal; without a colour as it is."""
     return f"\x1b[{colour}m{text}\x1b[0m" if colour and text else text
-
-
-_ID_HEAD, _ID_TAIL = 4, 12
 
 
 def short_id(text: str) -> str:

@@ -17,6 +17,18 @@ from store_format.errors import StoreError
 COMPLETE = "_RMQLOG_COMPLETE"
 _OFFERED_MAX = 500
 
+# the views that have the columns of a command
+_VIEWS = {
+    "dlq": ("deadLetters",),
+    "delay": ("delayed",),
+    "half": ("transactions",),
+    "lag": ("lagByTopic", "lag"),
+    "groups": ("groups",),
+    "offsets": ("lag",),
+    "du": ("usage",),
+}
+_MESSAGES = ("head", "tail", "get", "find", "export")  # commands with columns of messages
+
 
 def complete_topic(
     context: click.Context, parameter: click.Parameter, incomplete: str
@@ -52,18 +64,6 @@ def complete_group(
     except (StoreError, OSError):
         return []
     return _offer(names, incomplete)
-
-
-_VIEWS = {
-    "dlq": ("deadLetters",),
-    "delay": ("delayed",),
-    "half": ("transactions",),
-    "lag": ("lagByTopic", "lag"),
-    "groups": ("groups",),
-    "offsets": ("lag",),
-    "du": ("usage",),
-}
-_MESSAGES = ("head", "tail", "get", "find", "export")
 
 
 def complete_column(

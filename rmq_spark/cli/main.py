@@ -117,6 +117,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreError, USAGE),
     (OSError, IO),
 )
+_WORDS = ("id", "word", "place")  # arguments that name messages
 
 
 class _Commands(click.Group):
@@ -270,9 +271,6 @@ def _usage(error: click.UsageError) -> str:
         return text
     hint = _hint_of_extra(extra[1], error.ctx.command)
     return f"{text}; {hint}" if hint else text
-
-
-_WORDS = ("id", "word", "place")  # arguments that name messages
 
 
 def _hint_of_extra(extra: str, command: click.Command) -> str:

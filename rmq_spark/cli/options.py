@@ -30,6 +30,10 @@ if TYPE_CHECKING:
     from store_format.survey.fates import Unfiled
 
 Command = Callable[..., Any]  # Any: click calls a command with the values of its options as keywords
+_PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
+_WILD = re.compile(r"[*?\[]")
+MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
+HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
 
 
 def standing_for(command: Command, called: Command) -> Command:
@@ -38,9 +42,6 @@ def standing_for(command: Command, called: Command) -> Command:
     parameters = getattr(command, "__click_params__", [])  # click keeps the options of a function here
     called.__click_params__ = parameters  # type: ignore[attr-defined] # click's attribute
     return called
-
-
-_PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
 
 
 def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[Command], Command]:
@@ -175,12 +176,6 @@ def open_all(
 def known_topics(stores: Iterable[MessageStore]) -> set[str]:
     """The topics of the stores: with queues, or only configured."""
     return {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
-
-
-_WILD = re.compile(r"[*?\[]")
-
-MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
-HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
 
 
 @dataclass(frozen=True, slots=True)

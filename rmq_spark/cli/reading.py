@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from store_format.search.found import Found
 
 Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")
+_Range = tuple["Queue", int, int]
 
 # The body comes last, and gets the rest of the line.
 TABLE_COLUMNS = (
@@ -47,6 +48,18 @@ ALL_COLUMNS = (
     *DEFAULT_COLUMNS,
     *(name for name in COLUMNS if name not in DEFAULT_COLUMNS and name not in ("rawBody", "_corrupt_record")),
 )
+SIZE = "storeSize"  # the column with a message's bytes in the commitlog
+_ORDER = "physicalOffset"
+_HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
+_LOOKED_AT = ("topic", "queueId", "properties")
+
+# offsets of the first read of a queue from its end backwards; each further read takes twice as many
+_WINDOW = 256
+_WINDOW_MAX = 1 << 18
+_OFFSET_ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
+
+
+# ---- which columns -----------------------------------------------------------------------------------------
 
 
 def message_columns(output: Output) -> tuple[str, ...]:
@@ -68,12 +81,7 @@ def _column_of_message(name: str) -> str:
     raise OptionError(f"--columns: unknown column {name!r}; {hint}")
 
 
-SIZE = "storeSize"  # the column with a message's bytes in the commitlog
-_ORDER = "physicalOffset"
-_HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
-# offsets of the first read of a queue from its end backwards; each further read takes twice as many
-_WINDOW = 256
-_WINDOW_MAX = 1 << 18
+# ---- which messages ----------------------------------------------------------------------------------------
 
 
 def chosen_queues(store: Store, filters: Filters) -> list[Queue]:
@@ -177,9 +185,6 @@ class _Kept:
         return int(self.table[_ORDER][0 if self._last else -1].as_py())
 
 
-_Range = tuple["Queue", int, int]
-
-
 def _plain_and_scanned(
     queues: Sequence[Queue], filters: Filters, tolerance: Tolerance
 ) -> tuple[list[_Range], list[_Range]]:
@@ -263,8 +268,7 @@ def merged(tables: Sequence[pa.Table], names: Sequence[str], count: int, *, last
     return table.take(order[max(len(order) - count, 0) :] if last else order[:count]).select(names)
 
 
-_LOOKED_AT = ("topic", "queueId", "properties")
-_OFFSET_ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
+# ---- by key ------------------------------------------------------------------------------------------------
 
 
 def find_word(

@@ -35,6 +35,7 @@ QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue of
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
+QueueKind = Literal["simple", "batch"]
 
 
 class PlainValue:
@@ -52,9 +53,6 @@ class PlainValue:
         if kind._values is None:
             kind._values = attrgetter(*(field.name for field in fields(kind)))  # type: ignore[arg-type] # subclasses are dataclasses
         return kind, kind._values(self)
-
-
-QueueKind = Literal["simple", "batch"]
 
 
 class FileRun(NamedTuple):

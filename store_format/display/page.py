@@ -58,6 +58,7 @@ overflow-wrap:anywhere;overflow:hidden;margin:4px 0;
 padding:6px 8px;border-radius:4px;color:inherit;background:rgba(128,128,128,.1)}
 """
 _STYLE_LINE = _STYLE.replace("\n", "")
+_UNDECODED = re.compile("[\udc80-\udcff]+")  # bytes that are not UTF-8, after `surrogateescape`
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -118,9 +119,6 @@ def _marked(value: str) -> str:
 
 def _escape_span(spelled_out: str) -> str:
     return f'<span class="e">{escape(spelled_out)}</span>'
-
-
-_UNDECODED = re.compile("[\udc80-\udcff]+")  # bytes that are not UTF-8, after `surrogateescape`
 
 
 def body(value: bytes, bytes_max: int, *, lines: bool = False) -> str:

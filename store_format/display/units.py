@@ -30,6 +30,23 @@ _COUNTS = frozenset(
     )
 )
 
+# What people copy into a command or a search: written without separators.
+_PLACES = (
+    "Offset",
+    "Id",
+    "Flag",
+    "CRC",
+    "Code",
+    "Hash",
+    "Port",
+    "position",
+    "offset",
+    "start",
+    "stop",
+    "flag",
+)
+_AGGREGATES = re.compile("_(sum|max|min|first|last)$")  # as Arrow names the result of an aggregation
+
 
 def size_text(size: int) -> str:
     """Bytes in powers of 1024, with one decimal below 10.
@@ -95,24 +112,6 @@ def unit_of(name: str) -> Callable[[int], str] | None:
     if name.endswith(("Ms", "MsMax")):
         return duration_text
     return count_text if name in _COUNTS or name.endswith("Messages") else None
-
-
-# What people copy into a command or a search: written without separators.
-_PLACES = (
-    "Offset",
-    "Id",
-    "Flag",
-    "CRC",
-    "Code",
-    "Hash",
-    "Port",
-    "position",
-    "offset",
-    "start",
-    "stop",
-    "flag",
-)
-_AGGREGATES = re.compile("_(sum|max|min|first|last)$")  # as Arrow names the result of an aggregation
 
 
 def number_text(name: str, number: int) -> str:

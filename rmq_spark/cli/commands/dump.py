@@ -26,6 +26,7 @@ _LINE = 16
 _FIELD_BYTES_SHOWN = 256
 _UNREADABLE_BYTES = 256
 _UNIT_SIZE_MAX = 64 << 20
+_FIELDS = ("start", "size", "name", "value", "about", "hex")
 
 
 @click.command("dump")
@@ -165,9 +166,6 @@ def _hex_lines(record: _Record, full: bool, colour: bool) -> Iterator[str]:
 def _hex(data: bytes) -> str:
     text = "".join(chr(byte) if 0x20 <= byte < 0x7F else "." for byte in data)
     return f"{data.hex(' '):<{3 * _LINE - 1}}  |{text:<{_LINE}}|"
-
-
-_FIELDS = ("start", "size", "name", "value", "about", "hex")
 
 
 def _field_rows(record: _Record) -> list[tuple[object, ...]]:

@@ -17,6 +17,15 @@ from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 
 _SUBSCRIPTION_SHOWN_MAX = 200  # characters of a subscription in an error
+_SAME_SUBSCRIPTION = (
+    "All members must subscribe to the same topics with the same expression. Otherwise queues would go to "
+    "members that do not read them, and messages would be filtered by the wrong expression without an error. "
+    "Use the same options in all queries of the group, or another group"
+)
+_SAME_STRATEGY = (
+    "Members with different strategies never agree on the owner of a queue. "
+    "Use the same options in all queries of the group, or another group"
+)
 
 
 @dataclass(slots=True)
@@ -191,17 +200,6 @@ def write_change(directory: str, change: Change, files: FileWrites) -> None:
     state.log_size = append_events(directory, change.events, state.log_size, files)
     state.serial += 1
     write_state(directory, state, files)
-
-
-_SAME_SUBSCRIPTION = (
-    "All members must subscribe to the same topics with the same expression. Otherwise queues would go to "
-    "members that do not read them, and messages would be filtered by the wrong expression without an error. "
-    "Use the same options in all queries of the group, or another group"
-)
-_SAME_STRATEGY = (
-    "Members with different strategies never agree on the owner of a queue. "
-    "Use the same options in all queries of the group, or another group"
-)
 
 
 def _refuse_difference(what: str, group: str, expected: str, found: str, advice: str) -> None:
