@@ -40,11 +40,14 @@ _CHUNK_UNITS = 1 << 16
 _BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header
 _PHYSICAL_OFFSET_AT = 4  # in a unit
 _LINKS_SHOWN_MAX = 100  # of a file
+_KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
 _MISSING_ADVICE = (
     "A search finds these messages by a scan of the commitlog, a broker does not find them by key or id. "
     "rmqlog recover writes the entries"
 )
-_KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
+
+
+# ---- index files -------------------------------------------------------------------------------------------
 
 
 def check_index_files(
@@ -67,41 +70,6 @@ def check_index_files(
     for file in opened:
         with file:
             _check_file(findings, _with_likely_geometry(file, likely), state, targets)
-
-
-def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState) -> IndexCheck | None:
-    """The index of a store that was stopped in order, to be compared with the log; None if it has none.
-
-    The index of a store in use, or after a crash of its broker, ends before the log.
-    """
-    checkpoint = None
-    with suppress(CorruptStoreError):  # another check reports it
-        checkpoint = read_checkpoint(f"{root}/checkpoint")
-        if state is StoreState.CLEAN:
-            geometry = settings_of_files(root, log, RecoverOptions()).geometry
-            check = IndexCheck.open(root, geometry, log.min_offset, log_end)
-            if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
-                return check
-    return None
-
-
-def add_messages(check: IndexCheck, refs: UnitRefs, *, tag_keys: bool) -> None:
-    """Compares the next messages of the log. A broker before 5.4 that has written some of them indexes no
-    tags, and nothing is missing then.
-    """
-    before = check.missing, check.bad_from
-    check.add(index_batch(refs, tag_keys=tag_keys))
-    if tag_keys and check.missing > before[0]:
-        check.missing, check.bad_from = before
-        check.add(index_batch(refs, tag_keys=False))
-
-
-def report_missing_entries(findings: Findings, check: IndexCheck) -> None:
-    """Reports the messages that the index lacks, unless its files are damaged, which is reported."""
-    if check.missing and not any(problem.file.startswith(check.directory) for problem in findings.problems()):
-        expected = "an index entry for each key of each message"
-        found = f"{check.missing} missing, the first of the message at commitlog {check.bad_from}"
-        findings.add("warning", check.directory, 0, expected, found, _MISSING_ADVICE)
 
 
 def _with_likely_geometry(file: IndexFile, likely: IndexGeometry) -> IndexFile:
@@ -272,3 +240,41 @@ def _check_links(findings: Findings, file: IndexFile, foreign: NDArray[np.bool_]
         shown += 1
         if shown == _LINKS_SHOWN_MAX:
             return
+
+
+# ---- messages without an entry -----------------------------------------------------------------------------
+
+
+def open_index_check(root: str, log: CommitLog, log_end: int, state: StoreState) -> IndexCheck | None:
+    """The index of a store that was stopped in order, to be compared with the log; None if it has none.
+
+    The index of a store in use, or after a crash of its broker, ends before the log.
+    """
+    if state is not StoreState.CLEAN:
+        return None
+    with suppress(CorruptStoreError):  # another check reports it
+        checkpoint = read_checkpoint(f"{root}/checkpoint")
+        geometry = settings_of_files(root, log, RecoverOptions()).geometry
+        check = IndexCheck.open(root, geometry, log.min_offset, log_end)
+        if not check.is_empty or (checkpoint is not None and checkpoint.index_msg_timestamp > 0):
+            return check
+    return None
+
+
+def add_messages(check: IndexCheck, refs: UnitRefs, *, tag_keys: bool) -> None:
+    """Compares the next messages of the log. A broker before 5.4 that has written some of them indexes no
+    tags, and nothing is missing then.
+    """
+    before = check.missing, check.bad_from
+    check.add(index_batch(refs, tag_keys=tag_keys))
+    if tag_keys and check.missing > before[0]:
+        check.missing, check.bad_from = before
+        check.add(index_batch(refs, tag_keys=False))
+
+
+def report_missing_entries(findings: Findings, check: IndexCheck) -> None:
+    """Reports the messages that the index lacks, unless its files are damaged, which is reported."""
+    if check.missing and not any(problem.file.startswith(check.directory) for problem in findings.problems()):
+        expected = "an index entry for each key of each message"
+        found = f"{check.missing} missing, the first of the message at commitlog {check.bad_from}"
+        findings.add("warning", check.directory, 0, expected, found, _MISSING_ADVICE)

@@ -103,16 +103,14 @@ class QueueCheck:
         `log_end` is where the log ends by the broker's rule after a crash, else None; messages behind it need
         no entry. `has_queues` is false where RocksDB keeps the queues.
         """
-        self._findings = findings
-        self._log = log
+        self._findings, self._root, self._log = findings, root, log
         self._lag, self._behind = _LAG[states[0]], states[1]
-        self._log_end = log_end
-        self._root = root
-        self.lead_behind_files = False  # known after `finish`
-        self.ahead = 0  # entries that lead behind the log's end, known after `finish`
-        self._has_queues = has_queues
-        self.is_incomplete = False  # whether the files of a queue are lost, known after `finish`
+        self._log_end, self._has_queues = log_end, has_queues
         self._contradictions = Contradictions(root, log)
+        # known after `finish`:
+        self.lead_behind_files = False  # whether entries lead behind the last file of the log
+        self.ahead = 0  # entries that lead behind the log's end
+        self.is_incomplete = False  # whether the files of a queue are lost
         self.contradicted = 0  # messages with a wrong topic
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         self._stored: dict[QueueKey, StoredQueue] = {}
@@ -262,6 +260,9 @@ class QueueCheck:
             place = f"{self._root}/consumequeue/{topic}/{queue_id}"
             expected = f"consume queue files of {topic}-{queue_id} that end at offset {end.offset} or later"
             self._findings.add("damage", place, 0, expected, f"none, and {end.evidence}", _PAST_ADVICE)
+
+
+# ---- the entries of one queue ------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
