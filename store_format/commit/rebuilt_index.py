@@ -33,22 +33,7 @@ _TAGS_LOOKED_AT = 1000  # messages
 _ENTRY = np.dtype([("physical_offset", "i8"), ("key_hash", "i4")])
 
 
-@dataclass(slots=True)
-class _Listed:
-    path: str
-    header: IndexHeader | None
-    file: IndexFile | None = None  # its units ascend, and can be searched
-    problem: str = ""
-
-    def between(self, low: int, high: int) -> NDArray[np.void]:
-        """The entries of the messages from `low` to `high`, both included."""
-        if self.file is None or self.header is None or self.header.end_physical_offset < low:
-            return np.empty(0, _ENTRY)
-        units = self.file.units(self.file.find(low), self.file.find(high + 1))
-        found = np.empty(len(units), _ENTRY)
-        for name in _ENTRY.names or ():
-            found[name] = units[name]
-        return found
+# ---- what the index lacks ----------------------------------------------------------------------------------
 
 
 @dataclass(slots=True)
@@ -143,6 +128,24 @@ class IndexCheck:
         return len(self.files)
 
 
+@dataclass(slots=True)
+class _Listed:
+    path: str
+    header: IndexHeader | None
+    file: IndexFile | None = None  # its units ascend, and can be searched
+    problem: str = ""
+
+    def between(self, low: int, high: int) -> NDArray[np.void]:
+        """The entries of the messages from `low` to `high`, both included."""
+        if self.file is None or self.header is None or self.header.end_physical_offset < low:
+            return np.empty(0, _ENTRY)
+        units = self.file.units(self.file.find(low), self.file.find(high + 1))
+        found = np.empty(len(units), _ENTRY)
+        for name in _ENTRY.names or ():
+            found[name] = units[name]
+        return found
+
+
 def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int, start: int) -> _Listed:
     try:
         file = IndexFile.open(path, hash_slot_num=geometry.hash_slot_num, index_num=geometry.index_num)
@@ -198,6 +201,9 @@ def indexes_tags(root: str, log: CommitLog, check: IndexCheck) -> bool:
                     place = int(units.physical_offsets[number])
                     return int(hashes[-1]) in each.between(place, place)["key_hash"].tolist()
     return not is_broker_49(root)
+
+
+# ---- the files that replace others -------------------------------------------------------------------------
 
 
 class IndexBuilder:

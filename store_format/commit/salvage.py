@@ -38,6 +38,9 @@ _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
 _PLACES_MAX = 10_000
 
 
+# ---- the holes ---------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True)
 class Hole:
     """Bytes [start, stop) of the log, in one file, that are no message of the log. `timestamp` (ms) is the
@@ -144,6 +147,9 @@ def _time_before(log: CommitLog, offset: int) -> int:
     if following is not None:
         last = log.store_timestamp_at(following.file.start + int(following.positions[0]))
     return max(last, 0)
+
+
+# ---- what fills them ---------------------------------------------------------------------------------------
 
 
 def check_holes(log: CommitLog, ledger: Ledger, holes: Iterable[Hole]) -> None:
