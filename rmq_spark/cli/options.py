@@ -30,18 +30,14 @@ if TYPE_CHECKING:
     from store_format.survey.fates import Unfiled
 
 Command = Callable[..., Any]  # Any: click calls a command with the values of its options as keywords
-_PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
-_WILD = re.compile(r"[*?\[]")
+
 MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
 HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
+_PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
+_WILD = re.compile(r"[*?\[]")
 
 
-def standing_for(command: Command, called: Command) -> Command:
-    """`called`, a function around `command`, with the help text and the options of `command`."""
-    called.__doc__, called.__name__ = command.__doc__, command.__name__
-    parameters = getattr(command, "__click_params__", [])  # click keeps the options of a function here
-    called.__click_params__ = parameters  # type: ignore[attr-defined] # click's attribute
-    return called
+# ---- the store ---------------------------------------------------------------------------------------------
 
 
 def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[Command], Command]:
@@ -87,39 +83,6 @@ def _rare_options() -> list[click.Option]:
     )
     unfiled = click.Option(["--unfiled-queues"], type=click.Choice(["read", "skip"]), help=about)
     return [name, log, unfiled]
-
-
-def now_option(command: Command) -> Command:
-    """The option `--now`, as `now_ms`: the time to which ages are measured."""
-
-    def called(now: str | None, **others: Any) -> Any:
-        clock_ms = time.time_ns() // 1_000_000
-        return command(
-            now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others
-        )
-
-    about = "The time to which ages are measured, such as the time of a backup; by default now."
-    return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
-
-
-def broker_conf_option(command: Command) -> Command:
-    """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
-
-    def called(broker_conf: str | None, **others: Any) -> Any:
-        return command(broker_conf=None if broker_conf is None else paths.absolute(broker_conf), **others)
-
-    about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
-    return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(
-        standing_for(command, called)
-    )
-
-
-def file_reserved_time_option(command: Command) -> Command:
-    """The option `--file-reserved-time`, as `hours`: a number, or None."""
-    about = "Keep files for HOURS after their last write (fileReservedTime)."
-    return click.option("--file-reserved-time", "hours", type=click.IntRange(0), metavar="HOURS", help=about)(
-        command
-    )
 
 
 def open_roots(
@@ -176,6 +139,45 @@ def open_all(
 def known_topics(stores: Iterable[MessageStore]) -> set[str]:
     """The topics of the stores: with queues, or only configured."""
     return {topic for store in stores for topic in {*store.topics(), *store.configured_topics()}}
+
+
+# ---- options of some commands ------------------------------------------------------------------------------
+
+
+def now_option(command: Command) -> Command:
+    """The option `--now`, as `now_ms`: the time to which ages are measured."""
+
+    def called(now: str | None, **others: Any) -> Any:
+        clock_ms = time.time_ns() // 1_000_000
+        return command(
+            now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others
+        )
+
+    about = "The time to which ages are measured, such as the time of a backup; by default now."
+    return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
+
+
+def broker_conf_option(command: Command) -> Command:
+    """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
+
+    def called(broker_conf: str | None, **others: Any) -> Any:
+        return command(broker_conf=None if broker_conf is None else paths.absolute(broker_conf), **others)
+
+    about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
+    return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(
+        standing_for(command, called)
+    )
+
+
+def file_reserved_time_option(command: Command) -> Command:
+    """The option `--file-reserved-time`, as `hours`: a number, or None."""
+    about = "Keep files for HOURS after their last write (fileReservedTime)."
+    return click.option("--file-reserved-time", "hours", type=click.IntRange(0), metavar="HOURS", help=about)(
+        command
+    )
+
+
+# ---- the filters of messages -------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,3 +313,14 @@ def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what 
     if "limit" in given and given["limit"] is None:
         given["limit"] = limit
     return Filters(**given)
+
+
+# ---- all options -------------------------------------------------------------------------------------------
+
+
+def standing_for(command: Command, called: Command) -> Command:
+    """`called`, a function around `command`, with the help text and the options of `command`."""
+    called.__doc__, called.__name__ = command.__doc__, command.__name__
+    parameters = getattr(command, "__click_params__", [])  # click keeps the options of a function here
+    called.__click_params__ = parameters  # type: ignore[attr-defined] # click's attribute
+    return called

@@ -44,6 +44,9 @@ class Output(Look):
     to_terminal: bool = False
 
 
+# ---- the options -------------------------------------------------------------------------------------------
+
+
 columns_option = click.option(
     "--columns",
     metavar="NAMES",
@@ -67,6 +70,8 @@ def body_form_option(spelling: str = "--body") -> Callable[[Command], Command]:
 
 
 _wide_option = click.option("--wide", is_flag=True, help="Do not fit tables to the width of the terminal.")
+
+
 _tz_option = click.option(
     "--tz",
     metavar="ZONE",
@@ -131,6 +136,9 @@ def _terminal_columns() -> int | None:
         return int(os.environ.get("COLUMNS", "")) or None
     except ValueError:
         return os.get_terminal_size(sys.stdout.fileno()).columns or None
+
+
+# ---- rows in the chosen form -------------------------------------------------------------------------------
 
 
 def write_rows(

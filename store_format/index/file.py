@@ -46,6 +46,9 @@ _SURVIVORS_MAX = 64  # a broker's file leaves one; more is a file made to waste 
 _PROOF_UNITS = 4096  # the first units, which are checked against each other
 
 
+# ---- keys, and the names of files --------------------------------------------------------------------------
+
+
 def index_key(topic: str, key: str, index_type: str | None = None) -> str:
     """The text whose hash is stored (IndexService.buildKey). Type "T" is for tags, indexed from 5.4 on.
 
@@ -84,6 +87,9 @@ def list_index_files(directory: str) -> list[StoreFile]:
     Entries with other names are skipped. Raises CorruptStoreError for a link.
     """
     return list_store_files(directory, _NAME)
+
+
+# ---- a file ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
