@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _QUERY_ID = "sql.streaming.queryId"
-_BATCH_ID = "streaming.sql.batchId"
 
 
 @dataclass
