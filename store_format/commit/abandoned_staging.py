@@ -6,7 +6,7 @@ Files that a journal names stay.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, STAGING, staging_path
@@ -45,7 +45,7 @@ def collect(
     removed = []
     with StoreLock(root, timeout=lock_timeout):
         named = _writes_of_journal(root)
-        for write, directory in _writes(root):
+        for write, directory in list_directories(f"{root}/{OWN_DIRECTORY}/{STAGING}"):
             if write in named or not (write in finished or _last_change(directory) < older_than):
                 continue
             try:
@@ -60,10 +60,6 @@ def collect(
 def _writes_of_journal(root: str) -> set[str]:
     journal = read_journal(root)
     return {each.write for each in journal.staged} if journal is not None else set()
-
-
-def _writes(root: str) -> Iterator[tuple[str, str]]:
-    yield from list_directories(f"{root}/{OWN_DIRECTORY}/{STAGING}")
 
 
 def _last_change(directory: str) -> float:

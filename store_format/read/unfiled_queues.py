@@ -296,11 +296,6 @@ def _first_file(taken: Snapshot, key: QueueKey) -> int:
     return -1 if bounds is None else bounds.first_file * bounds.may_lack_first_file
 
 
-def _has_queue_files(taken: Snapshot, key: QueueKey) -> bool:
-    queue = taken.queues.get(key)
-    return queue is not None and queue.bounds is not None
-
-
 def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     bounds = taken.queues[key].bounds if key in taken.queues else None
     return bounds is not None and bounds.unit_stop * bounds.unit_size > bounds.first_file
@@ -308,7 +303,7 @@ def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
     """Whether the snapshot shows no sign that the queue lacks files or entries: then the log is not read."""
-    return _has_queue_files(taken, key) and not _lacks_entries(taken, key)
+    return _first_file(taken, key) >= 0 and not _lacks_entries(taken, key)
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:

@@ -337,7 +337,7 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
         return {}
 
     def select(topic: str) -> bool:
-        return topic.startswith(_OF_GROUPS) or not _is_not_configured(topic)
+        return topic.startswith(_OF_GROUPS) or not (is_light_queue(topic) or is_system_topic(topic))
 
     numbers = filed_topics(root, select)
     for topic, queue_id in named:
@@ -414,10 +414,6 @@ def filed_queues(root: str, select: Callable[[str], bool]) -> Iterator[tuple[str
                 is_filed = True
             if is_filed:
                 yield found
-
-
-def _is_not_configured(topic: str) -> bool:
-    return is_light_queue(topic) or is_system_topic(topic)
 
 
 def _has_rocksdb_config(root: str) -> bool:
