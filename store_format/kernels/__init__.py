@@ -12,9 +12,12 @@ So callers import the room, never a module of it.
 from __future__ import annotations
 
 import importlib
+import logging
 import pkgutil
 import sys
 from typing import TYPE_CHECKING
+
+from store_format.kernels.cache_directory import are_kept
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -31,8 +34,11 @@ if TYPE_CHECKING:
     from store_format.kernels import strings as strings
     from store_format.kernels import walk as walk
 
+_log = logging.getLogger(__name__)
+
 _WORTH_ROWS = 8192  # checked or read one by one in about 100 ms
 _WORTH_BATCH = 2048  # so large a batch is rarely the last
+_WORTH_COMPILING = 100_000  # read by plain code in 1.5 s; to compile all kernels takes 10 to 16 s
 _CHECKS_OF_A_READ = 3  # plain code takes 5 us to check a message and 15 us to read its columns
 
 _rows = 0.0
@@ -56,14 +62,22 @@ def worth(rows: int, *, only_checked: bool = False) -> bool:
 
     True once numba is loaded in this process, for a large batch, and once the rows of all calls add up to
     some thousands: a command that opens a store of 2,000 messages, which are walked, checked and read, needs
-    no numba. Fewer messages take the plain code that handles one message, with equal results.
+    no numba. Fewer messages take the plain code that handles one message, with equal results. If no process
+    has compiled the kernels yet, ten times as many do, and one line of the log says what happens then.
     """
     global _rows
     if "numba" in sys.modules:
         return True
     cost = rows / _CHECKS_OF_A_READ if only_checked else rows
     _rows += cost
-    return _rows >= _WORTH_ROWS or cost >= _WORTH_BATCH
+    if _rows < _WORTH_ROWS and cost < _WORTH_BATCH:
+        return False
+    if are_kept():
+        return True
+    if _rows < _WORTH_COMPILING:
+        return False
+    _log.warning("compiling the loops that read messages: once for this installation, some 15 s of CPU")
+    return True
 
 
 def load() -> None:

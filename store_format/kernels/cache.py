@@ -9,16 +9,12 @@ file is named by the digest of everything that decides about the machine code, a
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import logging
 import os
 import pickle
-import re
-import secrets
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -30,12 +26,9 @@ import numpy as np
 from numba.core import config, serialize
 from numba.core.compiler import CompileResult
 
-from store_format.kernels.cache_directory import Places, find_places
+from store_format.kernels.cache_directory import places_of_kernels, source_digest
 
 _LOG = logging.getLogger(__name__)
-_IMPORTS = re.compile(
-    r"^\s*(?:from|import)\s+(store_format[\w.]*)(?:\s+import\s+(\([^)]*\)|[\w, ]+))?", re.MULTILINE
-)
 _CHECKSUM_BYTES = 32
 _NAME_DIGITS = 32
 _UNUSED_S = 30 * 24 * 3600
@@ -51,13 +44,13 @@ class KernelCache:
 
     @property
     def cache_path(self) -> str:
-        return str(_places(self._checked).write)
+        return str(places_of_kernels(self._checked).write)
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         """Returns the compiled kernel; None if there is none, or none that is whole."""
         target.refresh()
         name = self._file_name(signature, target.codegen())
-        for directory in _places(self._checked).read:
+        for directory in places_of_kernels(self._checked).read:
             try:
                 content = (directory / name).read_bytes()
                 payload = content[_CHECKSUM_BYTES:]
@@ -73,7 +66,7 @@ class KernelCache:
         """Writes the compiled kernel; says once for each process what it costs if that is not possible."""
         if compiled.library.has_dynamic_globals:  # an address of this process is compiled in
             return
-        places = _places(self._checked)
+        places = places_of_kernels(self._checked)
         if places.write is None:
             _warn_once(places.refused)
             return
@@ -86,59 +79,14 @@ class KernelCache:
     def _file_name(self, signature: Any, codegen: Any) -> str:
         function = self._function
         decides = (
-            _source_digest(function.__module__),
             (sys.version, numba.__version__, llvmlite.__version__, np.__version__),
             (config.OPT, config.BOUNDSCHECK, config.DEBUGINFO_DEFAULT, self._checked),
             codegen.magic_tuple(),
             (function.__qualname__, str(signature)),
         )
         digest = hashlib.sha256(repr(decides).encode()).hexdigest()
-        return (
-            f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}-{digest[:_NAME_DIGITS]}.kernel"
-        )
-
-
-@cache
-def _places(checked: bool) -> Places:
-    spec = importlib.util.find_spec(__package__)
-    origin = Path(spec.origin) if spec is not None and spec.origin else None
-    return find_places(origin.parent if origin is not None and origin.is_file() else None, checked)
-
-
-@cache
-def _source_digest(module: str) -> str:
-    """Returns the digest of a module's source and of all modules of `store_format` that it imports.
-
-    Their constants and parts are compiled into the kernel. Without a source, which some archives leave out,
-    the digest is one that no other process has.
-    """
-    seen: dict[str, str] = {}
-    waiting = [module]
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
-            continue
-        spec = importlib.util.find_spec(name)
-        loader: Any = (
-            spec.loader if spec is not None else None
-        )  # of a file, a zip, or rmq_spark.spark.by_value
-        source = loader.get_source(name) if hasattr(loader, "get_source") else None
-        if source is None:
-            return secrets.token_hex()
-        seen[name] = source
-        waiting += _imported(source)
-    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()
-
-
-def _imported(source: str) -> Iterator[str]:
-    """Yields the modules that a source imports, in the code or in a text: too many do no harm."""
-    for name, names in _IMPORTS.findall(source):
-        if name not in ("store_format", __package__):  # these two import what their callers do not use
-            yield name
-        spec = importlib.util.find_spec(name)
-        if spec is not None and spec.submodule_search_locations is not None:
-            parts = {f"{name}.{part}" for part in re.findall(r"\w+", names)} - {__package__}
-            yield from (part for part in parts if importlib.util.find_spec(part) is not None)
+        kernel = f"{function.__module__.rpartition('.')[2]}.{function.__qualname__}"
+        return f"{kernel}-{source_digest(function.__module__)}-{digest[:_NAME_DIGITS]}.kernel"
 
 
 def _write(path: Path, payload: bytes) -> None:
@@ -153,7 +101,7 @@ def _write(path: Path, payload: bytes) -> None:
         with suppress(OSError):
             os.unlink(temporary)
         raise
-    kernel = path.name[: -len("-.kernel") - _NAME_DIGITS]
+    kernel = path.name.partition("-")[0]
     for old in path.parent.glob(f"{kernel}-*.kernel"):
         with suppress(OSError):  # another process was faster
             if old.stat().st_mtime < time.time() - _UNUSED_S:

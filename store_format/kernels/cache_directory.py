@@ -7,11 +7,25 @@ a sticky directory such as /tmp may lie above. No numba here: `rmqlog doctor` as
 
 from __future__ import annotations
 
+import hashlib
+import importlib.util
 import os
+import re
+import secrets
 import stat
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
+from typing import Any
 
+# With this variable every load, store and copy of a kernel checks its range, and raises IndexError outside.
+CHECKED = os.environ.get("RMQLOG_CHECKED_KERNELS") == "1"
+
+_IMPORTS = re.compile(
+    r"^\s*(?:from|import)\s+(store_format[\w.]*)(?:\s+import\s+(\([^)]*\)|[\w, ]+))?", re.MULTILINE
+)
+_NAME_DIGITS = 32
 _OTHERS_CAN_WRITE = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -25,6 +39,30 @@ class Places:
     read: tuple[Path, ...] = ()
     write: Path | None = None
     refused: tuple[str, ...] = field(default=())
+
+
+@cache
+def places_of_kernels(checked: bool = CHECKED) -> Places:
+    """Returns `find_places` for the kernels of this package."""
+    source = _directory_of_source()
+    return find_places(source, checked)
+
+
+@cache
+def are_kept() -> bool:
+    """Returns whether a process has kept kernels of this source.
+
+    Only numba can tell whether they are for this processor: if not, they are compiled again.
+    """
+    name = f"walk.follow-{source_digest(f'{__package__}.walk')}-*.kernel"
+    return any(next(place.glob(name), None) is not None for place in places_of_kernels().read)
+
+
+def _directory_of_source() -> Path | None:
+    """The directory of this package; None for source that came in an archive or with a query."""
+    spec = importlib.util.find_spec(__package__)
+    origin = Path(spec.origin) if spec is not None and spec.origin else None
+    return origin.parent if origin is not None and origin.is_file() else None
 
 
 def find_places(beside_source: Path | None, checked: bool) -> Places:
@@ -102,3 +140,39 @@ def _make(directory: Path, mode: int) -> str | None:
     if reason := _distrust(directory):  # another process may have made it first
         return reason
     return None if os.access(directory, os.W_OK | os.X_OK) else "not writable"
+
+
+@cache
+def source_digest(module: str) -> str:
+    """Returns the digest of a module's source and of all modules of `store_format` that it imports.
+
+    Their constants and parts are compiled into the kernel. Without a source, which some archives leave out,
+    the digest is one that no other process has.
+    """
+    seen: dict[str, str] = {}
+    waiting = [module]
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        spec = importlib.util.find_spec(name)
+        loader: Any = (
+            spec.loader if spec is not None else None
+        )  # of a file, a zip, or rmq_spark.spark.by_value
+        source = loader.get_source(name) if hasattr(loader, "get_source") else None
+        if source is None:
+            return secrets.token_hex(_NAME_DIGITS // 2)
+        seen[name] = source
+        waiting += _imported(source)
+    return hashlib.sha256(repr(sorted(seen.items())).encode()).hexdigest()[:_NAME_DIGITS]
+
+
+def _imported(source: str) -> Iterator[str]:
+    """Yields the modules that a source imports, in the code or in a text: too many do no harm."""
+    for name, names in _IMPORTS.findall(source):
+        if name not in ("store_format", __package__):  # these two import what their callers do not use
+            yield name
+        spec = importlib.util.find_spec(name)
+        if spec is not None and spec.submodule_search_locations is not None:
+            parts = {f"{name}.{part}" for part in re.findall(r"\w+", names)} - {__package__}
+            yield from (part for part in parts if importlib.util.find_spec(part) is not None)

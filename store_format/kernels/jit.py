@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -11,11 +10,9 @@ from numba.core import typeinfer
 from numba.core.registry import CPUDispatcher
 
 from store_format.kernels.cache import KernelCache
+from store_format.kernels.cache_directory import CHECKED
 
 _Function = Callable[..., Any]  # mypy does not follow numba: parameters of kernels have no types
-
-# With this variable every load, store and copy of a kernel checks its range, and raises IndexError outside.
-CHECKED = os.environ.get("RMQLOG_CHECKED_KERNELS") == "1"
 
 # The types of parameters. What is only read may be a read-only array, such as the bytes of an Arrow array.
 BYTES = types.Array(types.uint8, 1, "C", readonly=True)

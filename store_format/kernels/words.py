@@ -1,7 +1,8 @@
 """Loads, stores and copies at any byte of a buffer: the words that kernels are written in.
 
 Fields in store files are big-endian: `load32(buffer, at)` is one load and one swap. No function here checks a
-position, unless RMQLOG_CHECKED_KERNELS is 1 (`jit.CHECKED`): the kernels check lengths before they use them.
+position, unless RMQLOG_CHECKED_KERNELS is 1 (`cache_directory.CHECKED`): the kernels check lengths before
+they use them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic
 
-from store_format.kernels.jit import CHECKED, part
+from store_format.kernels.cache_directory import CHECKED
+from store_format.kernels.jit import part
 
 U64 = np.uint64
 _ONES, _HIGH = U64(0x0101010101010101), U64(0x8080808080808080)

@@ -35,7 +35,7 @@ def twice(number):
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
     """Imports a kernel whose part lies in another file, like a new process does, kept in `tmp_path`."""
     from store_format import kernels
-    from store_format.kernels import cache
+    from store_format.kernels import cache, cache_directory
 
     source, kept = tmp_path / "source", tmp_path / "kept"
     source.mkdir()
@@ -46,14 +46,14 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
 
     def forget() -> None:
         importlib.invalidate_caches()
-        cache._source_digest.cache_clear()
+        cache_directory.source_digest.cache_clear()
         cache._warn_once.cache_clear()
         for name in names:
             sys.modules.pop(f"store_format.kernels.{name}", None)
 
     def imported(places: Places | None = None, factor: int = 2) -> ModuleType:
         forget()
-        monkeypatch.setattr(cache, "_places", lambda checked: places or Places((kept,), kept))
+        monkeypatch.setattr(cache, "places_of_kernels", lambda checked: places or Places((kept,), kept))
         (source / "tried_kernel.py").write_text(KERNEL.format(part="tried_part"))
         (source / "tried_part.py").write_text(PART.format(factor=factor))
         return importlib.import_module("store_format.kernels.tried_kernel")

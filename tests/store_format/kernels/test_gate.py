@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import store_format
 from store_format import kernels
 
 _WITHOUT_NUMBA = [
@@ -44,6 +48,19 @@ def test_a_check_counts_as_a_third_of_a_read() -> None:
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
     assert found.stdout == "[False, False, False, False, False, True, True] [True]\n"
+
+
+@pytest.mark.process
+def test_without_compiled_kernels_many_more_rows_take_the_plain_code(tmp_path: Path) -> None:
+    source = Path(store_format.__file__).parent
+    shutil.copytree(source, tmp_path / source.name, ignore=shutil.ignore_patterns("__pycache__"))
+    check = "from store_format import kernels; print(*map(kernels.worth, (9000, 60_000, 30_000, 1000)))"
+    nothing_kept = os.environ | {"XDG_CACHE_HOME": str(tmp_path), "NUMBA_CACHE_DIR": "", "PYTHONPATH": ""}
+    found = subprocess.run(
+        [sys.executable, "-c", check], capture_output=True, text=True, cwd=tmp_path, env=nothing_kept
+    )
+    assert found.stdout == "False False False True\n"
+    assert found.stderr.startswith("compiling the loops that read messages: once for this installation")
 
 
 def test_a_module_that_does_not_exist_is_an_attribute_error() -> None:
