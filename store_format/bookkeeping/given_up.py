@@ -7,7 +7,7 @@ copy the damaged bytes. Later checks report what is noted here, and find no mess
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
@@ -39,6 +39,15 @@ class GivenUp:
             return f"{self.count:,} message{'s' * (self.count != 1)}"
         size = sum(stop - start for start, stop in self.fillers)
         return f"what was in {size:,} damaged bytes" if size else ""
+
+    def within(self, queues: Mapping[QueueKey, tuple[int, int]]) -> GivenUp:
+        """The messages whose queue offsets lie in [first, stop) of these queues."""
+        found = []
+        for topic, queue_id, first, stop in self.messages:
+            low, high = queues.get((topic, queue_id), (0, 0))
+            if max(first, low) < min(stop, high):
+                found.append((topic, queue_id, max(first, low), min(stop, high)))
+        return GivenUp(tuple(found))
 
     def with_more(self, more: GivenUp) -> GivenUp:
         """Both, and what is in both once: a recovery that was broken off notes the rest again."""

@@ -117,7 +117,7 @@ class LogComparison:
     dispatches the messages from `broker_start` on. Index files that reach to the physical offset `mended` are
     rebuilt: the message there is not the one that was indexed, or a file with it is gone. `written` are the
     topics that a writer is about to write to, None for a recovery, which reports what it cannot build;
-    `unfiled` answers for them (`CommitOptions.unfiled_queues`).
+    `unfiled` answers for them (`CommitOptions.unfiled_queues`). `begins`: as for `QueueComparison`.
 
     Then `compared` are the queues with messages there, and `left` those that stay as they are.
     """
@@ -135,6 +135,7 @@ class LogComparison:
     written: Collection[str] | None = None
     unfiled: Unfiled | None = None
     holes: list[Hole] = field(default_factory=list)
+    begins: Mapping[QueueKey, int] = field(default_factory=dict)
     scan: LogScan = field(default_factory=LogScan, init=False)
     units: int = field(default=0, init=False)
     damage: list[Damage] = field(default_factory=list, init=False)
@@ -170,6 +171,7 @@ class LogComparison:
             broker_start=self.broker_start,
             on_place=on_place,
             is_part=self.is_part,
+            begins=self.begins,
         )
         if self.options.index:
             self._begin_index()

@@ -18,7 +18,7 @@ import datetime
 import json
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
@@ -52,13 +52,21 @@ from store_format.files.read import StoreFile, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.write import cut_index
-from store_format.layouts import OFFSET_MAX
+from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import lost_topics
-from store_format.survey.gone import FULL, Gone, gone_by_ledger, lost_last_files, pointing_to, queues_in_log
+from store_format.survey.gone import (
+    FULL,
+    Gone,
+    begun_again,
+    gone_by_ledger,
+    lost_last_files,
+    pointing_to,
+    queues_in_log,
+)
 from store_format.survey.log_end import (
     LogEnd,
     ReadableEnd,
@@ -288,6 +296,7 @@ def find_end(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=end.start if is_crashed else max(known + 1, end.start),
+        begins=begun_again(root, log, queues),
     )  # fmt: skip
     survey.end_at(end)
     try:
@@ -329,7 +338,7 @@ class Built:
         log_range = (found.log.min_offset, found.stop)
         if found.damage or found.holes or found.log.has_gaps:  # else nobody was given these queue offsets
             unnamed = ((*key, *each) for key, queue in found.compared.items() for each in queue.unnamed)
-            lost = GivenUp(tuple(unnamed))
+            lost = GivenUp((*unnamed, *self._before_first()))
             note_given_up(found.root, lost, files)
             if lost.messages:
                 told = (
@@ -347,6 +356,21 @@ class Built:
                 with suppress(StoreError):
                     files.remove_tree(f"{self.queues.root}/{name}")
             raise
+
+    def _before_first(self) -> Iterator[tuple[str, int, int, int]]:
+        """The queue offsets before the first message of new queues: retention has deleted nothing of a log
+        that begins at 0, so that damaged bytes had these messages.
+        """
+        found = self.found
+        for change in found.changes if not found.log.min_offset else ():
+            queue = found.compared[change.queue]
+            damaged = sum(
+                each.stop - each.start
+                for each in found.damage
+                if each.file.start + each.start < queue.seen.epochs[0][0]
+            )
+            if change.action == "create" and 0 < change.first <= damaged // MESSAGE_SIZE_MIN:
+                yield (*change.queue, 0, change.first)
 
     def _change_index(self, files: FileWrites) -> None:
         found, check = self.found, self.found.index
@@ -470,13 +494,13 @@ def cut_behind_end(survey: Survey, files: FileWrites) -> None:
     is_cut = survey.options.cut_after_damage and not survey.options.salvage
     lost = [each for each in gone if is_cut or not _is_whole(log, each.physical)]
     holes = [(hole.start, hole.stop) for hole in survey.holes]
-    noted = (
-        (each.topic, each.queue_id, each.first, each.stop)
-        for each in (*lost, *pointing_to(survey.queues, holes))
-    )
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    note_given_up(root, GivenUp((*noted, *gone_by_ledger(root, log, ends)), fillers), files)
+    noted = tuple(
+        (each.topic, each.queue_id, each.first, each.stop)
+        for each in (*lost, *pointing_to(survey.queues, holes), *gone_by_ledger(root, log, ends))
+    )
+    note_given_up(root, GivenUp(noted, fillers), files)
     before = read_ledger(root)
     ledger = before.with_given_up(
         lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)

@@ -34,7 +34,7 @@ from store_format.message.property_table import PropertyTable
 from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
-from store_format.survey.gone import gone_by_ledger
+from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log
 from store_format.survey.queues import ComparedQueue, Difference, QueueComparison, StoredQueue
 from store_format.survey.right_entries import Contradictions, longest_ascent
 
@@ -131,7 +131,8 @@ class QueueCheck:
         batch_topics = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         self._dispatch = Dispatch({}, {}, batch_topics, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        self.comparison = QueueComparison(self._find, log_stop=end)
+        begins = begun_again(root, log, queues_in_log(root, log, lambda _: None))
+        self.comparison = QueueComparison(self._find, log_stop=end, begins=begins)
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(
@@ -208,7 +209,7 @@ class QueueCheck:
             hidden = sum(stop - first for queue in queues for first, stop in queue.unnamed)
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
-            hidden += sum(stop - first for *_, first, stop in gone_by_ledger(self._root, self._log, ends))
+            hidden += sum(each.count for each in gone_by_ledger(self._root, self._log, ends))
         return stranded + hidden + self.contradicted + (self.ahead if is_clean else 0)
 
     def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:

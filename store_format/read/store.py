@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, starmap
 from operator import attrgetter
@@ -16,6 +17,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
+from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.journal import committed_end, read_commit_state, rebuild_state
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
@@ -46,7 +48,7 @@ from store_format.read.store_root import broker_name_of, has_queue_files, log_di
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.survey.fates import Unfiled, deleted_until
-from store_format.survey.gone import find_gone, warn_of_gone
+from store_format.survey.gone import find_gone, gone_by_ledger, warn_of_gone
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.right_entries import Contradictions
 
@@ -161,6 +163,7 @@ class Store:
             refuse if self.unreadable is None else refused.append,
         )
         self.pass_over(refused)
+        self._warn_of_gone(taken)
         lost, question = self._lost.among(self, taken, select)
         if question is not None:
             if self.fail_on_unknown:
@@ -173,6 +176,29 @@ class Store:
             return taken
         queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
+
+    def _warn_of_gone(self, taken: Snapshot) -> None:
+        """Warns of messages of the queues that no file shows, so that a read passes over them."""
+        with suppress(StoreError, OSError):  # `verify` reports files that cannot be read
+            is_whole = not taken.log.min_offset  # else retention may have deleted what is before a queue
+            given_up = read_given_up(self.path).within(
+                {
+                    key: (0 if is_whole else queue.min_offset, queue.max_offset)
+                    for key, queue in taken.queues.items()
+                }
+            )
+            if given_up.messages:
+                topic, queue_id, first, _ = given_up.messages[0]
+                told = "%s: an earlier recovery gave up %s of these queues, the first %s-%d offset %d"
+                self._lost.warn(given_up, told, self.path, given_up, topic, queue_id, first)
+            if taken.state is not StoreState.LIVE:
+                ends = {key: queue.max_offset for key, queue in taken.queues.items()}
+                gone = gone_by_ledger(self.path, taken.log, ends)
+                if gone:
+                    count = sum(each.count for each in gone)
+                    self._lost.warn(
+                        tuple(gone), "%s: %d messages are lost, the first %s", self.path, count, gone[0]
+                    )
 
     def pass_over(self, errors: Iterable[StoreError]) -> None:
         """Notes files that may not be read, with one warning for all new ones.

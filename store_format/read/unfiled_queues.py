@@ -2,9 +2,10 @@
 
 A broker creates a queue's directory with its first message, so a missing directory is normal for a queue
 without messages. Only messages in the commitlog show that a consume queue was lost, and a walk over a large
-log at each load would take too long. So the first and the last bytes of the log are read. The whole log is
-read only if something else shows that the queue had messages: an offset that a group has committed, or
-messages after a crash whose first queue offset is above 0.
+log at each load would take too long. So the first and the last bytes of the log are read, and those before
+the first message of a queue that may have lost its first file. The whole log is read only if something else
+shows that the queue had messages: an offset that a group has committed, or messages after a crash whose first
+queue offset is above 0.
 
 `survey/fates.py` decides what became of the messages. A broker dispatches messages in commitlog order: while
 it runs, messages that wait for it are looked at again, and so are those of an unknown fate.
@@ -13,7 +14,7 @@ it runs, messages that wait for it are looked at again, and so are those of an u
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -43,6 +44,7 @@ from store_format.survey.right_entries import Contradictions
 _log = logging.getLogger(__name__)
 
 _WINDOW_SIZE = 32 << 20  # bytes read at the beginning and at the end of a log
+_PLACES_MAX = 16  # first messages of queues before which the log is read
 _NAMED_MAX = 8
 _SAMPLE_SIZE = 4096
 _SEEN_MAX = 64
@@ -169,7 +171,8 @@ class UnfiledQueues:
     def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:
         """Looks for the undecided queues in the log."""
         topics = {*self._queue_numbers(store, taken), *(topic for topic, _ in self._light or ())}
-        found, self._is_complete = _queues_in_windows(store, taken, frozenset(topics), _WINDOW_SIZE)
+        firsts = sorted(filter(None, {_first_message(taken, key) for key in undecided}))[:_PLACES_MAX]
+        found, self._is_complete = _queues_in_windows(store, taken, frozenset(topics), _WINDOW_SIZE, firsts)
         self._seen |= found
         seen, unfiled = self._seen, {key for key in undecided if not _has_entries(taken, key)}
         if not self._is_complete and (
@@ -296,6 +299,12 @@ def _first_file(taken: Snapshot, key: QueueKey) -> int:
     return -1 if bounds is None else bounds.first_file * bounds.may_lack_first_file
 
 
+def _first_message(taken: Snapshot, key: QueueKey) -> int:
+    """The physical offset of the first message of a queue that may have lost its first file; else 0."""
+    bounds = taken.queues[key].bounds if key in taken.queues else None
+    return 0 if bounds is None or not bounds.may_lack_first_file else bounds.first_physical_offset
+
+
 def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     bounds = taken.queues[key].bounds if key in taken.queues else None
     return bounds is not None and bounds.unit_stop * bounds.unit_size > bounds.first_file
@@ -393,24 +402,33 @@ def _consumed_queues(store: OpenStore) -> set[QueueKey]:
 
 
 def _queues_in_windows(
-    store: OpenStore, taken: Snapshot, topics: frozenset[str] | None, window: int | None
+    store: OpenStore,
+    taken: Snapshot,
+    topics: frozenset[str] | None,
+    window: int | None,
+    firsts: Sequence[int] = (),
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     """The queues of the topics as the log shows them, and whether the whole log was read.
 
     `topics` with LMQ_PREFIX are all light queues, and None all topics. `window` is the number of bytes read
-    at each end; None reads the whole log.
+    at each end, and before each of the ascending physical offsets `firsts`; None reads the whole log.
     """
     before = read_commit_state(store.path)
     stop = taken.log_end if before.base is None else before.base
-    found = _queues_in(store, taken, topics, window, stop)
+    found = _queues_in(store, taken, topics, window, stop, firsts)
     if read_commit_state(store.path) == before:
         return found
     # a commit made progress meanwhile: only what was complete before
-    return _queues_in(store, taken, topics, window, committed_end(store.path))
+    return _queues_in(store, taken, topics, window, committed_end(store.path), firsts)
 
 
 def _queues_in(
-    store: OpenStore, taken: Snapshot, topics: frozenset[str] | None, window: int | None, stop: int | None
+    store: OpenStore,
+    taken: Snapshot,
+    topics: frozenset[str] | None,
+    window: int | None,
+    stop: int | None,
+    firsts: Sequence[int],
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
     is_live = taken.state is StoreState.LIVE
@@ -421,12 +439,16 @@ def _queues_in(
     queues, end = _seen_once(log, topics, log.min_offset, limit, is_live=is_live)
     if _reaches_end(log, end, limit, high):
         return queues, True
-    newest = min(written_stop(log), high)
-    start, limit = max(end, newest - window), min(high, newest + window)
-    later, last = _seen_once(log, topics, start, limit, is_live=is_live, written=newest)
-    for key, queue in later.items():
-        queues.setdefault(key, LogQueue(*key)).join(queue)
-    return queues, start == end and _reaches_end(log, last, limit, high)
+    newest, is_joined = min(written_stop(log), high), True
+    ends = [(first, OFFSET_MAX) for first in firsts if end < first < newest - window]
+    for place, written in [*ends, (newest, newest)]:
+        start, limit = max(end, place - window), min(high, place + window * (place == newest))
+        later, last = _seen_once(log, topics, start, limit, is_live=is_live, written=written)
+        for key, queue in later.items():
+            queues.setdefault(key, LogQueue(*key)).join(queue)
+        is_joined &= start == end
+        end = last
+    return queues, is_joined and _reaches_end(log, end, limit, high)
 
 
 def _chooser(topics: frozenset[str] | None) -> Callable[[str], bool]:

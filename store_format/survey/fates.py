@@ -82,8 +82,7 @@ def last_commit_ends(root: str, log: CommitLog, log_end: int = OFFSET_MAX) -> Ma
     entries point behind the commit.
     """
     try:
-        identity = stat_identity(ledger_path(root))
-        ledger = _ledger_of(root, identity) if identity is not None else Ledger()
+        ledger = known_ledger(root)
         last = ledger.last
         if last is None or not ledger.ends or last.stop > log_end or last.damage(log) is not None:
             return {}
@@ -92,9 +91,15 @@ def last_commit_ends(root: str, log: CommitLog, log_end: int = OFFSET_MAX) -> Ma
     return ledger.ends
 
 
+def known_ledger(root: str) -> Ledger:
+    """`read_ledger`, at the cost of one stat while the file stays as it is."""
+    identity = stat_identity(ledger_path(root))
+    return Ledger() if identity is None else _ledger_of(root, identity)
+
+
 @lru_cache(maxsize=8)
 def _ledger_of(root: str, identity: object) -> Ledger:
-    """The ledger, which is read once for each state of its file: of many queues that takes milliseconds."""
+    """The ledger of many queues takes milliseconds to read."""
     return read_ledger(root)
 
 

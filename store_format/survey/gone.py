@@ -21,6 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
@@ -28,13 +29,14 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.read import StoreFile, entry_names, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.names import QueueKey
+from store_format.survey.fates import known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in, written_stop
 
 _log = logging.getLogger(__name__)
@@ -56,17 +58,19 @@ ADVICE = (
 @dataclass(frozen=True, slots=True)
 class Gone:
     """Messages of the queue offsets [first, stop) that nobody can read, though a consume queue points to
-    them: to the first at commitlog `physical`.
+    them, to the first at commitlog `physical`, or the ledger ends the queue behind them (-1).
     """
 
     topic: str
     queue_id: int
     first: int
     stop: int
-    physical: int
+    physical: int = -1
 
     def __str__(self) -> str:
         offsets = f"{shown(self.topic)}-{self.queue_id} offsets {self.first} to {self.stop - 1}"
+        if self.physical < 0:
+            return f"{offsets}: .rmqlog/ledger.json has a commit that ended the queue there"
         return f"{offsets}: its consume queue points to commitlog {self.physical}"
 
     @property
@@ -164,23 +168,21 @@ def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
         return [Gone(queue.topic, queue.queue_id, offset_at(low), offset_at(high), physical)]
 
 
-def gone_by_ledger(
-    root: str, log: CommitLog, ends: Mapping[QueueKey, int]
-) -> tuple[tuple[str, int, int, int], ...]:
-    """(topic, queue id, first queue offset, stop) of messages that only the ledger proves.
-
-    The log has our last commit no more, and the commit ended these queues behind their last entries, which
-    the queues have up to `ends`: log and queues are older than `.rmqlog`, or a power loss took both.
+def gone_by_ledger(root: str, log: CommitLog, ends: Mapping[QueueKey, int]) -> list[Gone]:
+    """The messages that only the ledger proves, behind the last entries of queues, which they have up to
+    `ends`: log and queues are older than `.rmqlog`, or a power loss took both.
     """
-    try:
-        ledger = read_ledger(root)
-        if ledger.last is None or ledger.last.given_up or ledger.last.damage(log) is None:
-            return ()
-    except StoreError:  # who needs the file raises the error
-        return ()
-    return tuple(
-        (*key, ends[key], stop) for key, stop in sorted(ledger.ends.items()) if 0 < ends.get(key, 0) < stop
-    )
+    known = _ends_of_lost_commit(root, log)
+    return [Gone(*key, ends[key], stop) for key, stop in sorted(known.items()) if 0 < ends.get(key, 0) < stop]
+
+
+def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
+    """The ends of the queues of our last commit, if the log has it no more and nobody has given it up."""
+    with suppress(StoreError, OSError):  # who needs the file raises the error
+        ledger = known_ledger(root)
+        if ledger.last is not None and not ledger.last.given_up and ledger.last.damage(log) is not None:
+            return ledger.ends
+    return {}
 
 
 def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:
@@ -192,8 +194,12 @@ def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:
         return []
     is_certain = state is StoreState.CRASHED or certain_end(root, log, state) is not None
     with suppress(StoreError):  # a reader of queues raises the error
-        if log.has_gaps or not is_certain or _ends_full(log):
-            return gone_of(root, log, state, queues_in_log(root, log, lambda _: None))
+        may_lack = log.has_gaps or not is_certain or _ends_full(log)
+        if may_lack or _ends_of_lost_commit(root, log):
+            queues = queues_in_log(root, log, lambda _: None)
+            ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
+            pointed = gone_of(root, log, state, queues) if may_lack else []
+            return [*pointed, *gone_by_ledger(root, log, ends)]
     return []
 
 
@@ -288,6 +294,33 @@ def dledger_logs(root: str) -> list[str]:
     """Returns the directories with a DLedger commitlog, `dledger-<id>`: queues may lead there."""
     names = entry_names(root, missing_ok=True)
     return [f"{root}/{name}" for name in sorted(names) if name.startswith("dledger-")]
+
+
+def begun_again(root: str, log: CommitLog, queues: Iterable[QueueBounds]) -> dict[QueueKey, int]:
+    """The physical offsets at which queues begin, where the log's messages alone do not show that: earlier
+    messages are of a topic that was deleted before.
+
+    All messages of the queue, from offset 0 on, were lost with the last commitlog files; an entry whose bits
+    were flipped is no such beginning, because the next ones lead to earlier places. Or a recovery has given
+    them up since.
+    """
+    found = {
+        (queue.topic, queue.queue_id): queue.first_physical_offset
+        for queue in queues
+        if queue.kind == "simple"
+        and queue.min_offset == 0
+        and log.stop <= queue.first_physical_offset < queue.last_physical_offset
+    }
+    with suppress(StoreError):  # another check reports the file
+        for topic, queue_id, first, stop in read_given_up(root).messages:
+            if not first and can_be_queue(topic, queue_id):
+                directory = queue_directory(root, topic, queue_id)
+                bounds = queue_bounds("simple", directory, topic, queue_id, log.min_offset)
+                if bounds is not None and bounds.first_physical_offset < 0 and bounds.max_offset == stop:
+                    found[topic, queue_id] = OFFSET_MAX
+                elif bounds is not None and bounds.min_offset == stop:
+                    found[topic, queue_id] = bounds.first_physical_offset
+    return found
 
 
 def refuse_lost_log(root: str, log: CommitLog) -> None:

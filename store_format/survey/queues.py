@@ -18,11 +18,12 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import local
+from types import MappingProxyType
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -449,7 +450,8 @@ class QueueComparison:
     `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the log
     ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_place`
     gets every place after it was compared, None where a queue begins again. With `is_part`, earlier messages
-    of the log are not added. Memory does not grow with the log.
+    of the log are not added. Messages before the physical offset at which their queue `begins` are of a
+    deleted topic. Memory does not grow with the log.
     """
 
     def __init__(
@@ -460,8 +462,9 @@ class QueueComparison:
         broker_start: int = OFFSET_MAX,
         on_place: OnPlace = lambda queue, place: None,
         is_part: bool = False,
+        begins: Mapping[QueueKey, int] = MappingProxyType({}),
     ) -> None:
-        self._find, self._is_part = find, is_part
+        self._find, self._is_part, self._begins = find, is_part, begins
         self._log_stop, self._broker_start = log_stop, broker_start
         self._on_place = on_place
         self._left_out: set[QueueKey] = set()
@@ -479,7 +482,9 @@ class QueueComparison:
             if not can_be_queue(*key):
                 self._impossible += len(mine)
                 continue
-            queue = self._queue(key)
+            if key in self._begins:
+                mine = mine[mine["physical"] >= self._begins[key]]
+            queue = self._queue(key) if len(mine) else None
             if queue is None:
                 continue
             queue.seen.add(mine["physical"], mine["offset"], mine["offset"] + mine["batch_size"])

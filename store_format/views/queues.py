@@ -122,15 +122,14 @@ def _given_up(store: Store, queues: Iterable[QueueBounds], lost: Sequence[Gone])
     found: Counter[QueueKey] = Counter()
     by_key = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
     with suppress(StoreError):  # `verify` reports files that cannot be read
-        for topic, queue_id, first, stop in read_given_up(store.path).messages:
-            queue = by_key.get((topic, queue_id))
-            low, high = (max(first, queue.min_offset), min(stop, queue.max_offset)) if queue else (0, 0)
-            if queue is not None and low < high:
-                is_blank, offsets = pre_blank_mask(read_units(queue, low, high)), np.arange(low, high)
-                for each in lost:
-                    if (each.topic, each.queue_id) == (topic, queue_id):
-                        is_blank &= (offsets < each.first) | (offsets >= each.stop)
-                found[topic, queue_id] += int(np.count_nonzero(is_blank))
+        offsets_of = {key: (queue.min_offset, queue.max_offset) for key, queue in by_key.items()}
+        for topic, queue_id, low, high in read_given_up(store.path).within(offsets_of).messages:
+            is_blank = pre_blank_mask(read_units(by_key[topic, queue_id], low, high))
+            offsets = np.arange(low, high)
+            for each in lost:
+                if (each.topic, each.queue_id) == (topic, queue_id):
+                    is_blank &= (offsets < each.first) | (offsets >= each.stop)
+            found[topic, queue_id] += int(np.count_nonzero(is_blank))
     return found
 
 

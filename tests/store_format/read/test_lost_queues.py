@@ -174,6 +174,16 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return root
 
 
+def test_a_lost_first_file_in_the_middle_of_a_large_log(
+    large: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    before = rows(MessageStore.open(str(large)))
+    (large / "consumequeue/Middle/0" / f"{0:020d}").unlink()
+    assert rows(MessageStore.open(str(large))) == before
+    told = "consume queue files of 1 queues lack entries of messages in the commitlog: Middle-0."
+    assert [told in text for text in warnings(caplog)] == [True]
+
+
 @pytest.mark.parametrize(("topic", "is_seen"), [("First", True), ("Middle", False), ("Last", True)])
 def test_only_the_ends_of_a_large_log_are_looked_at(
     large: Path, caplog: pytest.LogCaptureFixture, topic: str, is_seen: bool

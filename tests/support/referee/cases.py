@@ -366,6 +366,20 @@ def log_is_older_than_its_queues(place: Path) -> World:
     return world
 
 
+def store_is_older_than_its_ledger(place: Path) -> World:
+    """A backup without `.rmqlog` was copied back: only the ledger shows that later messages were there."""
+    world = new_world(place)
+    older, end, own = place / "older", world.log_end(), world.root / ".rmqlog"
+    shutil.copytree(world.root, older)
+    world.append(numbered("T", 800, 25, queues=1))
+    shutil.rmtree(older / ".rmqlog")
+    own.rename(older / ".rmqlog")
+    shutil.rmtree(world.root)
+    older.rename(world.root)
+    world.truth.lose_bytes(end, 1 << 40, "the store is older")
+    return world
+
+
 def flipped_first_sizes_behind_a_deleted_topic(place: Path) -> World:
     """In a salvaged copy, blank entries in front of a queue's first one seem to lead to the log's first
     message, which belongs to a deleted topic of a similar name.
@@ -655,6 +669,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
     "flipped body of the only message": only_message_is_flipped,
     "log is older than its queues": log_is_older_than_its_queues,
+    "store is older than its ledger": store_is_older_than_its_ledger,
     "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
     "flipped first size of a lost queue": flipped_first_size,
     "flipped size in a lost queue": flipped_size_of_a_lost_queue,
