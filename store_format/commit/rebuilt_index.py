@@ -152,6 +152,8 @@ def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int, start: in
         header, stop = file.header(), file.stop
     except (OptionError, CorruptStoreError) as error:
         return _Listed(path, None, problem=str(error))
+    if file.size != geometry.file_size:
+        return _Listed(path, None, problem=f"expected {geometry.file_size} bytes, found {file.size}")
     if stop != header.index_count:
         problem = f"expected {header.index_count - 1} units, found {stop - 1}"
         return _Listed(path, None, problem=problem)

@@ -44,12 +44,13 @@ _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
 _REFUSES = "broker refuses to start on this store"  # words of the advice for files that a broker checks
+_LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
 _BY_HAND = (
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",
     "Consumers cannot find the topic",
-    "Links below the store's root",
+    _LINKS,
     "Messages of this batch are lost",
     "Move ",
     "Neither the file nor its .bak",
@@ -289,7 +290,9 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
 
 
 def _recovery(diagnosis: Diagnosis) -> NextStep:
-    """A recovery, unless everything that is wrong is to be put right by hand."""
+    """A recovery, unless everything that is wrong is to be put right by hand, or first a link."""
+    if any(problem.advice.startswith(_LINKS) for problem in diagnosis.of("damage")):
+        return NextStep.NOTHING
     for problem in (*diagnosis.of("damage"), *diagnosis.of("warning")):
         if ".bak is used instead" not in problem.advice and not problem.advice.startswith(_BY_HAND):
             return NextStep.RECOVER

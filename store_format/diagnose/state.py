@@ -236,7 +236,7 @@ def check_config(findings: Findings, root: str) -> None:
             read(root)
         except CorruptStoreError as second:
             advice = "Neither the file nor its .bak can be read: restore one of them"
-            findings.add_error("warning", second, advice)
+            findings.add_error("damage", second, advice)
             continue
         if error is not None:
             advice = f"{name}.bak is used instead, as by a broker (ConfigManager.load)"

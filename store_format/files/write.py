@@ -232,7 +232,8 @@ class FileWrites:
             file.size = size
         if file.size != size:
             file.close()
-            raise CorruptStoreError(path, 0, f"a file of {size} bytes", f"{file.size} bytes")
+            found = f"{file.size} bytes. Restore the file, or rebuild it: rmqlog recover STORE"
+            raise CorruptStoreError(path, 0, f"a file of {size} bytes", found)
         return file, False
 
     def create(self, path: str, size: int) -> WritableFile:
