@@ -1,4 +1,4 @@
-"""Where the commit before the speed issue keeps the names that the measurements import.
+"""Where older commits keep the names that the measurements import.
 
 `python -m benchmarks.compare` runs this package on that commit, too. Each missing module is replaced by a
 module that imports a name from its old place at the first use.
@@ -13,7 +13,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-# Module of today: its names, and the old module of each, with the old name behind a colon if it differs.
+# Module of today: its names, and the old module of each, with the old name behind a colon if it differs. Of
+# two old modules the first that is there counts.
 OLD_NAMES: dict[str, dict[str, str]] = {
     "rmq_spark.options.option": {"STREAM": "rmq_spark.option_table"},
     "rmq_spark.options.read_options": {"parse_read_options": "rmq_spark.options"},
@@ -29,7 +30,7 @@ OLD_NAMES: dict[str, dict[str, str]] = {
     },
     "store_format.bookkeeping.staged_file": {"StagedFile": "store_format.staging"},
     "store_format.commit.append": {"commit": "store_format.append"},
-    "store_format.commit.options": {"CommitOptions": "store_format.append"},
+    "store_format.commit.options": {"CommitOptions": "store_format.commit.prepare_store store_format.append"},
     "store_format.commit.staging": {
         "StagingWriter": "store_format.staging",
         "stage_columns": "store_format.stage_columns",
@@ -69,5 +70,13 @@ class _Moved(ModuleType):
     def __getattr__(self, name: str) -> Any:  # Any: whatever the name is
         if name.startswith("_") or name not in self._names:
             raise AttributeError(f"module {self.__name__!r} has no attribute {name!r}")
-        module, _, old = self._names[name].partition(":")
+        modules, _, old = self._names[name].partition(":")
+        module = next(filter(_is_there, modules.split()))
         return getattr(importlib.import_module(module), old or name)
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # its package is not there
+        return False
