@@ -213,6 +213,18 @@ def garbage_index(store: Damaged) -> None:
     path.write_bytes(random.Random(2).randbytes(path.stat().st_size))
 
 
+def cut_an_index_file(store: Damaged) -> None:
+    path = store.paths("index/*")[-1]
+    os.truncate(path, path.stat().st_size - 8)
+
+
+def link_a_queue(store: Damaged) -> None:
+    directory = store.paths("consumequeue/*/*/*")[0].parent
+    moved = store.root.parent / f"{store.root.name}-queue"
+    directory.rename(moved)
+    directory.symlink_to(moved)
+
+
 def lose_checkpoint(store: Damaged) -> None:
     (store.root / "checkpoint").unlink()
 
@@ -227,6 +239,11 @@ def lose_config(store: Damaged) -> None:
 
 def cut_topics_json(store: Damaged) -> None:
     (store.root / "config/topics.json").write_text('{"topicConfigTable":{"Sal')
+
+
+def cut_both_topics_json(store: Damaged) -> None:
+    cut_topics_json(store)
+    (store.root / "config/topics.json.bak").write_text('{"topicConfigTable":{"Sal')
 
 
 def zero_offsets_json(store: Damaged) -> None:
@@ -269,10 +286,13 @@ OTHERS: Sequence[Callable[[Damaged], None]] = (
     lose_a_queue_file,
     lose_index,
     garbage_index,
+    cut_an_index_file,
+    link_a_queue,
     lose_checkpoint,
     empty_checkpoint,
     lose_config,
     cut_topics_json,
+    cut_both_topics_json,
     zero_offsets_json,
     lose_the_log,
 )
