@@ -25,7 +25,7 @@ from store_format.consumequeue.simple import message_mask
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import entry_names, offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
@@ -131,7 +131,9 @@ class QueueCheck:
         batch_topics = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         self._dispatch = Dispatch({}, {}, batch_topics, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        begins = begun_again(root, log, queues_in_log(root, log, lambda _: None))
+        begins: Mapping[QueueKey, int] = {}
+        with suppress(StoreError):  # `queue_directories` reports what is no queue
+            begins = begun_again(root, log, queues_in_log(root, log, lambda _: None))
         self.comparison = QueueComparison(self._find, log_stop=end, begins=begins)
 
     def _find(self, key: QueueKey) -> StoredQueue:

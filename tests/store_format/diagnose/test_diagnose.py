@@ -524,7 +524,7 @@ def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:
     assert "topics.json.bak is used instead" in diagnosis[0].advice
     (copy / "config" / "topics.json.bak").write_bytes(b"[]")
     diagnosis = _diagnose(copy)
-    assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("warning", f"{path}.bak")]
+    assert [(severity, file) for severity, file, _ in _serious(diagnosis)] == [("damage", f"{path}.bak")]
     assert "Neither" in diagnosis[0].advice
 
 
