@@ -29,6 +29,7 @@ from store_format.message.check import UnitCheck, UnitKind, check_unit
 
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096
+_LAST_UNIT_SIZE = 1 << 16  # behind the end of a walk: the last unit begins before, a longer one is read apart
 _LENGTH = Struct(">i")
 # The longest BLANK in a search. It is shorter than the message that did not fit: maxMessageSize is 4 MiB, and
 # the heads of a batch add to that.
@@ -266,7 +267,7 @@ class Walk:
         self, view: FileView, file: StoreFile, position: int, stop: int, window_size: int
     ) -> tuple[UnitRun | None, bool]:
         """(The units that lie wholly in the next window, up to the first bad one; whether none is bad)."""
-        buffer = view.window(position, position + min(window_size, file.size - position))
+        buffer = view.window(position, min(position + window_size, stop + _LAST_UNIT_SIZE, file.size))
         numbers = np.empty((2, len(buffer) // MESSAGE_SIZE_MIN + 1), np.int64)
         follow = kernels.walk.follow if kernels.worth(0) else _follow
         physical = file.start + position

@@ -145,6 +145,10 @@ class Store:
                 f"{self.path}: no consume queue files (RocksDB?); only the commitlog can be scanned: use "
                 "survey()"
             )
+        return self._snapshot(select)
+
+    def _snapshot(self, select: Callable[[str], bool]) -> Snapshot:
+        """`snapshot` of a store without queue files too: a commit may be creating the first ones."""
         warn_of_other_files(self, select)
         for _ in range(_LOOKS_MAX):
             before = rebuild_state(self.path)
@@ -253,7 +257,7 @@ class Store:
         if not self.has_consume_queues:
             self._lost.warn_of_none(self)
             return self._scanned(self.survey(select))
-        taken = self.snapshot(select)
+        taken = self._snapshot(select)
         if not taken.damaged:
             return sorted(self.queues_of(taken), key=_KEY)
         topics = {topic for topic, _ in taken.damaged}
@@ -274,7 +278,7 @@ class Store:
     def queue(self, topic: str, queue_id: int) -> Queue:
         """Returns one queue. Raises OffsetOutOfRangeError for an unknown queue, naming the known ones."""
         if self.has_consume_queues:
-            found = self.snapshot(topic.__eq__)
+            found = self._snapshot(topic.__eq__)
             if (topic, queue_id) in found.queues:
                 return next(each for each in self.queues_of(found) if each.queue_id == queue_id)
             if (topic, queue_id) not in found.damaged:
