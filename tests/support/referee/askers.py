@@ -257,9 +257,11 @@ def _valid_entries(root: Path, truth: Truth) -> dict[_Place, tuple[int, int]]:
 def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
     """Notes what a full check finds: wrong entries, and messages that are lost. Lost messages at the end of
     the log are given up once a recovery has cleared their bytes; with `is_cut`, it says that it has cut
-    the queues of those whose files are missing.
+    the queues of those whose files are missing. So are those of which `.rmqlog/given-up.json` says it.
     """
     truth.give_up(_is_cleared(root, truth, is_cut))
+    noted = given_up_places(root)
+    truth.give_up(lambda each: each.place in noted)
     wrong, entries = wrong_entries(root, truth), entries_of(root)
     lost, unknown = truth.lost, truth.of(Fate.UNKNOWN)
     truth.differences = [
@@ -268,6 +270,20 @@ def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
         *([f"{len(unknown)} messages may belong to a deleted topic"] if unknown else []),
     ]
     truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
+
+
+def given_up_places(root: Path) -> set[_Place]:
+    """The places in queues of which a recovery has noted that their messages are lost."""
+    path = root / ".rmqlog/given-up.json"
+    notes = json.loads(path.read_text())["messages"] if path.exists() else []
+    return {(topic, queue_id, at) for topic, queue_id, low, high in notes for at in range(low, high)}
+
+
+def wrong_notes(root: Path, truth: Truth) -> list[str]:
+    """A sentence about whole messages that a recovery has noted as lost."""
+    noted = given_up_places(root)
+    wrong = [each for each in truth.of(Fate.KEPT) if each.place in noted]
+    return [f"given-up.json has {len(wrong)} whole messages, the first {wrong[0].place}"] if wrong else []
 
 
 def _is_cleared(root: Path, truth: Truth, is_cut: bool) -> Callable[[Stored], bool]:

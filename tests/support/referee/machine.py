@@ -135,6 +135,7 @@ class Machine:
         world.refresh()
         if self.expired() and is_off("expired queue"):
             names = names - {"salvage", "advice"}
+        self.expect(askers.wrong_notes(world.root, world.truth))
         if self.asks:
             self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
