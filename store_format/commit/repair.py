@@ -496,11 +496,13 @@ def cut_behind_end(survey: Survey, files: FileWrites) -> None:
     holes = [(hole.start, hole.stop) for hole in survey.holes]
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    noted = tuple(
-        (each.topic, each.queue_id, each.first, each.stop)
-        for each in (*lost, *pointing_to(survey.queues, holes), *gone_by_ledger(root, log, ends))
+    lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(root, log, ends)]
+    noted = (
+        (each.topic, each.queue_id, *places)
+        for each in lost
+        for places in _without_whole(each, survey.compared.get((each.topic, each.queue_id)))
     )
-    note_given_up(root, GivenUp(noted, fillers), files)
+    note_given_up(root, GivenUp(tuple(noted), fillers), files)
     before = read_ledger(root)
     ledger = before.with_given_up(
         lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)
@@ -527,6 +529,20 @@ def cut_behind_end(survey: Survey, files: FileWrites) -> None:
     for short in survey.short:
         with files.open_full(short.path, log.file_size, extend=True)[0] as file:
             files.sync(file)
+
+
+def _without_whole(gone: Gone, queue: ComparedQueue | None) -> Iterator[tuple[int, int]]:
+    """The queue offsets [first, stop) of which the log has no message: an entry that leads nowhere may be
+    wrong.
+    """
+    first, stop = gone.first, gone.stop
+    if queue is None or not queue.places.entries:
+        yield first, stop
+        return
+    places = queue.places
+    for low, high in [(0, places.first), *places.gaps, (places.stop, OFFSET_MAX)]:
+        if max(low, first) < min(high, stop):
+            yield max(low, first), min(high, stop)
 
 
 def _is_whole(log: CommitLog, physical: int) -> bool:

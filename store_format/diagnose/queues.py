@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import read_given_up
+from store_format.bookkeeping.given_up import GivenUp, read_given_up
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -207,22 +207,25 @@ class QueueCheck:
             self._findings.add("info", place, 0, expected, found, advice)
         hidden = 0
         if lost.stop:  # else the places of messages that were never given these queue offsets
-            queues = self.comparison.queues.values()
-            hidden = sum(stop - first for queue in queues for first, stop in queue.unnamed)
+            given_up = self._given_up()
+            for key, queue in self.comparison.queues.items():
+                for first, stop in queue.unnamed:
+                    hidden += stop - first - given_up.within({key: (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
             hidden += sum(each.count for each in gone_by_ledger(self._root, self._log, ends))
         return stranded + hidden + self.contradicted + (self.ahead if is_clean else 0)
 
+    def _given_up(self) -> GivenUp:
+        with suppress(CorruptStoreError):  # another check reports the file
+            return read_given_up(self._root)
+        return GivenUp()
+
     def _report_ahead(self, ends: Mapping[QueueKey, int]) -> None:
         """Reports groups that have committed an offset behind the end of a queue, and behind all that a
         recovery has given up: the next message gets an offset behind that.
         """
-        given_up: dict[QueueKey, int] = {}
-        with suppress(CorruptStoreError):  # another check reports the file
-            given_up = {
-                (topic, number): stop for topic, number, _, stop in read_given_up(self._root).messages
-            }
+        given_up = {(topic, number): stop for topic, number, _, stop in self._given_up().messages}
         for key, known in committed_ends(self._root).items():
             if known.offset > max(ends.get(key, known.offset), given_up.get(key, 0)):
                 place, expected = f"{self._root}/config", f"committed offsets up to {ends[key]}, its end"

@@ -17,7 +17,6 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.journal import committed_end, read_commit_state, rebuild_state
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
@@ -48,7 +47,7 @@ from store_format.read.store_root import broker_name_of, has_queue_files, log_di
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.survey.fates import Unfiled, deleted_until
-from store_format.survey.gone import find_gone, gone_by_ledger, warn_of_gone
+from store_format.survey.gone import find_gone, given_up_places, gone_by_ledger, warn_of_gone
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.right_entries import Contradictions
 
@@ -184,17 +183,14 @@ class Store:
     def _warn_of_gone(self, taken: Snapshot) -> None:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
         with suppress(StoreError, OSError):  # `verify` reports files that cannot be read
-            is_whole = not taken.log.min_offset  # else retention may have deleted what is before a queue
-            given_up = read_given_up(self.path).within(
-                {
-                    key: (0 if is_whole else queue.min_offset, queue.max_offset)
-                    for key, queue in taken.queues.items()
-                }
-            )
-            if given_up.messages:
-                topic, queue_id, first, _ = given_up.messages[0]
-                told = "%s: an earlier recovery gave up %s of these queues, the first %s-%d offset %d"
-                self._lost.warn(given_up, told, self.path, given_up, topic, queue_id, first)
+            bounds = [queue.bounds for queue in taken.queues.values() if queue.bounds is not None]
+            given_up = given_up_places(self.path, bounds)
+            told = "%s: an earlier recovery gave up %d messages of these queues, the first %s-%d offset %d"
+            for each in given_up[:1]:
+                count = sum(gone.count for gone in given_up)
+                self._lost.warn(
+                    tuple(given_up), told, self.path, count, shown(each.topic), each.queue_id, each.first
+                )
             if taken.state is not StoreState.LIVE:
                 ends = {key: queue.max_offset for key, queue in taken.queues.items()}
                 gone = gone_by_ledger(self.path, taken.log, ends)

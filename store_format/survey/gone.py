@@ -30,6 +30,7 @@ from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
+from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.read import StoreFile, entry_names, refuse
@@ -183,6 +184,25 @@ def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
         if ledger.last is not None and not ledger.last.given_up and ledger.last.damage(log) is not None:
             return ledger.ends
     return {}
+
+
+def given_up_places(root: str, queues: Iterable[QueueBounds]) -> list[Gone]:
+    """The places in simple queues without a message, because recoveries have given up their messages.
+
+    Before the first message of a queue only where the log begins at 0: retention has deleted nothing there.
+    A place that a broker has given to another message since has an entry.
+    """
+    files = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
+    offsets = {}
+    for key, queue in files.items():
+        low = queue.min_offset if queue.commit_log_min else queue.first_file // queue.unit_size
+        offsets[key] = (low, queue.max_offset)
+    found = []
+    for topic, queue_id, first, stop in read_given_up(root).within(offsets).messages:
+        blank = np.flatnonzero(pre_blank_mask(read_units(files[topic, queue_id], first, stop))) + first
+        for run in np.split(blank, np.flatnonzero(np.diff(blank) != 1) + 1) if len(blank) else []:
+            found.append(Gone(topic, queue_id, int(run[0]), int(run[-1]) + 1))
+    return found
 
 
 def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:

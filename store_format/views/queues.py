@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import pyarrow as pa
 
-from store_format.bookkeeping.given_up import read_given_up
-from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StoreError
 from store_format.names import QueueKey
-from store_format.survey.gone import Gone, gone_of
+from store_format.survey.gone import Gone, given_up_places, gone_of
 from store_format.views.measure import measure
 from store_format.views.view import View
 
@@ -96,9 +92,12 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     sized = []
     bounds = [queue.range.bounds for queue in found if queue.range.bounds is not None]
     lost = gone_of(store.path, found[0].store.log, store.state, bounds) if found else []
-    gone = _given_up(store, bounds, lost)
+    gone = Counter[QueueKey]()
     for each in lost:
         gone[each.topic, each.queue_id] += each.count
+    with suppress(StoreError):  # `verify` reports files that cannot be read
+        for each in given_up_places(store.path, bounds):
+            gone[each.topic, each.queue_id] += _less(each, lost)
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
@@ -114,23 +113,14 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     return sized
 
 
-def _given_up(store: Store, queues: Iterable[QueueBounds], lost: Sequence[Gone]) -> Counter[QueueKey]:
-    """How many places in each queue have no message, because a recovery has given up their messages.
-
-    Without those in the ranges of `lost` messages.
-    """
-    found: Counter[QueueKey] = Counter()
-    by_key = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
-    with suppress(StoreError):  # `verify` reports files that cannot be read
-        offsets_of = {key: (queue.min_offset, queue.max_offset) for key, queue in by_key.items()}
-        for topic, queue_id, low, high in read_given_up(store.path).within(offsets_of).messages:
-            is_blank = pre_blank_mask(read_units(by_key[topic, queue_id], low, high))
-            offsets = np.arange(low, high)
-            for each in lost:
-                if (each.topic, each.queue_id) == (topic, queue_id):
-                    is_blank &= (offsets < each.first) | (offsets >= each.stop)
-            found[topic, queue_id] += int(np.count_nonzero(is_blank))
-    return found
+def _less(given_up: Gone, lost: Sequence[Gone]) -> int:
+    """How many of the places that were given up are not among those that are lost."""
+    both = (
+        min(each.stop, given_up.stop) - max(each.first, given_up.first)
+        for each in lost
+        if (each.topic, each.queue_id) == (given_up.topic, given_up.queue_id)
+    )
+    return given_up.count - sum(max(0, count) for count in both)
 
 
 def _edges(queue: Queue) -> tuple[int, int, int]:

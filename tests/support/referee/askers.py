@@ -233,6 +233,7 @@ def _new_messages(queues: Iterable[QueueKey]) -> list[Message]:
 
 
 _Place = tuple[str, int, int]
+DAMAGED_BYTES = "bytes of messages that were given up are damaged"
 
 
 def entries_of(root: Path) -> dict[_Place, tuple[int, int]]:
@@ -268,8 +269,27 @@ def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
         *([f"{len(wrong)} entries of whole messages are missing or wrong"] if wrong else []),
         *([f"{len(lost)} messages are lost"] if lost else []),
         *([f"{len(unknown)} messages may belong to a deleted topic"] if unknown else []),
+        *([DAMAGED_BYTES] if _has_damaged_bytes(root, truth) else []),
     ]
     truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
+
+
+def _has_damaged_bytes(root: Path, truth: Truth) -> bool:
+    """Whether the log still has damaged bytes of messages that were given up: only a salvage fills them."""
+    path = root / ".rmqlog/given-up.json"
+    fillers = json.loads(path.read_text())["fillers"] if path.exists() else []
+    files = {int(path.name): path.read_bytes() for path in (root / "commitlog").iterdir() if path.is_file()}
+    others = [
+        (each.physical_offset, each.physical_stop) for each in truth.of(Fate.KEPT, Fate.DELETED, Fate.UNKNOWN)
+    ]
+
+    def is_there(each: Stored) -> bool:
+        start = max((start for start in files if start <= each.physical_offset), default=0)
+        data = files.get(start, b"")[each.physical_offset - start :][: each.size]
+        covered = (low <= each.physical_offset < high for low, high in (*fillers, *others))
+        return any(data) and not any(covered)
+
+    return any(map(is_there, truth.of(Fate.GIVEN_UP)))
 
 
 def given_up_places(root: Path) -> set[_Place]:
@@ -280,9 +300,9 @@ def given_up_places(root: Path) -> set[_Place]:
 
 
 def wrong_notes(root: Path, truth: Truth) -> list[str]:
-    """A sentence about whole messages that a recovery has noted as lost."""
-    noted = given_up_places(root)
-    wrong = [each for each in truth.of(Fate.KEPT) if each.place in noted]
+    """A sentence about whole messages that a recovery has noted as lost, and that have no entry."""
+    noted, entries = given_up_places(root), entries_of(root)
+    wrong = [each for each in truth.of(Fate.KEPT) if each.place in noted and each.place not in entries]
     return [f"given-up.json has {len(wrong)} whole messages, the first {wrong[0].place}"] if wrong else []
 
 

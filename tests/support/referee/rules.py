@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from store_format.commit.salvage import FILLER_TOPIC
 from tests.support.referee.answers import Answer
+from tests.support.referee.askers import DAMAGED_BYTES
 from tests.support.referee.truth import Fate, Row, Stored
 
 _WORDS = {
@@ -165,7 +166,10 @@ def _verify_is_right(answer: Answer) -> Iterator[str]:
     in_crash = re.search(r", ([\d,]+) messages? lost with the crash", verdict)
     if in_crash and int(in_crash[1].replace(",", "")) > truth.vanished * truth.is_crashed:
         yield f"says {verdict!r}, and {truth.vanished} messages are lost with a crash"
-    if not lost and "lost" in re.sub("none lost|lost with the crash", "", verdict):
+    others = "none lost|lost with the crash"
+    if DAMAGED_BYTES in truth.differences:
+        others += "|messages in [0-9,]+ damaged or missing bytes are lost"
+    if not lost and "lost" in re.sub(others, "", verdict):
         yield f"says {verdict!r}, and no message is lost"
     completed_by_a_broker = truth.is_crashed and verdict.startswith("sound after a crash") and not lost
     is_bad = bool(truth.differences or truth.is_log_missing)
