@@ -277,7 +277,7 @@ class MessageStore(Store):
         return diagnose(self.path, self.commit_log_paths)
 
     def _relisted(self) -> MessageStore:
-        """The same store with the commitlog files that exist now."""
+        """The store with the commitlog files that exist now."""
         return replace(self, log=self.log.relisted())
 
     def _repr_html_(self) -> str:

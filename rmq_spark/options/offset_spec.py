@@ -188,7 +188,7 @@ def parse_offsets(given: Given, *, default: Position, refused: Position | None) 
 
 
 def parse_offsets_by_timestamp(given: Given, *, default: Position) -> OffsetSpec:
-    """The same JSON with times for offsets: ms, or text as `timestamp_ms` reads it."""
+    """The JSON of `parse_offsets` with times for offsets: ms, or text as `timestamp_ms` reads it."""
     entries: list[tuple[QueueName, Position]] = []
     for name, where, value in _walk(given, json_object(given, _TIMES_EXAMPLE), _TIMES_EXAMPLE):
         if isinstance(value, bool) or not isinstance(value, (int, str)):

@@ -200,7 +200,7 @@ class OpenedStores:
             return _first_found(self._next_pops(), request)
 
     def pop_from(self, look: Look, request: PopRequest) -> list[MessageView]:
-        """The same; the store whose news are the oldest comes first."""
+        """The messages of the first topic that has some, beginning with the store whose news are oldest."""
         places = {each.root: place for place, each in enumerate(look.stores)}
         with self.calls:
             pops = sorted(self._next_pops(), key=lambda pop: places.get(pop.root, len(places)))

@@ -88,7 +88,10 @@ class TopicPop:
         self._renewals: int | None = None  # those that the windows are from
 
     def with_subscription(self, subscription: Subscription) -> Self:
-        """The same with another filter. What was read ahead was matched against the former one."""
+        """A copy that hands out messages of another filter.
+
+        The copy starts without the messages read ahead, which were matched against the former filter.
+        """
         other = copy(self)
         other._subscription = subscription
         other._windows, other._last_read, other._next = {}, {}, {}

@@ -187,7 +187,7 @@ class Ledger:
         return entry.number
 
     def with_suspect(self, journal: str) -> Ledger:
-        """The same with the batch of this journal marked as suspect."""
+        """The ledger with the batch of this journal marked as suspect."""
         last = self.last
         if last is not None and last.journal == journal:
             last = replace(last, suspect=True)
@@ -211,10 +211,11 @@ class Ledger:
         return list(filter(None, (_batch_report(key, entry, log) for key, entry in self._entries())))
 
     def new_reports(self, log: CommitLog) -> list[str]:
-        """The same for what happened since the last commit, without a check of every batch.
+        """A sentence for each batch that was cut or overwritten since the last commit.
 
-        A log is cut or overwritten from some place up to its end. So if the last batch is intact, all are;
-        else those before the last intact one are. Suspect batches are always checked.
+        `reports` checks every batch; this checks the newest first and stops at an intact batch: a log is cut
+        or overwritten from some place up to its end, so the batches before an intact batch are intact as
+        well. Suspect batches are always checked.
         """
         found, is_intact = [], False
         for key, entry in sorted(self._entries(), key=lambda each: each[1].stop, reverse=True):

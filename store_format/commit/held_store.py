@@ -42,7 +42,7 @@ class HeldStore:
         return LogFiles(self.log, self.log.directories, size, self.files)
 
     def relisted(self) -> HeldStore:
-        """The same with the commitlog's files as they are now."""
+        """The store with the commitlog files that exist now."""
         return replace(self, log=open_log(self.log.directories))
 
     def compared(self, *, index: bool) -> RecoverOptions:

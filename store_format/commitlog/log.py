@@ -109,11 +109,11 @@ class CommitLog:
         )
 
     def relisted(self) -> CommitLog:
-        """The same log, with its directories listed again."""
+        """The log with the files that exist now: lists the directories again, and keeps open files open."""
         return replace(CommitLog.open(self._directories, self._cache), whole_size=self.whole_size)
 
     def apart(self) -> CommitLog:
-        """The same log with open files of its own, for another thread."""
+        """A copy of the log that opens its own files, for another thread."""
         return replace(self, _cache=FileCache())
 
     @property

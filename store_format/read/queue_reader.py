@@ -521,7 +521,11 @@ class QueueReader:
     def _with_bad(
         self, refs: UnitRefs, bad: list[BadUnit], right: Mapping[int, Entries], pieces: Sequence[QueueSlice]
     ) -> Iterator[pa.RecordBatch]:
-        """The same messages again, with those of `right` entries, and rows for damaged ones, in place."""
+        """The messages of `refs` in their order, where the units in `bad` cannot be decoded.
+
+        A bad unit with an entry in `right` becomes the message of that entry. Any other becomes a row with
+        the error in the mode PERMISSIVE, and else no row.
+        """
         start = 0
         for unit in bad:
             yield from self._good(refs, start, unit.index)

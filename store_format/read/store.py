@@ -505,7 +505,10 @@ def _offset_at_time(
 def _offset_in_rows(
     queue: QueueRange, batches: Iterable[pa.RecordBatch], timestamp_ms: int, boundary: Boundary
 ) -> int:
-    """The same by definition, from all rows of a queue that a scan of the commitlog has found."""
+    """The offset that `_offset_at_time` returns, from all rows of a queue that a scan of the log has found.
+
+    LOWER is the first offset stored at or after the time, UPPER the last one stored at or before it.
+    """
     found, before = queue.max_offset, queue.min_offset
     for batch in batches:
         offsets, times = batch["queueOffset"].to_numpy(), batch["storeTimestampMs"].to_numpy()

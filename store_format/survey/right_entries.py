@@ -288,7 +288,10 @@ class Contradictions:
     def of_queue(
         self, key: QueueKey, offsets: _Ints, physical_offsets: _Ints
     ) -> dict[int, CorruptStoreError]:
-        """The same of messages of one queue, with these queue offsets."""
+        """The errors of the contradicted messages of one queue, by their physical offsets.
+
+        The messages have these queue offsets and physical offsets, one each.
+        """
         topic, queue_id = key
         bad: dict[int, CorruptStoreError] = {}
         for other in self.similar_to(topic):
