@@ -4,8 +4,8 @@
 `<!-- /options -->`, and the other blocks of each page. A test fails if a page is not current.
 
 A page such as `reference.zh-CN.md` gets its texts from `reference.zh-CN.txt`, which has pairs of lines: the
-English text of the code, and below it the translation. A test fails if a text has no pair, and if a pair has
-no text: an English text that changed has both faults.
+English text of the code, and below it the translation. A text without a pair is shown in English, and the
+program prints such texts. A test fails if the code no longer has the text of a pair.
 """
 
 from __future__ import annotations
@@ -180,15 +180,13 @@ def render(document: str, name: str) -> str:
 
     A text without a translation stays English.
     """
-    language = re.search(r"\.([a-z]+-[A-Z]+)\.md$", name)
-    texts = {} if language is None else translations(language[1])
+    language = _language(name)
+    texts = {} if language is None else translations(language)
 
     def say(text: str) -> str:
         return texts.get(text, text)
 
-    for block in next(
-        (blocks for page, blocks in PAGES.items() if Path(name).as_posix().endswith(page)), _READ_BLOCKS
-    ):
+    for block in _blocks(name):
         make = _BLOCKS[block]
         begin, end = f"<!-- {block} -->", f"<!-- /{block} -->"
         if (
@@ -203,8 +201,30 @@ def render(document: str, name: str) -> str:
     return document
 
 
+def texts_of(name: str) -> list[str]:
+    """The English texts in the blocks of the page `name`, each once, in their order."""
+    found: dict[str, None] = {}
+
+    def say(text: str) -> str:
+        found[text] = None
+        return text
+
+    for block in _blocks(name):
+        _BLOCKS[block](say)
+    return [text for text in found if text]
+
+
+def untranslated(name: str) -> list[str]:
+    """The texts of the page `name` that are shown in English because they have no translation."""
+    language = _language(name)
+    if language is None:
+        return []
+    translated = translations(language)
+    return [text for text in texts_of(name) if text not in translated]
+
+
 def main(paths: Sequence[str]) -> None:
-    """Rewrites the blocks of each file; of all pages, if no file is named."""
+    """Rewrites the blocks of each file; of all pages, if no file is named. Prints untranslated texts."""
     for path in map(Path, paths or PAGES):
         current = path.read_text(encoding="utf-8")
         new = render(current, str(path))
@@ -212,6 +232,21 @@ def main(paths: Sequence[str]) -> None:
             beside = path.with_name(f".{path.name}.{os.getpid()}")
             beside.write_text(new, encoding="utf-8")
             beside.replace(path)
+        missing = untranslated(str(path))
+        if missing:
+            print(f"{path}: texts without a translation, shown in English: {len(missing)}")
+            print(*missing, sep="\n")
+
+
+def _language(name: str) -> str | None:
+    """`zh-CN` of a page such as reference.zh-CN.md; None for an English page."""
+    found = re.search(r"\.([a-z]+-[A-Z]+)\.md$", name)
+    return None if found is None else found[1]
+
+
+def _blocks(name: str) -> Sequence[str]:
+    path = Path(name).as_posix()
+    return next((blocks for page, blocks in PAGES.items() if path.endswith(page)), _READ_BLOCKS)
 
 
 def _default(option: Option, say: Say) -> str:
