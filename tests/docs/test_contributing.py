@@ -124,7 +124,7 @@ class Project:
         return "".join(self.run(*command.split()) for command in commands)
 
     def check(self, *ends: str, also: Sequence[str] = ()) -> None:
-        """Runs lint over the changed files, and these tests of the section with those of the pages, all quick."""
+        """Runs lint over the changed files, and the quick tests of these files and of the pages."""
         python = sorted(path for path in self.changed if path.endswith(".py"))
         self.run("-m", "ruff", "check", "-q", *python)
         self.run("-m", "ruff", "format", "-q", "--check", *python)
