@@ -23,7 +23,7 @@ ARCHIVE = Path(__file__).resolve().parent.parent / "tests" / "golden" / "basic-5
 def show(spark: SparkSession, store: str) -> None:
     messages = spark.read.format("rmqlog").load(store)
 
-    print("\nMessages (the first ten with a tag; every column is in docs/reference.md)\n")
+    print("\nMessages (the first ten with a tag; every column is in docs/columns.md)\n")
     (
         messages.where("tags IS NOT NULL")
         .orderBy("topic", "queueId", "queueOffset")

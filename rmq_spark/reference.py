@@ -3,9 +3,9 @@
 `python -m rmq_spark.reference`, at the root of the checkout, rewrites the text between `<!-- options -->` and
 `<!-- /options -->`, and the other blocks of each page. A test fails if a page is not current.
 
-A page such as `reference.zh-CN.md` gets its texts from `reference.zh-CN.txt`, which has pairs of lines: the
-English text of the code, and below it the translation. A text without a pair is shown in English, and the
-program prints such texts. A test fails if the code no longer has the text of a pair.
+A Chinese page, such as `docs/options.zh-CN.md`, gets its texts from `reference.zh-CN.txt`, which has pairs of
+lines: the English text of the code, and below it the translation. A text without a pair is shown in English,
+and the program prints such texts. A test fails if the code no longer has the text of a pair.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def view_tables(say: Say = str) -> str:
             (f"`{column.name}`", f"`{type_name(column.type)}`", say(column.about)) for column in view.columns
         ]
         table = _table(("column", "type", "meaning"), rows, say)
-        parts.append(f"### {view.name}\n\n{say(view.about)}\n\n{table}")
+        parts.append(f"## {view.name}\n\n{say(view.about)}\n\n{table}")
     return "\n\n".join(parts)
 
 
@@ -129,7 +129,7 @@ def _command(command: click.Command | None, name: str, parent: click.Context, sa
         option.get_help_record(context) for option in command.params if isinstance(option, click.Option)
     ]
     rows = [(f"`{record[0]}`", _option_help(record[1], say)) for record in records if record is not None]
-    return "\n\n".join((f"### {name}", say(title), usage, *prose, _table(("option", "meaning"), rows, say)))
+    return "\n\n".join((f"## {name}", say(title), usage, *prose, _table(("option", "meaning"), rows, say)))
 
 
 def _option_help(text: str, say: Say) -> str:
@@ -156,8 +156,16 @@ _READ_BLOCKS = ("options", "columns")
 # The blocks of each page. A page that is not named here has the blocks of a read.
 PAGES: dict[str, Sequence[str]] = {
     "docs/write.md": ("write-columns", "write-options"),
-    "docs/reference.md": tuple(_BLOCKS),
-    "docs/reference.zh-CN.md": tuple(_BLOCKS),
+    **{
+        f"docs/{page}{language}.md": blocks
+        for page, blocks in (
+            ("options", ("options", "write-options")),
+            ("columns", ("columns", "write-columns")),
+            ("views", ("views",)),
+            ("commands", ("exit-codes", "cli")),
+        )
+        for language in ("", ".zh-CN")
+    },
 }
 
 
@@ -239,7 +247,7 @@ def main(paths: Sequence[str]) -> None:
 
 
 def _language(name: str) -> str | None:
-    """`zh-CN` of a page such as reference.zh-CN.md; None for an English page."""
+    """`zh-CN` of a page such as options.zh-CN.md; None for an English page."""
     found = re.search(r"\.([a-z]+-[A-Z]+)\.md$", name)
     return None if found is None else found[1]
 

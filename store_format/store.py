@@ -250,7 +250,7 @@ class MessageStore(Store):
         """Returns one view of the store as a table: `topics`, `queues`, `groups`, `lag`, `retention` and
         others.
 
-        docs/reference.md lists all views and their columns. Ages are computed at `now_ms` (ms since 1970, by
+        docs/views.md lists all views and their columns. Ages are computed at `now_ms` (ms since 1970, by
         default now). `broker_conf` is the path of the broker's broker.conf, or its settings; by default the
         view uses the store's `.rmqlog/broker.conf`, or else the broker's defaults. Unknown values are null.
 

@@ -1,6 +1,6 @@
 """The options of a read: one row each, with name, parser, default, queries and meaning.
 
-No other module knows a default. The tables of docs/reference.md are generated from the rows.
+No other module knows a default. The tables of docs/options.md are generated from the rows.
 """
 
 from __future__ import annotations

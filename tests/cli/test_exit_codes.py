@@ -94,9 +94,9 @@ def test_a_bug_says_what_to_report(rmqlog: Runner, golden: Golden, monkeypatch: 
         rmqlog("ls", golden(STORE))
 
 
-def test_help_and_reference_have_the_table(rmqlog: Runner) -> None:
+def test_help_and_page_have_the_table(rmqlog: Runner) -> None:
     flat = " ".join(rmqlog("--help").out.split())
-    page = (ROOT / "docs" / "reference.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
     for code, words, about in EXIT_CODES:
         assert f"{code} {words}" in flat
         assert f"| {code} | {words} | {about} |" in page

@@ -78,9 +78,11 @@ def test_a_translation_is_chinese() -> None:
     ] == []
 
 
-def test_the_reference_has_the_same_outline_in_both_languages() -> None:
-    assert _outline("docs/reference.zh-CN.md") == _outline("docs/reference.md")
-    assert _code_spans("docs/reference.zh-CN.md") >= _code_spans("docs/reference.md")
+@pytest.mark.parametrize("chinese", [name for name in PAGES if name.startswith("docs/")])
+def test_a_page_has_the_same_outline_in_both_languages(chinese: str) -> None:
+    english = chinese.replace(".zh-CN", "")
+    assert _outline(chinese) == _outline(english)
+    assert _code_spans(chinese) >= _code_spans(english)
 
 
 def test_the_readme_has_the_same_outline_and_code_in_both_languages() -> None:

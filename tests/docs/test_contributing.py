@@ -136,7 +136,7 @@ class Project:
         found = {}
         for page in PAGES:
             text = (self.root / page).read_text(encoding="utf-8")
-            row = re.search(rf"^(\| `{name}` .*|### {name})$", text, re.MULTILINE)
+            row = re.search(rf"^(\| `{name}` .*|## {name})$", text, re.MULTILINE)
             if row is not None:
                 found[page] = row[1]
         return found
@@ -421,7 +421,7 @@ def test_change_a_text(tmp_path: Path) -> None:
     project.change(texts, pair, "")
     assert project.make_docs().endswith(f"texts without a translation, shown in English: 1\n{new}\n")
     pages = project.rows("minPartitions")
-    assert project.path("docs/reference.zh-CN.md") in pages
+    assert project.path("docs/options.zh-CN.md") in pages
     assert len(pages) == 2
     assert all(row.endswith(f" | {new} |") for row in pages.values())
     project.check("test_chinese.py")

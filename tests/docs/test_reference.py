@@ -63,7 +63,7 @@ def test_every_option_and_column_of_a_write_has_one_row() -> None:
 
 def test_every_view_and_its_columns_have_their_rows() -> None:
     tables = view_tables()
-    assert re.findall(r"^### (\w+)$", tables, re.MULTILINE) == [view.name for view in VIEWS]
+    assert re.findall(r"^## (\w+)$", tables, re.MULTILINE) == [view.name for view in VIEWS]
     columns = [column for view in VIEWS for column in view.columns]
     rows = [line for line in tables.splitlines() if line.startswith("| `")]
     assert [row.split("`")[1] for row in rows] == [column.name for column in columns]
@@ -73,10 +73,10 @@ def test_every_view_and_its_columns_have_their_rows() -> None:
 
 def test_every_command_and_its_options_have_their_rows() -> None:
     tables = command_tables()
-    assert re.findall(r"^### (\w+)$", tables, re.MULTILINE) == list(COMMANDS)
+    assert re.findall(r"^## (\w+)$", tables, re.MULTILINE) == list(COMMANDS)
     for name in COMMANDS:
         command = cli.get_command(click.Context(cli), name)
-        section = tables.split(f"### {name}\n")[1].split("\n### ")[0]
+        section = tables.split(f"## {name}\n")[1].split("\n## ")[0]
         assert f"`rmqlog {name} [OPTIONS]" in section
         for option in command.params if command is not None else []:
             if isinstance(option, click.Option) and not option.hidden:
