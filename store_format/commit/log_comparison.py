@@ -20,10 +20,10 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueKind
-from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
+from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.simple import valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import entry_names, list_store_files
+from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.message.tags_code import DELAY_LEVELS_MS
@@ -38,6 +38,7 @@ from store_format.survey.fates import (
     decide,
     deleted_until,
     filed_queues,
+    has_directory,
     past_queues,
     question,
 )
@@ -376,13 +377,7 @@ def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:
     Without topics.json all queues.
     """
     topics = read_topics(root) if queues else None
-
-    def has_directory(topic: str) -> bool:
-        return can_be_queue(topic, 0) and any(
-            entry_names(f"{root}/{folder}/{topic}", missing_ok=True) for folder in FOLDERS.values()
-        )
-
-    return [queue for queue in queues if topics is None or queue[0] in topics or has_directory(queue[0])]
+    return [key for key in queues if topics is None or key[0] in topics or has_directory(root, key[0])]
 
 
 # ---- the sizes of files ------------------------------------------------------------------------------------

@@ -30,12 +30,11 @@ from store_format.files.write import FileWrites
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
-from store_format.survey.log_end import LogEnd, ReadableEnd
+from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
 from store_format.survey.right_entries import Contradictions
 
 FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
-_PLACES_MAX = 10_000
 
 
 # ---- the holes ---------------------------------------------------------------------------------------------
@@ -69,9 +68,9 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: 
         bad = contradictions.of_units(locate(refs, verify_crc=False)[0])
         places += [(physical, physical + sizes[physical]) for physical in bad]
     places += [*readable.damaged, *readable.hidden]
-    if len(readable.damaged) >= _PLACES_MAX or len(places) >= _PLACES_MAX:
+    if len(readable.damaged) >= DAMAGED_MAX or len(places) >= DAMAGED_MAX:
         raise UnsupportedFormatError(
-            f"the commitlog has {len(places)} damaged places or more; expected fewer than {_PLACES_MAX}. "
+            f"the commitlog has {len(places)} damaged places or more; expected fewer than {DAMAGED_MAX}. "
             "Export the messages into a new store instead (rmqlog export --skip-damage)"
         )
     merged = _merged_places(

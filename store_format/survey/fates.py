@@ -322,7 +322,7 @@ def deleted_until(root: str) -> Callable[[str], int]:
             return created[topic]
         if topic in topics or is_light_queue(topic) or _is_of_system(root, topic):
             return 0
-        return 0 if _has_directory(root, topic) else OFFSET_MAX
+        return 0 if has_directory(root, topic) else OFFSET_MAX
 
     return end
 
@@ -441,7 +441,7 @@ def _is_of_system(root: str, topic: str) -> bool:
     return is_system_topic(topic)
 
 
-def _has_directory(root: str, topic: str) -> bool:
+def has_directory(root: str, topic: str) -> bool:
     """Whether anything is in a directory of the topic. A broker leaves an empty one when it deletes it."""
     try:
         return can_be_queue(topic, 0) and any(

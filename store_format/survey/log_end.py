@@ -85,7 +85,7 @@ _log = logging.getLogger(__name__)
 
 _RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
 _FAR = 2**63 - 1  # no limit
-_DAMAGED_MAX = 10_000  # stretches of damaged bytes
+DAMAGED_MAX = 10_000  # stretches of damaged bytes that are noted; a salvage needs all of them
 _NAMED_MAX = 8  # queues
 _CLOCK_STEP_MAX_MS = 1000
 _BLOCK_SIZE = 1 << 16
@@ -271,7 +271,7 @@ class _Behind:
             if isinstance(step, Damage):
                 damage = damage or CorruptStoreError(step.file.path, step.start, step.expected, step.found)
                 skipped, is_behind_damage = skipped + step.stop - step.start, True
-                if len(damaged) < _DAMAGED_MAX:
+                if len(damaged) < DAMAGED_MAX:
                     damaged.append((step.file.start + step.start, step.file.start + step.stop))
                 continue
             first, stop = step.file.start + int(step.positions[0]), step.file.start + step.stop
