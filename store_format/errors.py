@@ -2,10 +2,13 @@
 
 Each class is also an exception of the standard library (`ValueError`, `LookupError`, `OSError` ...) and can
 be pickled, because Spark sends errors between processes. A message says where the error is, what was
-expected, what was found and, if the user can act, what to do.
+expected, what was found and, if the user can act, what to do. The text of each error is escaped as a whole
+(`display.text.shown`), so that a name from a store cannot reach a terminal through it.
 """
 
 from __future__ import annotations
+
+from store_format.display.text import shown
 
 __all__ = [
     "ChecksumError",
@@ -28,6 +31,9 @@ __all__ = [
 class StoreError(Exception):
     """The base class of all errors of this project."""
 
+    def __str__(self) -> str:
+        return shown(super().__str__())
+
 
 class OptionError(StoreError, ValueError):
     """An option is unknown, malformed or contradicts another option. The message names the valid values."""
@@ -49,7 +55,7 @@ class InvalidReceiptHandleError(StoreError, ValueError):
         self.problem = problem
 
     def __str__(self) -> str:
-        return f"INVALID_RECEIPT_HANDLE: {self.handle!r} {self.problem}"
+        return shown(f"INVALID_RECEIPT_HANDLE: {self.handle!r} {self.problem}")
 
 
 class CorruptStoreError(StoreError, ValueError):
@@ -67,9 +73,7 @@ class CorruptStoreError(StoreError, ValueError):
         self.found = found
 
     def __str__(self) -> str:
-        # A hostile file name must not print escape sequences or line breaks.
-        file = "".join(char if char.isprintable() else repr(char)[1:-1] for char in self.file)
-        return f"{file} at byte {self.position}: expected {self.expected}, found {self.found}"
+        return shown(f"{self.file} at byte {self.position}: expected {self.expected}, found {self.found}")
 
 
 class TruncatedRecordError(CorruptStoreError):

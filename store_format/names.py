@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
+from store_format.display.text import first_names, shown
+
 QueueKey = tuple[str, int]  # a queue of one store: its topic and its queue id
 
 # ---- prefixes of topics (MixAll, TopicValidator) ----
@@ -362,9 +364,9 @@ def did_you_mean(
     known = list(candidates)
     meant = nearest(name, known)
     if meant is not None:
-        return f"did you mean {meant}?"
+        return f"did you mean {shown(meant)}?"
     if not kind:
         return ""
     if not known:
         return f"there are no {kind}"
-    return f"the {kind} are {', '.join(known[:listed_max])}{', …' if len(known) > listed_max else ''}"
+    return f"the {kind} are {first_names(known, listed_max)}"

@@ -29,6 +29,7 @@ ROOMS = [
     *(
         f"store_format.{room}"
         for room in (
+            "display",
             "errors",
             "names",
             "layouts",
@@ -36,7 +37,6 @@ ROOMS = [
             "kernels",
             "arrays",
             "java",
-            "display",
             "files",
             "message",
             "metadata",

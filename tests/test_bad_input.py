@@ -7,6 +7,8 @@ the format covers them: a row may then differ in the columns they are shown in, 
 
 from __future__ import annotations
 
+import json
+import logging
 import os
 import resource
 import shutil
@@ -22,6 +24,8 @@ import pytest
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
+from store_format.diagnose import diagnose
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader
@@ -30,6 +34,7 @@ from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, rows_of
 from tests.support.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
+from tests.support.staged import append, make_store, numbered
 
 Key = tuple[str, int]
 Rows = dict[Key, list[dict[str, Any]]]
@@ -469,6 +474,122 @@ def test_hostile_topic_names_are_topics_like_others(tmp_path: Path, name: bytes)
     os.truncate(f"{tmp_path}/consumequeue/{name.decode()}/0/{oracle.file_name(0)}", 41)
     (error,) = store.snapshot().damaged.values()
     assert str(error).isprintable()
+
+
+EVIL = "T\x1b[2J\n\u202eb"
+_ENTRY = 20
+
+
+def _queue_file(root: Path, queue_id: int) -> Path:
+    return root / "consumequeue" / EVIL / str(queue_id) / oracle.file_name(0)
+
+
+def _write_entries(root: Path, queue_id: int, start: int, data: bytes) -> None:
+    with _queue_file(root, queue_id).open("r+b") as file:
+        file.seek(start * _ENTRY)
+        file.write(data)
+
+
+def _lose_newest(root: Path) -> None:
+    _write_entries(root, 0, 8, bytes(2 * _ENTRY))
+
+
+def _lose_middle(root: Path) -> None:
+    _write_entries(root, 0, 4, bytes(2 * _ENTRY))
+
+
+def _point_elsewhere(root: Path) -> None:
+    _write_entries(root, 0, 4, _queue_file(root, 1).read_bytes()[4 * _ENTRY : 5 * _ENTRY])
+
+
+def _lose_queue(root: Path) -> None:
+    shutil.rmtree(_queue_file(root, 1).parent)
+
+
+def _lose_topic(root: Path) -> None:
+    """The store does not show whether the topic was deleted and created again."""
+    shutil.rmtree(root / "consumequeue" / EVIL)
+    (root / ".rmqlog" / "ledger.json").unlink()
+
+
+def _lose_sizes(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue")
+    shutil.rmtree(root / ".rmqlog")
+
+
+def _compact(root: Path) -> None:
+    path = root / "config" / "topics.json"
+    value = json.loads(path.read_bytes())
+    value["topicConfigTable"][EVIL]["attributes"] = {"cleanup.policy": "COMPACTION"}
+    path.write_text(json.dumps(value))
+
+
+def _lose_log_end(root: Path) -> None:
+    """Consume queues point behind the end of the log."""
+    path = root / "commitlog" / oracle.file_name(0)
+    data = path.read_bytes()
+    start = data.rindex(b"message 19 of") - 88
+    path.write_bytes(data[:start].ljust(len(data), b"\0"))
+    shutil.rmtree(root / ".rmqlog")
+
+
+def _read_all(root: Path) -> None:
+    for queue in MessageStore.open(str(root)).queues():
+        list(queue.read())
+
+
+def _write_more(root: Path) -> None:
+    append(root, numbered(EVIL, 20, 2, queues=2))
+
+
+def _write_unanswered(root: Path) -> None:
+    append(root, numbered("U", 4, 1, queues=1))
+
+
+def _read_unknown(root: Path) -> None:
+    MessageStore.open(str(root)).queue("Nobody", 0)
+
+
+def _diagnosed(root: Path) -> None:
+    for problem in diagnose(str(root)):
+        logging.getLogger("tests").warning("%s", problem)
+
+
+HOSTILE_NAME_IN = {
+    "a warning of newest entries": (_lose_newest, _read_all, "entries of their newest messages: "),
+    "a warning of zeros": (_lose_middle, _read_all, "-0: 2 entries of the consume queue are zeros"),
+    "a warning of wrong entries": (_point_elsewhere, _read_all, "the first at offset 4 of "),
+    "a warning of a lost queue": (_lose_queue, _read_all, "no consume queue files: "),
+    "a question to a reader": (_lose_topic, _read_all, "in no consume queue, and the store does not show"),
+    "a question to a writer": (_lose_topic, _write_more, "in no consume queue, and the store does not show"),
+    "a warning of a writer": (_lose_topic, _write_unanswered, "These messages stay in no consume queue"),
+    "an error of unknown sizes": (_lose_sizes, _write_more, "has to be rebuilt from the commitlog"),
+    "a warning of completed queues": (_lose_queue, _write_more, "lack entries of messages in the commitlog"),
+    "a warning of a compacted topic": (_compact, _read_all, "compacted topics"),
+    "a warning of a cut log": (_lose_log_end, _write_more, "point to messages behind this end"),
+    "the topics there are": (_compact, _read_unknown, "the topics are "),
+    "a problem": (_lose_queue, _diagnosed, "expected consume queue files of "),
+    "a problem of a topic": (_compact, _diagnosed, "cleanup.policy=COMPACTION of "),
+}
+
+
+@pytest.mark.parametrize("place", HOSTILE_NAME_IN)
+def test_a_hostile_topic_name_is_escaped_in(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, place: str
+) -> None:
+    damage, act, told = HOSTILE_NAME_IN[place]
+    root = make_store(tmp_path / "store")
+    append(root, numbered(EVIL, 0, 10, queues=2) + numbered("U", 0, 4, queues=1))
+    append(root, numbered(EVIL, 10, 10, queues=2))
+    damage(root)
+    texts = []
+    try:
+        act(root)
+    except StoreError as error:
+        texts.append(str(error))
+    texts += [record.getMessage() for record in caplog.records]
+    assert any(told in text and shown(EVIL) in text for text in texts), texts
+    assert all(map(str.isprintable, texts)), texts
 
 
 def test_names_that_are_no_utf_8(store: SmallStore) -> None:

@@ -12,6 +12,7 @@ import click
 
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import known_topics
+from store_format.display.text import first_names
 from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
 _FORM = re.compile(r"([^/@]+)/([0-9]{1,9})@([0-9]{1,18})")
 _NEAR = re.compile(r"([^/@]+)/([^/@]*)@([^/@]*)")
 _LAST = ("-1", "last", "end", "latest")
-_QUEUES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,8 +115,7 @@ def _queues_with(stores: Sequence[MessageStore], address: Address) -> list[tuple
         raise NotFoundError(f"no topic is named {address.topic!r}; {hint}")
     of_id = [(store, queue) for store, queue in queues if queue.queue_id == address.queue_id]
     if not of_id:
-        ids = sorted({queue.queue_id for _, queue in queues})
-        named = ", ".join(map(str, ids[:_QUEUES_SHOWN])) + (" …" if len(ids) > _QUEUES_SHOWN else "")
+        named = first_names(map(str, sorted({queue.queue_id for _, queue in queues})))
         raise NotFoundError(f"{address.topic} has no queue {address.queue_id}; its queues are {named}")
     having = [each for each in of_id if each[1].min_offset <= address.offset < each[1].max_offset]
     if not having:

@@ -12,7 +12,6 @@ from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import Command
 from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where
-from store_format.display.text import shown
 from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ def what_is_unknown(stores: list[MessageStore]) -> int:
         try:
             refuse_foreign_offsets(store.path)
         except UnsupportedFormatError as error:
-            remark(f"unknown: {shown(str(error).partition(';')[0])}")
+            remark(f"unknown: {str(error).partition(';')[0]}")
             code = PARTIAL
     return code
 

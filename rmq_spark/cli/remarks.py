@@ -14,8 +14,8 @@ WORDS = "rmqlog.words"  # the words behind `rmqlog`, in the meta data of a conte
 
 
 def remark(text: str) -> None:
-    """Prints one line. Names from a store must have passed `display.text.shown`."""
-    print(f"rmqlog: {text}", file=sys.stderr)
+    """Prints one line, escaped."""
+    print(f"rmqlog: {shown(text)}", file=sys.stderr)
 
 
 def nothing(text: str) -> int:

@@ -8,6 +8,7 @@ from textwrap import fill
 from rmq_spark.cli.column_look import BOLD, RED, painted
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import remark
+from store_format.display.text import shown
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,7 @@ def write_verdict(output: Output, verdict: Verdict) -> None:
         return
     colour = (RED if verdict.is_bad else BOLD) if output.colour else ""
     for label, text in lines:
-        line = f"{label + ':':<9}{text}"
+        line = shown(f"{label + ':':<9}{text}")
         if label == "verdict" and output.terminal_columns is not None and not output.wide:
             line = fill(
                 line,

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, NamedTuple
 
+from store_format.display.text import shown
 from store_format.java.text import utf16_key
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue
+
+_SHOWN_MAX = 3
 
 
 class MessageQueue(NamedTuple):
@@ -30,8 +33,8 @@ class MessageQueue(NamedTuple):
         return MessageQueue(queue.topic, queue.store.broker_name, queue.queue_id)
 
     def __str__(self) -> str:
-        """The text in errors and log lines: `Orders-0 of broker-a`."""
-        return f"{self.topic}-{self.queue_id} of {self.broker_name}"
+        """The text in errors and log lines, escaped: `Orders-0 of broker-a`."""
+        return shown(f"{self.topic}-{self.queue_id} of {self.broker_name}")
 
     def java_text(self) -> str:
         """MessageQueue.toString, which CONSISTENT_HASH hashes."""
@@ -50,6 +53,13 @@ def offset_limits(queue: Queue | None) -> tuple[int, int]:
 def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """The queues in the order in which RebalanceImpl.rebalanceByTopic passes `mqAll` to a strategy."""
     return sorted(queues, key=MessageQueue.sort_key)
+
+
+def first_few(texts: Iterable[str]) -> str:
+    """The first of these texts about queues, escaped, and how many more there are."""
+    found = list(texts)
+    more = len(found) - _SHOWN_MAX
+    return ", ".join(map(shown, found[:_SHOWN_MAX])) + (f" and {more} more queues" if more > 0 else "")
 
 
 def sort_clients(client_ids: Iterable[str]) -> list[str]:

@@ -29,6 +29,7 @@ from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_qu
 from rmq_spark.consume.offset_store import OffsetStore, make_path, offset_store
 from store_format import MessageStore, Queue
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of
+from store_format.display.text import first_names
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
@@ -37,7 +38,6 @@ from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic
 
 _LOCK_SECONDS = 10.0
-_NAMED_MAX = 5
 
 RESET_COLUMNS = (
     ViewColumn("topic", TEXT, "The topic."),
@@ -197,7 +197,7 @@ def reset_to(
     limits = _limits_of_all(queues)
     for queue, target in targets.items():
         if queue not in limits:
-            have = ", ".join(map(str, sort_queues(limits)[:_NAMED_MAX])) or "none"
+            have = first_names(map(str, sort_queues(limits))) or "none"
             raise OptionError(f"no store has the queue {queue}; the queues of its topic are {have}")
         low, high = limits[queue]
         if not low <= target <= high:

@@ -10,14 +10,13 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Offset, OffsetSpec, QueueName
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
+from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.metadata.read import read_topics
 from store_format.names import did_you_mean
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
-
-_LISTED_MAX = 5
 
 
 def refuse_unknown(stores: Sequence[Store], options: ReadOptions, queues: Collection[MessageQueue]) -> None:
@@ -132,14 +131,11 @@ def _refuse_offset_in_empty(spec: OffsetSpec, queue: QueueName, options: ReadOpt
 
 def _listed(known: Sequence[str]) -> str:
     plain = [topic for topic in known if not topic.startswith("%")] or list(known)
-    shown = ", ".join(plain[:_LISTED_MAX]) + (", …" if len(plain) > _LISTED_MAX else "")
-    return f"the topics are {shown}" if plain else "the store is empty"
+    return f"the topics are {first_names(plain)}" if plain else "the store is empty"
 
 
 def _queue_advice(topic: str | None, queues: Iterable[MessageQueue], kind: str) -> str:
     known = list(queues)
     of_topic = [queue for queue in known if topic is None or queue.topic == topic] or known
-    names = [f"{topic}/{broker}/{number}" for topic, broker, number in of_topic[:_LISTED_MAX]]
-    if not names:
-        return f"there are no {kind}"
-    return f"the {kind} are {', '.join(names)}{', …' if len(of_topic) > _LISTED_MAX else ''}"
+    names = first_names("/".join(map(str, queue)) for queue in of_topic)
+    return f"the {kind} are {names}" if names else f"there are no {kind}"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from rmq_spark.pop.pop_name import PopName
+from store_format.display.text import shown
 from store_format.names import QueueKey
 from store_format.pop.state import PopQueue, PopState
 
@@ -35,7 +36,7 @@ class Begun:
             _log.warning(
                 "%d messages lost: %s, group %s: the next offset of %s-%d is %d and the queue holds %d to "
                 "%d: %s",
-                lost, name.root, name.group, *key, before, low, high, why,
+                lost, name.root, name.group, shown(key[0]), key[1], before, low, high, why,
             )  # fmt: skip
         return count
 

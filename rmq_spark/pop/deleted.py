@@ -6,6 +6,7 @@ import logging
 
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.share import Share
+from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.pop.state import PopQueue, PopState
 from store_format.read.store import Queue
@@ -18,7 +19,7 @@ def note_deleted(counters: Counters, queue: Queue, start: int, count: int) -> No
     counters.add(lost=count)
     _log.warning(
         "%s: queue %s-%d: retention deleted %d messages, from offset %d on, before they were delivered",
-        queue.store.path, queue.topic, queue.queue_id, count, start,
+        queue.store.path, shown(queue.topic), queue.queue_id, count, start,
     )  # fmt: skip
 
 

@@ -31,6 +31,7 @@ from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_timeline
+from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.message.sysflag import STORE_HOST_V6
 from store_format.metadata.add_group import add_subscription_group
@@ -88,7 +89,7 @@ def hand_over(
         except StoreError as error:
             _log.warning(
                 "%s; group %s, topic %s: the messages in flight and those behind are delivered again",
-                error, name.group, name.topic,
+                error, name.group, shown(name.topic),
             )  # fmt: skip
             return None
         add_subscription_group(name.root, name.group, timestamp=now_ms, files=session.files)

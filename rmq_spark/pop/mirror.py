@@ -17,7 +17,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 
-from rmq_spark.pop.new_topic import first_few
+from rmq_spark.consume.message_queue import first_few
 from rmq_spark.pop.pop_name import PopName
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites

@@ -9,8 +9,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
+from rmq_spark.consume.message_queue import first_few
 from rmq_spark.pop.pop_name import PopName
 from store_format.consumequeue.slices import QueueRange
+from store_format.display.text import shown
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import QueueKey
 from store_format.pop.log import InFlightLog
@@ -23,8 +25,6 @@ from store_format.pop.witness import (
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
-
-_SHOWN_MAX = 3
 
 Ranges = Mapping[QueueKey, QueueRange]
 
@@ -52,7 +52,7 @@ def forget_deleted(name: PopName, log: InFlightLog, queues: Ranges) -> None:
     _log.warning(
         "%s: group %s: topic %s was deleted and created again; %d messages of the deleted topic that were in "
         "flight are forgotten, and the group continues at %s",
-        name.root, name.group, name.topic, count, first_few(starts),
+        name.root, name.group, shown(name.topic), count, first_few(starts),
     )  # fmt: skip
 
 
@@ -99,9 +99,3 @@ def note_witnesses(name: PopName, log: InFlightLog, queues: Ranges) -> None:
 def _lacks_witness(state: PopState, queue: PopQueue) -> bool:
     known = state.queues.get(queue)
     return known is not None and known.witness is None
-
-
-def first_few(texts: list[str]) -> str:
-    """The first of these texts, and how many more there are."""
-    more = len(texts) - _SHOWN_MAX
-    return ", ".join(texts[:_SHOWN_MAX]) + (f" and {more} more queues" if more > 0 else "")

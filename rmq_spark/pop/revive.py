@@ -30,6 +30,7 @@ from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession
 from store_format.commitlog.log import CommitLog
+from store_format.display.text import shown
 from store_format.message.stored import StoredMessages, join_columns, stored_messages
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
@@ -102,7 +103,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     if gone:
         _log.warning(
             "%s: group %s, topic %s: %d messages that nobody acknowledged are not delivered again: %s",
-            name.root, name.group, name.topic, gone, why_gone or "the store no longer has them",
+            name.root, name.group, shown(name.topic), gone, why_gone or "the store no longer has them",
         )  # fmt: skip
     return Revived(len(copies), gone, postponed, again)
 
@@ -220,7 +221,7 @@ def _read_queue(
 def _warn_later(name: PopName, key: QueueKey, count: int, first: int, why: object) -> None:
     _log.warning(
         "%s: group %s: %d messages of %s-%d cannot be stored again for now, the first is offset %d: %s",
-        name.root, name.group, count, *key, first, why,
+        name.root, name.group, count, shown(key[0]), key[1], first, why,
     )  # fmt: skip
 
 
@@ -228,7 +229,7 @@ def _warn_again(name: PopName, key: QueueKey, count: int, first: int, why: objec
     _log.warning(
         "%s: group %s: %d messages of %s-%d cannot be stored again, and are delivered again from their own "
         "place until a consumer acknowledges them; the first is offset %d: %s",
-        name.root, name.group, count, *key, first, why,
+        name.root, name.group, count, shown(key[0]), key[1], first, why,
     )  # fmt: skip
 
 

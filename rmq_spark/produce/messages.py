@@ -23,6 +23,7 @@ from rmq_spark.produce.properties import MessageProperties
 from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.rows import Host, Rows
 from rmq_spark.produce.unique_ids import UniqueIds
+from store_format.display.text import shown
 from store_format.index.keys import index_key_hashes
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BLANK_HEAD, CRC_PROPERTY_SIZE, MESSAGE_HEADS
@@ -247,7 +248,7 @@ class Producer:
                 "%d properties were left out because RocketMQ sets them itself or they are empty: %s; "
                 "strictProperties=true makes this an error",
                 self.left_out.total(),
-                ", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items())),
+                shown(", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items()))),
             )
 
     def _check_unit_sizes(self, rows: Rows, messages: ProducedMessages) -> None:

@@ -11,6 +11,7 @@ from types import TracebackType
 from rmq_spark.services.registry import chosen_services
 from rmq_spark.services.service import Service
 from rmq_spark.services.turn import TurnReport, error_text, now_of, take_turn
+from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.files.read import entry_names
@@ -151,7 +152,7 @@ class Services:
             unforeseen = [each for each in errors if not isinstance(each, StoreError | OSError)]
             service = f"service {name}: " if name else ""
             _log.warning(
-                "services on %s: %s%s", self._path, service, texts[name],
+                "services on %s: %s%s", self._path, service, shown(texts[name]),
                 exc_info=unforeseen[0] if unforeseen else None,
             )  # fmt: skip
         self._failing = texts

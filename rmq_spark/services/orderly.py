@@ -31,6 +31,7 @@ from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.consumequeue.slices import read_slice
+from store_format.display.text import shown
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
@@ -108,7 +109,7 @@ class OrderlyGroup:
             if each.times:
                 _log.warning(
                     "group %s: %s stops at offset %d, where the handler failed (%d): %s",
-                    group.group, each.queue, each.next_offset, each.times, each.error,
+                    group.group, each.queue, each.next_offset, each.times, shown(each.error),
                 )  # fmt: skip
 
     def _write_dead(

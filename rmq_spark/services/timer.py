@@ -37,7 +37,6 @@ from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.commit.unsupported import refuse_timeline
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, IllegalMessageError
 from store_format.message.stored import StoredMessages
 from store_format.metadata.read import config_path
@@ -253,7 +252,7 @@ def _appended(session: WriteSession, found: Found, turn: ServiceTurn) -> Found:
     for place, error in refused.items():
         _log.warning(
             "%s: the timer message at physical offset %d is not delivered: %s",
-            session.root, found.messages.physical_offsets[place], shown(str(error)),
+            session.root, found.messages.physical_offsets[place], error,
         )  # fmt: skip
     kept = np.ones(len(found.messages), bool)
     kept[list(refused)] = False

@@ -13,7 +13,6 @@ from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.produce.timers import recalled, timer_copies
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
 from store_format.commit.unsupported import refuse_topics
-from store_format.display.text import shown
 from store_format.errors import IllegalMessageError, StoreError, UnsupportedFormatError
 from store_format.java.number_columns import read_integers
 from store_format.message.encode import MessageColumns
@@ -166,7 +165,7 @@ def _refused(store: Store, messages: StoredMessages, due: _Flags) -> _Flags:
             refused[row] = True
             _log.warning(
                 "%s: the timer message at physical offset %d is not delivered: %s",
-                store.path, messages.physical_offsets[row], shown(str(error)),
+                store.path, messages.physical_offsets[row], error,
             )  # fmt: skip
     return refused
 

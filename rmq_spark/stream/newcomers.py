@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 
+from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.files.read import entry_names
 from store_format.files.status import directory_identity
@@ -37,13 +38,13 @@ class Newcomers:
                 _log.warning(
                     "%s/%s was added while the query runs; the query reads it after a restart",
                     self._path,
-                    name,
+                    shown(name),
                 )
             elif errors:
                 _log.warning(
                     "%s/%s was added while the query runs, and cannot be read: %s",
                     self._path,
-                    name,
+                    shown(name),
                     errors[0],
                 )
             else:

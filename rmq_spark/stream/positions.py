@@ -24,6 +24,7 @@ from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
+from store_format.display.text import shown
 from store_format.errors import OptionError
 from store_format.follow.replaced import (
     offset_behind,
@@ -184,7 +185,9 @@ class StreamPositions:
         self._deleted = stores.deleted_topics({(topic, broker) for topic, broker, _ in kept})
         for topic, broker in sorted(self._deleted):
             _log.warning(
-                "topic %s of %s was deleted: its positions are removed from the checkpoint", topic, broker
+                "topic %s of %s was deleted: its positions are removed from the checkpoint",
+                shown(topic),
+                shown(broker),
             )
 
     def _read(self, start: _Json) -> StreamOffset:

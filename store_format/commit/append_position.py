@@ -350,7 +350,8 @@ def complete_queues(
             "completing them now",
             root,
             len(found.changes),
-            *found.changes[0].queue,
+            shown(found.changes[0].queue[0]),
+            found.changes[0].queue[1],
         )
         built.apply(files)
     met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())

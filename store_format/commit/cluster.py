@@ -25,6 +25,7 @@ from store_format.bookkeeping.left_out import forget_members, members_in_notes
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.bookkeeping.states import Writing
 from store_format.commit.repeats import CommittedBatch
+from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths
 from store_format.files.status import is_directory
@@ -111,7 +112,7 @@ def is_begun(
             "%s: its part of an interrupted commit, %d messages, is dropped, because %s does not come back",
             root,
             journal.units,
-            names,
+            shown(names),
         )
     return False
 
@@ -183,7 +184,9 @@ def refuse_missing_stores(
             "ignoreMissingStores=true (CommitOptions.ignore_missing_stores); once is enough if no other "
             "store of the cluster is in use"
         )
-    _log.warning("batch %d of %s: written without the store %s, which does not come back", *key[::-1], names)
+    _log.warning(
+        "batch %d of %s: written without the store %s, which does not come back", *key[::-1], shown(names)
+    )
     for root in members:
         ledger = read_ledger(root)
         if not missing.keys().isdisjoint(member.id for member in ledger.members):

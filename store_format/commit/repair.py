@@ -47,6 +47,7 @@ from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.listing import list_queues, queue_directory
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import StoreFile, read_bytes
 from store_format.files.status import stat_identity
@@ -553,7 +554,7 @@ def _cut_queues(survey: Survey, gone: Sequence[Gone], files: FileWrites) -> None
     """Removes the queue entries behind the end of a log without a crash, and those of the index."""
     root, log, end = survey.root, survey.log, survey.end
     first = min(gone, key=lambda each: each.physical, default=None)
-    name = "" if first is None else f"{first.topic}-{first.queue_id} offset {first.first}"
+    name = "" if first is None else f"{shown(first.topic)}-{first.queue_id} offset {first.first}"
     _log.warning(
         "%s: the commitlog ends at %d: %s. Consume queues point to messages behind this end, the first at "
         "%s, physical offset %d (entries: %d, queues: %d). These messages cannot be read; the entries are "

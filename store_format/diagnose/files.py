@@ -21,6 +21,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FileRun, file_run
 from store_format.consumequeue.listing import FOLDERS, is_queue_id
 from store_format.diagnose.problems import Findings
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
 from store_format.files.read import Entry, StoreFile, list_entries
 from store_format.files.status import is_directory
@@ -38,7 +39,6 @@ from store_format.read.served_elsewhere import (
 from store_format.survey.gone import dledger_logs
 
 _OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
-_TOPICS_MAX = 8
 QUEUE_ADVICE = (
     "rmqlog recover writes the entries again from the commitlog. Do not start a broker before that: "
     "howto-recover.md, section 6"
@@ -217,8 +217,7 @@ def check_elsewhere(findings: Findings, root: str) -> bool:
     if tiered is not None:
         findings.add("info", tiered, 0, "all messages in this directory", TIERED, "It is not checked")
     if compacted:
-        more = f" and {len(compacted) - _TOPICS_MAX} more" if len(compacted) > _TOPICS_MAX else ""
-        found = f"cleanup.policy=COMPACTION of {', '.join(compacted[:_TOPICS_MAX])}{more}: {COMPACTED}"
+        found = f"cleanup.policy=COMPACTION of {first_names(compacted)}: {COMPACTED}"
         path = config_path(root, "topics.json")
         findings.add(
             "info", path, 0, "topics whose messages only retention deletes", found, "It is not checked"

@@ -16,6 +16,7 @@ from typing import Literal
 
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.problem_list import problem_list
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.read.served_elsewhere import DLEDGER
 from store_format.survey.gone import LostLog
@@ -98,7 +99,7 @@ class Problem:
 
     def __str__(self) -> str:
         where = f"{self.severity}: {self.file} at byte {self.position}"
-        return f"{where}: expected {self.expected}, found {self.found}. {self.advice}"
+        return shown(f"{where}: expected {self.expected}, found {self.found}. {self.advice}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,15 @@
 """Text of a store, safe for terminals and pages: control and format characters become escapes.
 
-Every cell, error and remark with text of a store goes through `shown`.
+Errors and problems escape their own text, and `rmqlog` all that it prints; a log call passes each name of a
+store through `shown` or `first_names`. Escaping a text twice is the same as escaping it once.
 """
 
 from __future__ import annotations
 
 import json
 import unicodedata
+from collections.abc import Iterable
+from itertools import islice
 
 _BODY_BYTES_A_CHARACTER = 4  # of UTF-8, at most
 
@@ -22,13 +25,20 @@ def shown(text: str) -> str:
     return "".join(char if char.isprintable() else spelled(char) for char in text)
 
 
+def first_names(names: Iterable[str], names_max: int = 8) -> str:
+    r"""The first names, escaped, and `, …` if there are more.
+
+    >>> first_names(["Orders-0", "a\x1b[2J-1", "Audit-0"], 2)
+    'Orders-0, a\\x1b[2J-1, …'
+    """
+    first = list(islice(names, names_max + 1))
+    more = ", …" if len(first) > names_max else ""
+    return ", ".join(map(shown, first[:names_max])) + more
+
+
 def spelled(char: str) -> str:
-    """The escape of a character, as in Python source."""
-    names = {"\t": "\\t", "\n": "\\n", "\r": "\\r"}
-    code = ord(char)
-    return names.get(char) or (
-        f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
-    )
+    """The escape of a character that is not printable, as in Python source."""
+    return repr(char)[1:-1]
 
 
 def json_text(value: object, *, ascii_only: bool = False, indent: int | None = None) -> str:

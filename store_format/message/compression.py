@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.message.sysflag import COMPRESSED, COMPRESSION_MASK, COMPRESSION_SHIFT
 
@@ -29,7 +30,7 @@ class DecompressionError(StoreError, ValueError):
         self.found = found
 
     def __str__(self) -> str:
-        return f"expected {self.expected}, found {self.found}"
+        return shown(f"expected {self.expected}, found {self.found}")
 
 
 def compression_flag(name: str) -> int:

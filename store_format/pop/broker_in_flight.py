@@ -17,7 +17,6 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.java.hashes import java_hash
@@ -159,7 +158,7 @@ class _Merge:
             try:
                 record = parse_record(tag, body, place.text)
             except CorruptStoreError as error:
-                _log.warning("a record of pop is skipped: %s", shown(str(error)))
+                _log.warning("a record of pop is skipped: %s", error)
                 continue
             key = (place.revive_topic, place.revive_queue_id, *merge_key(record, self.broker_name))
             if isinstance(record, BrokerAck):

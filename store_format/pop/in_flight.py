@@ -160,7 +160,9 @@ def _open_state(progress: PopProgress, store: Store, pair: Pair) -> PopState | N
     try:
         state = read_in_flight(in_flight_directory(store.path, group, topic))
     except StoreError as error:
-        _log.warning("group %s, topic %s: what is in flight is unknown: %s", group, topic, shown(str(error)))
+        _log.warning(
+            "group %s, topic %s: what is in flight is unknown: %s", shown(group), shown(topic), error
+        )
         progress.unknown.add(pair)
         progress.pairs.add(pair)
         return None
@@ -251,7 +253,7 @@ def _broker_records(progress: PopProgress, store: Store, conf: BrokerConf | None
     try:
         found = read_broker_in_flight(store, conf) if _may_have_records(store) else []
     except UnsupportedFormatError as error:
-        _log.debug("%s", shown(str(error)))
+        _log.debug("%s", error)
         progress.is_broker_unknown = True
         return []
     progress.pairs |= {(each.group, each.topic) for each in found}

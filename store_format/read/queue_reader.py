@@ -27,6 +27,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
 from store_format.consumequeue.slices import QueueSlice, cut_slice, place_of_entry
+from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     FileReplacedError,
@@ -514,7 +515,7 @@ class QueueReader:
             _log.warning(
                 "%d entries of consume queues lead to other messages, the first at offset %d of %s-%d: their "
                 "messages are read from the commitlog",
-                len(right), offset, topic, queue_id,
+                len(right), offset, shown(topic), queue_id,
             )  # fmt: skip
         return right
 

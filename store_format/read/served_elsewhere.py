@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
+from store_format.display.text import first_names, shown
 from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.status import stat_identity
@@ -25,7 +26,6 @@ from store_format.survey.gone import dledger_logs
 
 _log = logging.getLogger(__name__)
 
-_SHOWN_MAX = 8
 TIERED = (
     "the broker also keeps messages in tiered storage, which is not read: what retention has deleted here "
     "may still be served"
@@ -102,12 +102,12 @@ def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None
             _log.warning("%s: %s", path, TIERED)
         for path in dledger_logs(root):
             if not any(is_below(each, path) for each in store.commit_log_paths):
-                _log.warning("%s is %s", path, DLEDGER)
+                _log.warning("%s is %s", shown(path), DLEDGER)
     identity = stat_identity(config_path(root, "topics.json"))
     if identity != said.topics_identity:
         said.topics_identity, said.compacted = identity, compacted_topics(root)
     new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
     if new:
         said.named.update(new)
-        names = ", ".join(new[:_SHOWN_MAX]) + (", …" if len(new) > _SHOWN_MAX else "")
-        _log.warning("%s: compacted topics (cleanup.policy=COMPACTION): %s: %s", root, names, COMPACTED)
+        told = "%s: compacted topics (cleanup.policy=COMPACTION): %s: %s"
+        _log.warning(told, root, first_names(new), COMPACTED)

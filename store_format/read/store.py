@@ -22,7 +22,7 @@ from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
@@ -279,8 +279,7 @@ class Store:
                 return next(each for each in self.queues_of(found) if each.queue_id == queue_id)
             if (topic, queue_id) not in found.damaged:
                 ids = sorted(queue for name, queue in found.queues if name == topic)
-                topics = ", ".join(self.topics()[:_SHOWN_MAX])
-                have = f"its queues are {ids}" if ids else f"the topics are {topics}"
+                have = f"its queues are {ids}" if ids else f"the topics are {first_names(self.topics())}"
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
             self._lost.warn_of_none(self)

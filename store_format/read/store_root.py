@@ -10,6 +10,7 @@ from contextlib import suppress
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import FOLDERS
+from store_format.display.text import first_names
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
@@ -22,7 +23,6 @@ from store_format.survey.gone import refuse_lost_log
 _ROOT_MARKS = frozenset({"commitlog", "consumequeue", "config", "checkpoint", "index", "abort", "lock"})
 _BESIDE_CHECKPOINT = frozenset({"config", "index", "abort", "lock", "timerlog"})
 _BESIDE_COMMITLOG = _ROOT_MARKS - {"commitlog"}
-_SHOWN_MAX = 8
 
 
 def broker_name_of(root: str) -> str:
@@ -74,11 +74,6 @@ def has_queue_files(root: str) -> bool:
 
 def refuse_root(root: str, names: frozenset[str]) -> None:
     """Raises the error for a directory with these names, which has no `commitlog`."""
-    shown = (
-        ", ".join(sorted(names)[:_SHOWN_MAX]) + (", …" if len(names) > _SHOWN_MAX else "")
-        if names
-        else "nothing"
-    )
     if any(name.startswith("dledger-") for name in names):
         raise UnsupportedFormatError(
             f"{root} is a DLedger store (enableDLegerCommitLog=true), which is not supported; its commitlog "
@@ -93,8 +88,9 @@ def refuse_root(root: str, names: frozenset[str]) -> None:
         advice = (
             "; if the commitlog is in other directories, list them, as in the broker's storePathCommitLog"
         )
+    found = first_names(sorted(names)) or "nothing"
     raise StoreNotFoundError(
-        f"{root} is not a store root: expected a directory `commitlog` in it, found {shown}{advice}"
+        f"{root} is not a store root: expected a directory `commitlog` in it, found {found}{advice}"
     )
 
 

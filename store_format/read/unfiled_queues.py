@@ -24,6 +24,7 @@ from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
@@ -45,7 +46,6 @@ _log = logging.getLogger(__name__)
 
 _WINDOW_SIZE = 32 << 20  # bytes read at the beginning and at the end of a log
 _PLACES_MAX = 16  # first messages of queues before which the log is read
-_NAMED_MAX = 8
 _SAMPLE_SIZE = 4096
 _SEEN_MAX = 64
 _DISPATCH_MAX_MS = 1_000
@@ -282,8 +282,7 @@ def _lost_error(store: OpenStore, taken: Snapshot, key: QueueKey) -> StoreError:
 
 
 def _queue_names(keys: Iterable[QueueKey]) -> str:
-    names = [f"{topic}-{queue_id}" for topic, queue_id in sorted(keys)]
-    return ", ".join(names[:_NAMED_MAX]) + (", …" if len(names) > _NAMED_MAX else "")
+    return first_names(f"{topic}-{queue_id}" for topic, queue_id in sorted(keys))
 
 
 def _advice(state: StoreState) -> str:

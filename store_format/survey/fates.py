@@ -26,7 +26,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueKind
 from store_format.consumequeue.listing import FOLDERS, can_be_queue, list_queues
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files import paths
 from store_format.files.read import entry_names, list_store_files
@@ -277,7 +277,7 @@ def question(root: str, queues: Mapping[QueueKey, LogQueue], *, is_part: bool = 
     count = sum(queue.epochs[-1][2] - queue.epochs[-1][1] for queue in queues.values())
     (topic, queue_id), more = min(queues), "at least " if is_part else ""
     topics = sorted({topic for topic, _ in queues})
-    names = f"topic {topic} was" if len(topics) == 1 else f"the topics {', '.join(topics[:8])} were"
+    names = f"topic {topic} was" if len(topics) == 1 else f"the topics {first_names(topics)} were"
     return OptionError(
         f"{root}: {more}{count:,} messages of {len(queues)} queues (the first is {topic}-{queue_id}) are in "
         f"the commitlog and in no consume queue, and the store does not show why. If {names} deleted and "

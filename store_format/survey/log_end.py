@@ -68,7 +68,7 @@ from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import UnitFiles, file_run
 from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
 from store_format.consumequeue.message_entries import find_entries
-from store_format.display.text import shown
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile
 from store_format.files.status import file_status
@@ -86,7 +86,6 @@ _log = logging.getLogger(__name__)
 _RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
 _FAR = 2**63 - 1  # no limit
 DAMAGED_MAX = 10_000  # stretches of damaged bytes that are noted; a salvage needs all of them
-_NAMED_MAX = 8  # queues
 _CLOCK_STEP_MAX_MS = 1000
 _BLOCK_SIZE = 1 << 16
 _LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
@@ -228,8 +227,7 @@ class ReadableEnd:
     @property
     def remains_text(self) -> str:
         """How many remains each queue has."""
-        counts = [f"{shown(topic)}-{number}: {count}" for (topic, number), count in self.remains_of.items()]
-        return ", ".join(counts[:_NAMED_MAX]) + (", …" if len(counts) > _NAMED_MAX else "")
+        return first_names(f"{topic}-{number}: {count}" for (topic, number), count in self.remains_of.items())
 
     @property
     def loss(self) -> str:

@@ -28,6 +28,7 @@ from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
 from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile
 from store_format.files.view import FileCache, FileView
@@ -50,7 +51,6 @@ _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads els
 _TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
 _SIZE_MAX = 2**31 - 1
 _NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
-_NAMED_MAX = 8
 
 _Queues = dict[QueueKey, QueueRange]
 _Damaged = dict[QueueKey, StoreError]
@@ -124,11 +124,10 @@ def completed_queues(
     told = _warned.setdefault(log.cache, set())
     if changed and not told.issuperset(changed):
         told.update(changed)
-        names = ", ".join(f"{topic}-{queue_id}" for topic, queue_id in changed[:_NAMED_MAX])
         _log.warning(
-            "%s: %d consume queues lack the entries of their newest messages: %s%s. The entries are made "
+            "%s: %d consume queues lack the entries of their newest messages: %s. The entries are made "
             "from the commitlog, in memory",
-            root, len(changed), names, ", …" if len(changed) > _NAMED_MAX else "",
+            root, len(changed), first_names(f"{topic}-{queue_id}" for topic, queue_id in changed),
         )  # fmt: skip
     return {key: queue for key, queue in done.items() if key not in gaps}, gaps
 

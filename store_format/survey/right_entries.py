@@ -136,7 +136,7 @@ def read_right_slice(log: CommitLog, piece: QueueSlice) -> tuple[_Ints, _Units]:
     _log.warning(
         "%s-%d: %d entries of the consume queue are zeros or lead to other messages, the first at offset %d: "
         "%d of their messages are read from the commitlog",
-        piece.topic, piece.queue_id, len(wrong), int(offsets[wrong[0]]), made,
+        shown(piece.topic), piece.queue_id, len(wrong), int(offsets[wrong[0]]), made,
     )  # fmt: skip
     return offsets, units
 
@@ -299,10 +299,10 @@ class Contradictions:
                 file = self.log.file_at(physical)
                 if file and entry_at(self.root, (other, queue_id), offset) == physical:
                     expected = (
-                        f"a message of {shown(other)}-{queue_id}, whose consume queue points to it at offset "
+                        f"a message of {other}-{queue_id}, whose consume queue points to it at offset "
                         f"{offset}"
                     )
-                    found = f"the topic {shown(topic)}, which has no queue"
+                    found = f"the topic {topic}, which has no queue"
                     bad[physical] = CorruptStoreError(file.path, physical - file.start, expected, found)
         return bad
 

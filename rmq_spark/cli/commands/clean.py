@@ -13,7 +13,6 @@ from rmq_spark.cli.options import broker_conf_option, file_reserved_time_option,
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import show_batches
-from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 
@@ -78,7 +77,7 @@ def clean_(
     if errors and not plans:
         raise errors[0]
     for each_error in errors:
-        remark(f"a store is left out: {shown(str(each_error))}")
+        remark(f"a store is left out: {each_error}")
     lost = [_unread(each) for each in plans]
     columns, chosen = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
     tables = [table for table in lost if table is not None] if unread else [each.table() for each in plans]
@@ -102,13 +101,13 @@ def _apply_all(plans: Sequence[CleanPlan], named: Sequence[str], unread: Sequenc
             remark(f"{name}: {_summary(each, each.apply(), count)}")
         except PartsFailedError as error:
             errors.append(error)
-            remark(f"{name}: {error.done} of {each.due} files deleted, then failed: {shown(str(error))}")
+            remark(f"{name}: {error.done} of {each.due} files deleted, then failed: {error}")
         except StoreError as error:
             errors.append(error)
             is_last = len(errors) == len(plans)
             if is_last and not any(isinstance(other, PartsFailedError) for other in errors):
                 raise
-            remark(f"{name}: nothing was deleted: {shown(str(error))}")
+            remark(f"{name}: nothing was deleted: {error}")
     return len(errors)
 
 

@@ -108,7 +108,7 @@ def recover_(
     rows = [row for table in tables for row in table.to_pylist()]
     for row in rows:
         if row["action"] == "refused" or (row["part"], row["action"]) == ("index", "left"):
-            remark(shown(row["reason"]))
+            remark(row["reason"])
     command = ""
     if "refused" not in actions and actions - _NO_CHANGE:
         checked = given_store() if into is None else shlex.quote(shown(into))

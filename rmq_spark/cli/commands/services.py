@@ -21,7 +21,6 @@ from rmq_spark.cli.options import broker_conf_option, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import remark
-from store_format.display.text import shown
 from store_format.errors import StoreError, StoreWriteError
 
 if TYPE_CHECKING:
@@ -140,7 +139,7 @@ class _Summary:
 
         for who, error in self.failed:
             if error is not besides:
-                remark(shown(f"{who}: {error_text(error)}" if who else error_text(error)))
+                remark(f"{who}: {error_text(error)}" if who else error_text(error))
 
 
 @contextmanager

@@ -106,7 +106,7 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
     if output.form == "table" and not output.columns:
         for root, diagnosis in found.items():
             for problem in diagnosis:
-                print(_fitted(output, problem.severity, shown(str(problem))))
+                print(_fitted(output, problem.severity, str(problem)))
             _print_sums(root, diagnosis, sys.stdout.write)
             write_verdict(output, _verdict(root, diagnosis))
         return

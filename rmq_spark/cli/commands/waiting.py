@@ -189,7 +189,7 @@ def _apply_all(plans: Sequence[ResendPlan], group: str) -> int:
         if not resent:
             raise
         remark(
-            f"{_letters(resent)} of {shown(group)} stored again, then failed: {shown(str(error))}; run the "
+            f"{_letters(resent)} of {shown(group)} stored again, then failed: {error}; run the "
             "command again for the others"
         )
         return PARTIAL
@@ -329,8 +329,7 @@ def _decide(
         remark(f"{_decisions(plan.apply())} written")
     except PartsFailedError as error:
         remark(
-            f"{_decisions(error.done)} written, then failed: {shown(str(error))}; run the command again for "
-            "the others"
+            f"{_decisions(error.done)} written, then failed: {error}; run the command again for the others"
         )
         return PARTIAL
     return OK

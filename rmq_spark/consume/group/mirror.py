@@ -26,13 +26,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.state import NOT_IN_FILE, QueueEntry
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.message_queue import MessageQueue, first_few
 from rmq_spark.consume.offset_store import OffsetStore
 from store_format.errors import CorruptStoreError
 
 _log = logging.getLogger(__name__)
-
-_QUEUES_SHOWN_MAX = 3
 
 
 class Mirror:
@@ -101,7 +99,7 @@ class Mirror:
                 entry.position, entry.mirrored = None, NOT_IN_FILE
                 gone[queue] = position
         if back:
-            shown = _first_few(
+            shown = first_few(
                 f"{queue} at {found} instead of {position}" for queue, (position, found) in back.items()
             )
             _log.warning(
@@ -111,7 +109,7 @@ class Mirror:
                 shown,
             )
         if gone:
-            shown = _first_few(f"{queue} was at {position}" for queue, position in gone.items())
+            shown = first_few(f"{queue} was at {position}" for queue, position in gone.items())
             _log.warning(
                 "group %s: the offset file no longer has offsets of %d queues; "
                 "they start where consumeFromWhere says: %s",
@@ -163,7 +161,7 @@ class Mirror:
         """Resets the queues that the file has set back, and warns of them and of missing queues."""
         if lowered:
             before = {queue: change.state.queues[queue].position for queue in lowered}
-            shown = _first_few(f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items())
+            shown = first_few(f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items())
             _log.warning(
                 "group %s: its offsets were set back and its queries continue there: %s", self._group, shown
             )
@@ -174,7 +172,7 @@ class Mirror:
                 "them again: %s",
                 self._group,
                 len(missing),
-                _first_few(map(str, missing)),
+                first_few(map(str, missing)),
             )
 
     def correct(self, change: Change, targets: Mapping[MessageQueue, int]) -> None:
@@ -221,9 +219,3 @@ def _set_mirrored(change: Change, entry: QueueEntry, offset: int) -> None:
 def _offset_of(known: Mapping[MessageQueue, int], queue: MessageQueue) -> int:
     """The offset in the file; `NOT_IN_FILE` without an entry, and for RocketMQ's -1, which means unknown."""
     return max(known.get(queue, NOT_IN_FILE), NOT_IN_FILE)
-
-
-def _first_few(each: Iterable[str]) -> str:
-    texts = list(each)
-    more = len(texts) - _QUEUES_SHOWN_MAX
-    return ", ".join(texts[:_QUEUES_SHOWN_MAX]) + (f" and {more} more queues" if more > 0 else "")

@@ -9,6 +9,7 @@ from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.leases import Watch, remove_lease
 from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import GroupState
+from store_format.display.text import first_names, shown
 
 _log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ class OtherMembers:
             why = watch.why_gone()
             if why is not None:
                 clients = ", ".join(entry.clients)
-                _log.warning("group %s: %s is no longer a member: %s", self._group, clients, why)
+                _log.warning("group %s: %s is no longer a member: %s", self._group, shown(clients), why)
                 change.expel(name, why, was_seen=watch.has_beaten)
                 remove_lease(self._directory, name)
 
@@ -54,6 +55,6 @@ class OtherMembers:
                     "group %s: its query %s started before broker %s was added and reads nothing from it; "
                     "restart that query to share the broker's queues",
                     self._group,
-                    ", ".join(other.clients),
-                    ", ".join(missing),
+                    shown(", ".join(other.clients)),
+                    first_names(missing),
                 )

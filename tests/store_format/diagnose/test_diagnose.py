@@ -17,6 +17,7 @@ import pytest
 
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import Diagnosis, Findings, Problem
+from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError
 from store_format.index.file import IndexFile
 from store_format.store import MessageStore
@@ -54,7 +55,7 @@ def _diagnose(root: Path) -> Diagnosis:
         assert problem.expected
         assert problem.found
         assert problem.advice
-        assert problem.file in str(problem)
+        assert shown(problem.file) in str(problem)
     return diagnosis
 
 

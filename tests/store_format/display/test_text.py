@@ -5,11 +5,14 @@ bodies.
 from __future__ import annotations
 
 import json
+import pickle
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.display.text import body_text, cut, json_text, shown, width
+from store_format import errors
+from store_format.display.text import body_text, cut, first_names, json_text, shown, width
 
 HOSTILE = "\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\x00\x7f\x9b31m\ud800"
 HARMLESS = r"\x1b]0;owned\x07\x1b[2J\u202eevil\u2066\r\n\x00\x7f\x9b31m\ud800"
@@ -19,6 +22,23 @@ def test_hostile_text_is_spelled_out() -> None:
     assert shown(HOSTILE) == HARMLESS
     assert shown("订单 emoji😀 naïve عربى") == "订单 emoji😀 naïve عربى"
     assert body_text(b"a\xff\x1b[1mb", 40) == r"a\xff\x1b[1mb"
+
+
+@pytest.mark.parametrize("name", errors.__all__)
+def test_every_error_escapes_its_text(name: str) -> None:
+    kind = getattr(errors, name)
+    count = 4 if issubclass(kind, errors.CorruptStoreError) else 2 if "Handle" in name else 1
+    error = kind(*[HOSTILE] * count)
+    assert str(error).isprintable()
+    assert str(error).count(HARMLESS) == count
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+
+
+def test_the_first_names_are_escaped_and_the_others_marked() -> None:
+    assert first_names([]) == ""
+    assert first_names(iter(["a", HOSTILE])) == f"a, {HARMLESS}"
+    assert first_names(map(str, range(8))) == "0, 1, 2, 3, 4, 5, 6, 7"
+    assert first_names(map(str, range(9))) == "0, 1, 2, 3, 4, 5, 6, 7, …"
 
 
 @given(st.text() | st.just(HOSTILE), st.booleans())
