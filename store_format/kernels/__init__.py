@@ -81,6 +81,6 @@ def worth(rows: int, *, only_checked: bool = False) -> bool:
 
 
 def load() -> None:
-    """Loads all kernels, and compiles and keeps those that no process has compiled yet (docs/kernels.md)."""
+    """Loads all kernels, and compiles and keeps those that no process has compiled yet (docs/deploy.md)."""
     for module in pkgutil.iter_modules(__path__):
         importlib.import_module(f"{__name__}.{module.name}")
