@@ -47,7 +47,7 @@ class Progress:
             self._stream.flush()
 
     def reach_of(self, done: int, total: int) -> None:
-        """Like `reach`, for work whose total becomes known on the way."""
+        """Sets the number of bytes done and the total, for work whose total becomes known on the way."""
         self._total = total
         self.reach(done)
 

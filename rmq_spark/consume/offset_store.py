@@ -56,7 +56,7 @@ class OffsetStore(Protocol):
         """The group's offsets by queue."""
 
     def save(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> bool:
-        """As `write`, but returns False, with one warning, while the files cannot be written."""
+        """Saves the offsets by `write`; returns False, with one warning, while that cannot be done."""
 
     def write(self, offsets: Mapping[MessageQueue, int], *, is_reset: bool = False) -> None:
         """Saves the offsets: raises stored offsets; `is_reset` also lowers them. Raises if it cannot."""

@@ -247,7 +247,7 @@ def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterat
 
 
 def _scan_edges(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
-    """Those of the `cuts` that divide a scan into parts of about the size of a split."""
+    """Chooses those `cuts` that divide a scan into parts of about the size of a split."""
     low, total = cuts[0], cuts[-1] - cuts[0]
     size, wanted = _split_size(total, options, queues, cores)
     count = max(-(-total // size), wanted)

@@ -276,7 +276,7 @@ class Share:
         self.log.abandon()
 
     def leave(self) -> None:
-        """As a consumer that was killed: closes the locks and files, and hands over nothing."""
+        """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
         self._keeper.close()
         self._member.leave()
         self.log.close()

@@ -179,7 +179,7 @@ class StorePop:
             share.abandon()
 
     def leave(self) -> None:
-        """As a consumer that was killed: closes the locks and files, and hands over nothing."""
+        """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
         for share in self._shares.values():
             share.leave()
 

@@ -54,7 +54,7 @@ class Window:
         return taken, self.stop
 
     def physical_offset(self, offset: int) -> int:
-        """That of the message at this queue offset, which the window has."""
+        """The physical offset of the message at this queue offset, which the window has."""
         return int(self.physical_offsets[self.offsets.searchsorted(offset)])
 
     def places(self, offsets: Sequence[int]) -> list[tuple[int, int]]:

@@ -120,7 +120,7 @@ class Rows:
         return None if column is None else column.cast(_KIND)
 
     def text(self, name: str) -> pa.LargeBinaryArray | None:
-        """As `bytes`, with null for empty strings, because a property cannot have an empty value."""
+        """The column as bytes, null for empty strings, because a property cannot have an empty value."""
         column = self.bytes(name)
         if column is None:
             return None

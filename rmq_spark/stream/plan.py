@@ -70,7 +70,7 @@ def plan_ranges(
     cores: int | None = None,
     deleted: frozenset[MessageQueue] = frozenset(),
 ) -> Plan:
-    """As `plan_stream`, for ranges of queues; a queue may have several that do not overlap."""
+    """The plan of a micro-batch for these ranges; a queue may have several that do not overlap."""
     if not all(_holds(stores.queues.get(name), low, high) for name, low, high in wanted):
         stores.look(anew=True)  # a repeated batch, or retention deleted files since the end was decided
     unchosen = [each for each in wanted if each[0] not in stores.queues and not stores.chooses(each[0])]

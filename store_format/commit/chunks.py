@@ -31,7 +31,7 @@ class Chunk(NamedTuple):
 
     @property
     def tags_codes(self) -> NDArray[np.int64]:
-        """As in the consume queue: a delay is added to the store time, which gives the time of delivery."""
+        """The tags codes of the queue entries. Of a message with a delay: the store time plus the delay."""
         timed = self.units.timed
         return (
             self.units.tags_codes if timed is None else self.units.tags_codes + timed * self.store_timestamps

@@ -48,9 +48,10 @@ def find_start(store: Store, log: CommitLog, signs: Signs, known: int | None) ->
 
 
 def _start_before_end(log: CommitLog, places: list[int], stop: int | None) -> tuple[int, int]:
-    """As `near_end`, from the last of the ascending places that lies far enough before the end.
+    """Returns (start, end) of `near_end`, walking from the last place that lies far enough before the end.
 
-    Bytes at and behind `stop` belong to a commit that is not complete.
+    `places` are starts of messages in ascending order. Bytes at and behind `stop` belong to a
+    commit that is not complete.
     """
     before = [place for place in places if stop is None or place <= stop][-_PLACES_TRIED:] or places[:1]
     for start in reversed(before):

@@ -222,10 +222,10 @@ def _continuing(queue: QueueRange, entries: MissingEntries, known: int) -> Missi
 def _with_lost(
     queue: QueueRange, entries: MissingEntries, damaged: Sequence[tuple[int, int]]
 ) -> MissingEntries:
-    """Also an entry for each queue offset between them that no message has: it points to the damaged bytes
-    that may have held it.
+    """Adds an entry for each queue offset between the entries that no message has.
 
-    So a read in mode FAILFAST fails, and the other modes count the message, as where the entry is on disk.
+    An added entry points to the damaged bytes that may have held the message. So a read in mode FAILFAST
+    fails, and the other modes count the message, as where the entry is on disk.
     """
     if not damaged or entries.units.dtype != CQ_UNIT:
         return entries

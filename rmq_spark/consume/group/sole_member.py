@@ -52,7 +52,10 @@ class SoleMember:
         reset: int = 0,
         force: bool = False,
     ) -> Assignment:
-        """As `Member.settle`. A queue starts at its position, else at the group's offset, else at `begin`."""
+        """Returns all queues: each starts at its position, else at the group's offset, else at `begin`.
+
+        The arguments are those of `Member.settle`.
+        """
         self._reset = max(self._reset, reset)
         if not self._precedes_correction(reset):
             self._save(positions, force=force)
@@ -69,13 +72,16 @@ class SoleMember:
         begin: Callable[[MessageQueue], int],
         reset: int = 0,
     ) -> Assignment:
-        """As `settle`: there is no other member to wait for."""
+        """Returns what `settle` returns, at once: there is no other member to wait for."""
         return self.settle(queues, positions, begin=begin, reset=reset)
 
     def correct(
         self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0
     ) -> Assignment:
-        """As `Member.correct`."""
+        """Moves queues to `targets`, also in the offset store, and returns the new assignment.
+
+        The arguments are those of `Member.correct`.
+        """
         self._reset += 1
         self._corrected |= {queue: (offset, self._reset) for queue, offset in targets.items()}
         self._begins |= targets

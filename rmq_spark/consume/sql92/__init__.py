@@ -93,9 +93,9 @@ def parse_sql92(expression: str, option: str = "subExpression") -> Sql92Filter:
 
 
 def parse_condition(expression: str, option: str) -> Sql92Filter:
-    """As `parse_sql92`, for a person who types a condition: `region = north` is an error.
+    """The filter of a condition that a person types. `region = north` is an error, unlike in `parse_sql92`.
 
-    It would match every message that has neither property, since RocketMQ's null equals null. In
+    That condition would match every message that has neither property, since RocketMQ's null equals null. In
     `region = (north)` the second property is meant.
     """
     parsed = parse(expression, option)
