@@ -296,7 +296,8 @@ def _doubtful_from(
         elif each.bounds is not None:
             if each.bounds.may_lack_first_file:
                 note = note or _read_note(held)
-                starts.append(end.offset if note is not None and queue in note.queues else first)
+                is_known = note is not None and note.first_files.get(queue) == each.bounds.first_file
+                starts.append(end.offset if is_known else first)
             starts.append(_unproved_from(held, end, queue, each.bounds))
     return min(starts), note
 
@@ -357,7 +358,11 @@ def complete_queues(
     met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())
     if not found.is_part or (note is not None and found.start <= note.stop):
         odd = {queue for queue in bad if _look(held, end, *queue).has_bad}
-        _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), files)
+        first_files = {} if note is None else dict(note.first_files)
+        for queue, each in found.compared.items():
+            if each.is_comparable and each.stored.first:
+                first_files[queue] = list_store_files(each.stored.directory)[0].start
+        _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), first_files, files)
     end_rebuild(root)
     return met
 
@@ -368,6 +373,7 @@ def complete_queues(
 class _Note(NamedTuple):
     """`queues` had a message in the log before the physical offset `stop`, and all their entries. `odd` are
     those of which the log does not show what is right in place of entries that contradict each other.
+    `first_files` have the queue's byte at which its first file begins, where that is not 0.
 
     The CRC32 of the last message before `stop` shows that it is still the same log.
     """
@@ -377,6 +383,7 @@ class _Note(NamedTuple):
     last_crc: int
     queues: frozenset[QueueKey]
     odd: frozenset[QueueKey]
+    first_files: Mapping[QueueKey, int]
 
 
 def _read_note(held: HeldStore) -> _Note | None:
@@ -389,7 +396,11 @@ def _read_note(held: HeldStore) -> _Note | None:
             for queue_id in queue_ids
         )
         odd = frozenset((str(topic), int(queue_id)) for topic, queue_id in value.get("odd", []))
-        note = _Note(int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]), queues, odd)
+        first_files = {
+            (str(topic), int(queue_id)): int(start) for topic, queue_id, start in value.get("first_files", [])
+        }
+        ends = (int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]))
+        note = _Note(*ends, queues, odd, first_files)
         data = held.log.read(note.last_offset, note.stop - note.last_offset)
         return note if crc32(data) == note.last_crc else None
     except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -401,6 +412,7 @@ def _write_note(
     end: WriterEnd,
     queues: Collection[QueueKey],
     odd: Collection[QueueKey],
+    first_files: Mapping[QueueKey, int],
     files: FileWrites,
 ) -> None:
     if end.last_offset < held.log.min_offset:
@@ -414,6 +426,6 @@ def _write_note(
         by_topic.setdefault(topic, []).append(queue_id)
     value = {
         "version": 1, "stop": end.offset, "last_offset": end.last_offset, "last_crc": crc, "queues": by_topic,
-        "odd": sorted(odd),
+        "odd": sorted(odd), "first_files": [[*queue, start] for queue, start in sorted(first_files.items())],
     }  # fmt: skip
     files.replace(note_path(held.root), json.dumps(value).encode())

@@ -306,6 +306,11 @@ class Machine:
         directory = self.world.root / "consumequeue"
         return [queue for queue in self.queues() if not (directory / queue[0] / str(queue[1])).exists()]
 
+    def emptied(self) -> list[QueueKey]:
+        """Queues of expired messages without a directory."""
+        directory = self.world.root / "consumequeue"
+        return [queue for queue in self.expired() if not (directory / queue[0] / str(queue[1])).exists()]
+
     def show_that_it_was_read(self, queue: QueueKey) -> None:
         """Commits an offset, which shows that the topic of a lost queue was not deleted."""
         kept = self.kept_in(queue)
@@ -380,6 +385,9 @@ class Machine:
             queue = queues[where % len(queues)]
             self.show_that_it_was_read(queue)
             world.lose(world.root / "consumequeue" / queue[0] / str(queue[1]))
+        read = {(topic, queue_id) for (_, topic, queue_id), at in world.truth.committed.items() if at}
+        if read.intersection(self.emptied()):
+            world.wrong.append("a queue of expired messages is lost")
         self.ask(asked)
 
     @event(
@@ -546,7 +554,9 @@ class Machine:
     )
     def delete_topic(self, topic: str, looks: bool, asked: set[str]) -> None:
         """With `looks`, running queries see that it is gone before it is created again."""
-        damaged = {each.topic for each in self.world.truth.lost}  # no rule says whether these are lost
+        # no rule says whether these are lost; and notes do not say of which topic of a name they are
+        damaged = {each.topic for each in self.world.truth.of(Fate.DAMAGED, Fate.LOST, Fate.GIVEN_UP)}
+        damaged |= {topic for topic, _, _ in askers.given_up_places(self.world.root)}
         if topic not in self.topics() or len(self.topics()) < 2 or topic in damaged:
             return
         self.world.delete_topic(topic)

@@ -9,6 +9,7 @@ import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.rocketmq.common.BrokerConfig;
 import org.apache.rocketmq.common.message.MessageDecoder;
+import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
@@ -58,6 +59,9 @@ public final class StoreOpen {
         long stop = store.getMaxOffsetInQueue(topic, queueId);
         long found = 0;
         for (long offset = start; offset < stop; offset++) {
+            if (!hasMessage(queue, offset)) {
+                continue;
+            }
             GetMessageResult result = store.getMessage("interop", topic, queueId, offset, 1, null);
             if (result != null && result.getMessageBufferList().size() == 1) {
                 Lines.put(message(result.getMessageBufferList().get(0), tagsCode(queue, offset)));
@@ -78,7 +82,13 @@ public final class StoreOpen {
 
     /** As the golden files have it: sysFlag as stored, the body decompressed, and the stored bytes where they are others. */
     private static Map<String, Object> message(ByteBuffer unit, Long tagsCode) {
-        Map<String, Object> line = Messages.line(MessageDecoder.decode(unit.duplicate(), true, true));
+        MessageExt decoded = MessageDecoder.decode(unit.duplicate(), true, true);
+        if (decoded == null) {
+            byte[] bytes = new byte[unit.remaining()];
+            unit.duplicate().get(bytes);
+            throw new IllegalStateException("no client decodes " + Messages.base64(bytes));
+        }
+        Map<String, Object> line = Messages.line(decoded);
         String raw = Messages.base64(MessageDecoder.decode(unit.duplicate(), true, false).getBody());
         line.put("sysFlag", unit.getInt(unit.position() + SYS_FLAG_POSITION));
         if (!raw.equals(line.get("body"))) {
@@ -86,6 +96,24 @@ public final class StoreOpen {
         }
         line.put("tagsCode", tagsCode);
         return line;
+    }
+
+    /** Not for an expired message, whose entry is there until cleaning deletes the file, and not for a blank entry: a get
+     * returns the bytes of another message. Nor for zeros, which 4.9.7 takes for an entry at the beginning of a queue that
+     * was cut (ConsumeQueue.truncateDirtyLogicFiles). */
+    private boolean hasMessage(Object queue, long offset) {
+        if (!(queue instanceof ConsumeQueue)) {
+            return true;
+        }
+        SelectMappedBufferResult units = ((ConsumeQueue) queue).getIndexBuffer(offset);
+        try {
+            ByteBuffer unit = units.getByteBuffer();
+            long physicalOffset = unit.getLong(unit.position());
+            int size = unit.getInt(unit.position() + 8);
+            return physicalOffset >= store.getMinPhyOffset() && size > 0 && size != Integer.MAX_VALUE;
+        } finally {
+            units.release();
+        }
     }
 
     private static Long tagsCode(Object queue, long offset) {
