@@ -270,8 +270,17 @@ def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
         *([f"{len(lost)} messages are lost"] if lost else []),
         *([f"{len(unknown)} messages may belong to a deleted topic"] if unknown else []),
         *([DAMAGED_BYTES] if _has_damaged_bytes(root, truth) else []),
+        *(f"{queue} of expired messages is lost" for queue in _lost_expired_queues(root, truth)),
     ]
     truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
+
+
+def _lost_expired_queues(root: Path, truth: Truth) -> list[QueueKey]:
+    """The queues without a directory whose messages are all expired, and which a group has read."""
+    read = {(topic, queue_id) for (_, topic, queue_id), at in truth.committed.items() if at}
+    expired = {each.queue for each in truth.of(Fate.EXPIRED)} & truth.next_offsets.keys() & read
+    expired -= {each.queue for each in truth.messages if truth.fates[each] is not Fate.EXPIRED}
+    return [queue for queue in sorted(expired) if not (root / f"consumequeue/{queue[0]}/{queue[1]}").exists()]
 
 
 def _has_damaged_bytes(root: Path, truth: Truth) -> bool:
