@@ -359,8 +359,11 @@ def test_names(rmqlog: Runner, golden: Golden) -> None:
     )
     project.make_docs()
     assert len(project.rows("names")) == 2
+    project.says("EMPTY", "OTHERS")
+    codes = project.path("test_exit_codes.py")
+    project.change(codes, '    "ls": ("-q", 99),\n', '    "ls": ("-q", 99),\n    "names": ("-t", "None*"),\n')
     assert "The names of all topics." in project.run("-m", "rmq_spark.cli", "--help")
-    project.check("test_overview_commands.py", "test_commands.py")
+    project.check("test_overview_commands.py", "test_commands.py", "test_exit_codes.py")
 
 
 def test_add_a_service(tmp_path: Path) -> None:
