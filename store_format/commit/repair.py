@@ -497,7 +497,7 @@ def cut_behind_end(survey: Survey, files: FileWrites) -> None:
     holes = [(hole.start, hole.stop) for hole in survey.holes]
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
-    lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(root, log, ends)]
+    lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(root, log, lambda: ends)]
     noted = (
         (each.topic, each.queue_id, *places)
         for each in lost

@@ -213,7 +213,7 @@ class QueueCheck:
                     hidden += stop - first - given_up.within({key: (first, stop)}).count
         self._report_ahead(ends if is_clean else {})
         if self._behind is not StoreState.LIVE:
-            hidden += sum(each.count for each in gone_by_ledger(self._root, self._log, ends))
+            hidden += sum(each.count for each in gone_by_ledger(self._root, self._log, lambda: ends))
         return stranded + hidden + self.contradicted + (self.ahead if is_clean else 0)
 
     def _given_up(self) -> GivenUp:

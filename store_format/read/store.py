@@ -182,23 +182,24 @@ class Store:
 
     def _warn_of_gone(self, taken: Snapshot) -> None:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
+        queues = taken.queues
         with suppress(StoreError, OSError):  # `verify` reports files that cannot be read
-            bounds = [queue.bounds for queue in taken.queues.values() if queue.bounds is not None]
-            given_up = given_up_places(self.path, bounds)
-            told = "%s: an earlier recovery gave up %d messages of these queues, the first %s-%d offset %d"
-            for each in given_up[:1]:
-                count = sum(gone.count for gone in given_up)
-                self._lost.warn(
-                    tuple(given_up), told, self.path, count, shown(each.topic), each.queue_id, each.first
+            given_up = given_up_places(self.path, (queue.bounds for queue in queues.values()))
+            if given_up:
+                first, count = given_up[0], sum(each.count for each in given_up)
+                told = (
+                    "%s: an earlier recovery gave up %d messages of these queues, the first %s-%d offset %d"
                 )
+                name = shown(first.topic), first.queue_id, first.first
+                self._lost.warn(tuple(given_up), told, self.path, count, *name)
+            gone = []
             if taken.state is not StoreState.LIVE:
-                ends = {key: queue.max_offset for key, queue in taken.queues.items()}
-                gone = gone_by_ledger(self.path, taken.log, ends)
-                if gone:
-                    count = sum(each.count for each in gone)
-                    self._lost.warn(
-                        tuple(gone), "%s: %d messages are lost, the first %s", self.path, count, gone[0]
-                    )
+                gone = gone_by_ledger(
+                    self.path, taken.log, lambda: {key: queue.max_offset for key, queue in queues.items()}
+                )
+            if gone:
+                told, count = "%s: %d messages are lost, the first %s", sum(each.count for each in gone)
+                self._lost.warn(tuple(gone), told, self.path, count, gone[0])
 
     def pass_over(self, errors: Iterable[StoreError]) -> None:
         """Notes files that may not be read, with one warning for all new ones.

@@ -169,12 +169,15 @@ def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
         return [Gone(queue.topic, queue.queue_id, offset_at(low), offset_at(high), physical)]
 
 
-def gone_by_ledger(root: str, log: CommitLog, ends: Mapping[QueueKey, int]) -> list[Gone]:
+def gone_by_ledger(root: str, log: CommitLog, ends: Callable[[], Mapping[QueueKey, int]]) -> list[Gone]:
     """The messages that only the ledger proves, behind the last entries of queues, which they have up to
     `ends`: log and queues are older than `.rmqlog`, or a power loss took both.
     """
     known = _ends_of_lost_commit(root, log)
-    return [Gone(*key, ends[key], stop) for key, stop in sorted(known.items()) if 0 < ends.get(key, 0) < stop]
+    there = ends() if known else {}
+    return [
+        Gone(*key, there[key], stop) for key, stop in sorted(known.items()) if 0 < there.get(key, 0) < stop
+    ]
 
 
 def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
@@ -186,19 +189,23 @@ def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
     return {}
 
 
-def given_up_places(root: str, queues: Iterable[QueueBounds]) -> list[Gone]:
+def given_up_places(root: str, queues: Iterable[QueueBounds | None]) -> list[Gone]:
     """The places in simple queues without a message, because recoveries have given up their messages.
 
     Before the first message of a queue only where the log begins at 0: retention has deleted nothing there.
     A place that a broker has given to another message since has an entry.
     """
-    files = {(queue.topic, queue.queue_id): queue for queue in queues if queue.kind == "simple"}
+    noted = read_given_up(root)
+    if not noted.messages:
+        return []
+    simple = (queue for queue in queues if queue is not None and queue.kind == "simple")
+    files = {(queue.topic, queue.queue_id): queue for queue in simple}
     offsets = {}
     for key, queue in files.items():
         low = queue.min_offset if queue.commit_log_min else queue.first_file // queue.unit_size
         offsets[key] = (low, queue.max_offset)
     found = []
-    for topic, queue_id, first, stop in read_given_up(root).within(offsets).messages:
+    for topic, queue_id, first, stop in noted.within(offsets).messages:
         blank = np.flatnonzero(pre_blank_mask(read_units(files[topic, queue_id], first, stop))) + first
         for run in np.split(blank, np.flatnonzero(np.diff(blank) != 1) + 1) if len(blank) else []:
             found.append(Gone(topic, queue_id, int(run[0]), int(run[-1]) + 1))
@@ -219,7 +226,7 @@ def find_gone(root: str, log: CommitLog, state: StoreState) -> list[Gone]:
             queues = queues_in_log(root, log, lambda _: None)
             ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in queues}
             pointed = gone_of(root, log, state, queues) if may_lack else []
-            return [*pointed, *gone_by_ledger(root, log, ends)]
+            return [*pointed, *gone_by_ledger(root, log, lambda: ends)]
     return []
 
 
