@@ -111,7 +111,7 @@ def _revived(client: PopClient, handed: _Handed) -> None:
     again: list[Line] = []
     end, quiet = time.monotonic() + 120, 0.0
     while len(again) < 10 or time.monotonic() < quiet:
-        assert time.monotonic() < end, [place(each) for each in again]
+        assert time.monotonic() < end, f"{len(again)} again, {len(rest)} others: {[*map(place, again)]}"
         for line in client.pop(ORDERS, 32, 600_000):
             key = line["properties"]["UNIQ_KEY"]
             if Handle.of(line["handle"]).flag == 0:
