@@ -174,9 +174,11 @@ def test_the_older_commit_has_every_name_that_measurements_import() -> None:
         pytest.skip(f"not a clone with commit {BEFORE}")
     files = set(git("ls-tree", "-r", "--name-only", BEFORE, "rmq_spark/", "store_format/").split())
     for module, name in _imported_by_the_measuring_process():
-        place, _, old = OLD_NAMES.get(module, {}).get(name, module).partition(":")
-        path = place.replace(".", "/")
-        (file,) = files & {f"{path}.py", f"{path}/__init__.py"} or {f"no {place}"}
+        places, _, old = OLD_NAMES.get(module, {}).get(name, module).partition(":")
+        paths = [place.replace(".", "/") for place in places.split()]
+        (file,) = files & {each for path in paths for each in (f"{path}.py", f"{path}/__init__.py")} or {
+            places
+        }
         assert re.search(rf"\b{old or name}\b", git("show", f"{BEFORE}:{file}")), (module, name)
 
 
