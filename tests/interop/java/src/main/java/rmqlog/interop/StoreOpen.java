@@ -106,6 +106,9 @@ public final class StoreOpen {
             return true;
         }
         SelectMappedBufferResult units = ((ConsumeQueue) queue).getIndexBuffer(offset);
+        if (units == null) {
+            return false;
+        }
         try {
             ByteBuffer unit = units.getByteBuffer();
             long physicalOffset = unit.getLong(unit.position());
