@@ -77,10 +77,10 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     """
     stop = before.max_offset
     if before.scanned is not None or now.scanned is not None:
-        if before.scanned is not None and now.scanned is not None:
-            begin, first, _ = now.scanned.epochs[-1]
-            if begin >= before.scanned.physical_stop and first < stop:
-                return Replaced(stop, first)
+        last = last_physical_offset(before.range) if before.scanned is None else before.scanned.last
+        begin, first = _begin(now)
+        if stop and begin > last and first < stop:
+            return Replaced(stop, first)
         return Replaced(stop, None) if intact is not None and stop else None
     last = last_physical_offset(before.range)
     if last < 0:
@@ -98,6 +98,14 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
         if now.max_offset >= stop and _physical_offset(now.range, stop - 1) not in (last, None)
         else None
     )
+
+
+def _begin(queue: Queue) -> tuple[int, int]:
+    """The physical offset and the queue offset of the first message since the queue began again at 0."""
+    if queue.scanned is not None:
+        return queue.scanned.epochs[-1][:2]
+    bounds = queue.range.bounds
+    return (-1 if bounds is None else bounds.first_physical_offset), queue.min_offset
 
 
 def place_before(queue: Queue, offset: int) -> int | None:

@@ -544,6 +544,19 @@ def created_again_and_lost(place: Path) -> World:
     return world
 
 
+def created_again_and_its_queue_is_lost(place: Path) -> World:
+    """Running queries have read more messages of the deleted topic than the new one has."""
+    world = new_world(place)
+    world.follow()
+    world.delete_topic("V")
+    world.append(numbered("V", 900, 10, queues=1))
+    world.commit_offset("G", "V", 0, 1)
+    world.lose(world.root / "consumequeue/V")
+    world.refresh()
+    world.step()
+    return world
+
+
 def lost_topics_json_and_a_queue(place: Path) -> World:
     """Nothing shows that the topic was there: readers leave it out and do not ask, as a write does."""
     world = new_world(place)
@@ -683,6 +696,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "created again after retention": created_again_after_retention,
     "created again in part": created_again_in_part,
     "created again and lost": created_again_and_lost,
+    "created again and its queue is lost": created_again_and_its_queue_is_lost,
     "lost topics.json and a queue": lost_topics_json_and_a_queue,
     "lost topics.json and all queues": lost_topics_json_and_all_queues,
     "created again after its messages were given up": created_again_after_its_messages_were_given_up,
