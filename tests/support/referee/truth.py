@@ -171,7 +171,8 @@ class Truth:
 
     def cut(self, end: int) -> None:
         """The commitlog was cut at `end`, and so were queues; the offsets behind it stay given."""
-        self.vanished += len(self.lost)
+        given_up = [each for each in self.of(Fate.GIVEN_UP) if each.physical_offset >= end]
+        self.vanished += len(self.lost) + len(given_up)
         self.messages = [each for each in self.messages if each.physical_offset < end]
 
     def delete_topic(self, topic: str) -> None:
