@@ -1,6 +1,5 @@
 """A state machine: everything that can happen to a store, in any order, and all callers are asked.
 
-What contradicts today (`known.KNOWN`) is left out by name: without its entry there, the machine does it.
 Queue entries are not lost while messages are damaged: what a broker makes of both, the oracle does not know.
 The cases "flipped size in a lost queue" and "flipped first size of a lost queue" do that.
 """
@@ -22,7 +21,6 @@ from tests.support.referee import askers
 from tests.support.referee.answers import Answer, rmqlog
 from tests.support.referee.events import Event, between, chosen, event, one_of, some_events, some_of
 from tests.support.referee.followers import Follower
-from tests.support.referee.known import KNOWN
 from tests.support.referee.rules import disagreements
 from tests.support.referee.truth import Fate, QueueKey, Stored
 from tests.support.referee.world import (
@@ -64,11 +62,6 @@ somewhere = between(0, 1 << 16)
 # size, magic code, body CRC, physical offset, length of the body, body. The queue's entry alone protects the
 # queue id, the queue offset and the topic, and scans and recoveries do not ask it (docs/read.md).
 _PROTECTED = (3, 7, 11, 35, 87, BODY_AT)
-
-
-def is_off(case: str) -> bool:
-    """Whether the machine leaves out what this case does, because it contradicts today."""
-    return case in KNOWN
 
 
 def _killed(root: Path, what: str, at: int, messages: list[Message], now_ms: int) -> None:
@@ -135,23 +128,19 @@ class Machine:
     def ask(self, names: set[str]) -> None:
         world = self.world
         world.refresh()
-        if self.expired() and is_off("expired queue"):
-            names = names - {"salvage", "advice"}
         self.expect(askers.wrong_notes(world.root, world.truth))
         if self.asks:
             self.judge([answer for name in sorted(names) for answer in ASKERS[name](world)])
 
-    def go_on(self, case: str, then: str, asked: set[str]) -> None:
+    def go_on(self, then: str, asked: set[str]) -> None:
         """What comes after damage to the queues: nothing, a recovery, a write, or a broker that starts.
 
-        A recovery, if it is known that the next write is wrong. Where only a comparison of the whole log
-        shows that entries are lost, `verify` says so, and a recovery comes first.
+        Where only a comparison of the whole log shows that entries are lost, `verify` says so, and a recovery
+        comes first.
         """
-        if then == "broker" and not is_off(case):
+        if then == "broker":
             self.world.broker_opens()
-        if is_off(case):
-            then = "recover"
-        elif self.world.without_evidence():
+        if self.world.without_evidence():
             self.ask(asked & {"verify", "recover", "salvage", "scan", "find", "advice"})
             then = "recover"
         if then == "recover":
@@ -318,11 +307,8 @@ class Machine:
     def cannot_lose_entries(self) -> bool:
         """Whether entries must not be lost now, because of what happened before."""
         truth = self.world.truth
-        retained = truth.of(Fate.EXPIRED) and (
-            is_off("zeros in a queue after retention") or is_off("lost directory of an expired queue")
-        )
         # without topics.json, the directories show which queues there were (docs/write.md)
-        return bool(retained or truth.lost or not self.has_topics())
+        return bool(truth.lost or not self.has_topics())
 
     @event(
         when=lambda self: self.is_whole and self.queues(),
@@ -339,9 +325,8 @@ class Machine:
         stop = min(start + size, kept[-1].queue_offset + 1)
         if self.cannot_lose_entries():
             return
-        case = "lost tail of a queue" if stop > kept[-1].queue_offset else "zeros in the middle of a queue"
         self.world.zero_entries(*queue, start, stop)
-        self.go_on(case, then, asked)
+        self.go_on(then, asked)
 
     @event(
         when=lambda self: self.is_whole and self.queues(),
@@ -357,7 +342,7 @@ class Machine:
             return
         self.show_that_it_was_read(queue)
         self.world.lose(path)
-        self.go_on("lost first queue file", then, asked)
+        self.go_on(then, asked)
 
     @event(
         when=lambda self: self.is_whole and self.queues(),
@@ -393,7 +378,7 @@ class Machine:
         if what == "topics.json" and self.world.truth.of(Fate.DELETED):
             return
         self.world.lose_file(what)
-        self.go_on(f"lost {what}", then, asked)
+        self.go_on(then, asked)
 
     @event(
         when=lambda self: self.is_whole and self.queues(),
@@ -405,8 +390,6 @@ class Machine:
     def flip_a_bit(self, where: int, field: int, bit: int, asked: set[str]) -> None:
         """A bit of a message, which lengths, positions or the checksum of its body protect."""
         kept = self.world.truth.of(Fate.KEPT)
-        if is_off("flipped last body"):
-            kept = kept[:-1]
         self.world.flip(kept[where % len(kept)], field, bit)
         self.ask(asked)
 
@@ -438,13 +421,10 @@ class Machine:
         if self.cannot_lose_entries():
             return
         kept = self.world.truth.of(Fate.KEPT)
-        if is_off("flipped last entry"):
-            last = {each.queue: each for each in kept}
-            kept = [each for each in kept if last[each.queue] != each]
         if not kept:
             return
         self.world.flip_entry(*kept[where % len(kept)].place, at, 1 << bit)
-        self.go_on("flipped queue entry" if at < 8 else "flipped size in a queue entry", then, asked)
+        self.go_on(then, asked)
 
     @event(when=lambda self: self.is_sound, where=somewhere, bit=between(0, 7), asked=some_askers)
     def flip_in_the_index(self, where: int, bit: int, asked: set[str]) -> None:
@@ -509,7 +489,7 @@ class Machine:
         self.ask(asked)
 
     @event(
-        when=lambda self: self.world.truth.lost and not (self.expired() and is_off("expired queue")),
+        when=lambda self: self.world.truth.lost,
         asked=some_askers,
     )
     def salvage(self, asked: set[str]) -> None:
@@ -536,7 +516,7 @@ class Machine:
     def broker_opens(self, asked: set[str]) -> None:
         self.world.refresh()
         if not self.world.truth.is_crashed and not self.world.truth.lost:
-            self.go_on("a broker starts", "broker", asked)
+            self.go_on("broker", asked)
 
     @event(
         when=lambda self: self.is_whole and self.has_topics(),
