@@ -226,7 +226,8 @@ def _queue_at(
     queue = QueueRange(
         topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch"
     )
-    return replace(queue, min_offset=first_live(log, queue))
+    first = first_live(log, queue)
+    return queue if first == queue.min_offset else replace(queue, min_offset=first)  # of 10,000 queues
 
 
 def _queues_on_disk(
