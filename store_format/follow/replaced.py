@@ -79,7 +79,7 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     if before.scanned is not None or now.scanned is not None:
         last = last_physical_offset(before.range) if before.scanned is None else before.scanned.last
         begin, first = _begin(now)
-        if stop and begin > last and first < stop:
+        if 0 <= last < begin and first < stop:  # -1: an entry does not say where the last message was
             return Replaced(stop, first)
         return Replaced(stop, None) if intact is not None and stop else None
     last = last_physical_offset(before.range)
