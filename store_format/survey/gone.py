@@ -181,7 +181,9 @@ def gone_by_ledger(root: str, log: CommitLog, ends: Callable[[], Mapping[QueueKe
 
 
 def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
-    """The ends of the queues of our last commit, if the log has it no more and nobody has given it up."""
+    """The queue offsets at which our last commit ended its queues; empty if the log still has that commit, or
+    if a recovery has given the commit up.
+    """
     with suppress(StoreError, OSError):  # who needs the file raises the error
         ledger = known_ledger(root)
         if ledger.last is not None and not ledger.last.given_up and ledger.last.damage(log) is not None:
