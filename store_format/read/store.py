@@ -187,11 +187,10 @@ class Store:
             given_up = given_up_places(self.path, (queue.bounds for queue in queues.values()))
             if given_up:
                 first, count = given_up[0], sum(each.count for each in given_up)
-                told = (
-                    "%s: an earlier recovery gave up %d messages of these queues, the first %s-%d offset %d"
-                )
-                name = shown(first.topic), first.queue_id, first.first
-                self._lost.warn(tuple(given_up), told, self.path, count, *name)
+                told = "%s: an earlier recovery gave up %d message%s of these queues, the first %s offset %d"
+                name = f"{shown(first.topic)}-{first.queue_id}"
+                plural = "s" * (count != 1)
+                self._lost.warn(tuple(given_up), told, self.path, count, plural, name, first.first)
             gone = []
             if taken.state is not StoreState.LIVE:
                 gone = gone_by_ledger(
