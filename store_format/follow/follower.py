@@ -150,6 +150,8 @@ class StoreFollower:
             except StoreNotFoundError:  # retention deleted the file before it was read
                 self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
                 near, end = find_start(self.store, self._log, signs, self._end if self._follows else None)
+        used = (key for key, queue in self.queues.items() if queue.max_offset)
+        self.store.look_again_for([*used, *self._pending])
         # a warning at the first look only
         there = find_queues(
             self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING
@@ -278,6 +280,8 @@ class StoreFollower:
             key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)
         }
         self._pending = pending if len(pending) <= _PENDING_MAX else {}
+        if size_max is not None and signs.state is not StoreState.LIVE and pending.keys() & news.queues:
+            return False  # no broker dispatches these messages any more: their queues have lost files
         moved, self._end = news.end != self._end, news.end
         self._is_full = news.is_full
         self._note_stuck(news.is_torn, moved)
@@ -324,7 +328,7 @@ class StoreFollower:
             found = follow_queue(known.range, told) if known is not None and whole else None
             if found is None:
                 found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-                if known is not None and known.range.bounds is not None and _has_lost_files(known, found):
+                if _has_lost_files(known, found):
                     raise StoreNotFoundError(f"{topic}-{queue_id} has lost its consume queue files")
                 replaced = (
                     replaced_by(known, Queue(self.store, found, None), None)
@@ -411,11 +415,12 @@ def _is_behind(before: Queue, now: Queue | None) -> bool:
     )
 
 
-def _has_lost_files(before: Queue, now: QueueRange | None) -> bool:
+def _has_lost_files(before: Queue | None, now: QueueRange | None) -> bool:
     """Whether the queue may have lost all its files, or its first one: a look at the whole store shows it."""
-    if now is None or now.bounds is None:
-        return now is None
-    return now.min_offset > before.min_offset and now.bounds.may_lack_first_file
+    if now is None:
+        return before is not None and before.range.bounds is not None
+    begin = 0 if before is None or before.range.bounds is None else before.min_offset
+    return now.min_offset > begin and now.bounds is not None and now.bounds.may_lack_first_file
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

@@ -180,6 +180,10 @@ class Store:
         queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
+    def look_again_for(self, keys: Iterable[QueueKey]) -> None:
+        """Says that these queues have messages: one that has no files at the next look has lost them."""
+        self._lost.look_again_for(keys)
+
     def _warn_of_gone(self, taken: Snapshot) -> None:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
         queues = taken.queues

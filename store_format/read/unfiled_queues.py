@@ -99,6 +99,10 @@ class UnfiledQueues:
             question(store.path, unknown, is_part=not self._is_complete) if unknown else None,
         )
 
+    def look_again_for(self, keys: Iterable[QueueKey]) -> None:
+        """Looks for these queues in the log if they have no files at the next look: they have messages now."""
+        self._decided -= {(key, -1) for key in keys}
+
     def warn(self, about: object, text: str, *values: object) -> None:
         """Warns once of each `about`."""
         if about not in self._told:
@@ -211,7 +215,7 @@ class UnfiledQueues:
             if _covers(taken, key, queue) or _has_files_now(store.path, key)
         }
         self._open = {key: queue for key, queue in self._open.items() if key not in filed}
-        self._decided -= {(key, -1) for key in filed}  # their files may be lost again
+        self.look_again_for(filed)  # their files may be lost again
         fates = decide(store.path, taken.log, self._open, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
         if store.unfiled_queues is not None:

@@ -18,7 +18,7 @@ from tests.support.referee import machine, rules
 from tests.support.referee.answers import Answer
 from tests.support.referee.truth import Fate
 
-_EVENTS_SHOWN = 12
+_EVENTS_SHOWN = 30
 
 
 def main(number: int, first: int, stop: int, steps: int, *, answers: bool) -> int:
