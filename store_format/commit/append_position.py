@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 from zlib import crc32
 
@@ -46,7 +47,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.names import QueueKey
-from store_format.survey.fates import committed_ends, has_queue_files, known_ends, question
+from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
 from store_format.survey.log_end import LogEnd, is_unwritten
 from store_format.survey.newest_entries import judged_queues
 
@@ -288,6 +289,7 @@ def _doubtful_from(
         starts.append(first if note is None or note.queues & set(without) else max(note.stop, first))
     if not end.is_ours and end.last_offset >= first:
         starts.append(end.last_offset)  # also of a queue that is not written to
+        starts += _short_of_ledger(held, end)
     for queue, each in looked.items():
         if each.has_bad:
             note = note or _read_note(held)
@@ -300,6 +302,24 @@ def _doubtful_from(
                 starts.append(end.offset if is_known else first)
             starts.append(_unproved_from(held, end, queue, each.bounds))
     return min(starts), note
+
+
+def _short_of_ledger(held: HeldStore, end: WriterEnd) -> list[int]:
+    """The physical offsets from which the log has messages of queues that end before the ledger says so.
+
+    Also of queues that are not written to: the commit that comes now is not the one after them, so that the
+    ledger forgets their ends (`Ledger.with_entry`).
+    """
+    starts = []
+    for queue, known in last_commit_ends(held.root, held.log, end.offset).items():
+        directory, bounds = queue_directory(held.root, *queue), None
+        with suppress(CorruptStoreError):  # a write to the queue raises the error
+            bounds = queue_bounds(
+                "simple", directory, *queue, held.log.min_offset, commit_log_stop=end.offset
+            )
+        if bounds is not None and bounds.max_offset < known:
+            starts.append(max(bounds.last_physical_offset, held.log.min_offset))
+    return starts
 
 
 def _unproved_from(held: HeldStore, end: WriterEnd, queue: QueueKey, bounds: QueueBounds) -> int:

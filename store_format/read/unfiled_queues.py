@@ -100,7 +100,7 @@ class UnfiledQueues:
         )
 
     def look_again_for(self, keys: Iterable[QueueKey]) -> None:
-        """Looks for these queues in the log if they have no files at the next look: they have messages now."""
+        """Says that these queues have messages: if they have no files at the next look, files are lost."""
         self._decided -= {(key, -1) for key in keys}
 
     def warn(self, about: object, text: str, *values: object) -> None:
