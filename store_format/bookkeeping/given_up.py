@@ -17,13 +17,15 @@ from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
 GIVEN_UP = "given-up.json"  # in `.rmqlog`
+FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 
 
 @dataclass(frozen=True, slots=True)
 class GivenUp:
     """`messages` are (topic, queue id, first queue offset, stop); of other lost messages nothing is known.
 
-    `fillers` are the physical offsets [start, stop) of damaged bytes that a salvage has filled.
+    `fillers` are the physical offsets [start, stop) of damaged bytes that a salvage has filled, with messages
+    of FILLER_TOPIC. The log may have been cut there since.
     """
 
     messages: tuple[tuple[str, int, int, int], ...] = ()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from store_format.bookkeeping.given_up import FILLER_TOPIC
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
@@ -33,7 +34,6 @@ from store_format.message.sysflag import TRANSACTION_ROLLBACK
 from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
 from store_format.survey.right_entries import Contradictions
 
-FILLER_TOPIC = "rmq_sys_rmqlog_filler"
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
 
 

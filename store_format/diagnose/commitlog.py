@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.given_up import FILLER_TOPIC
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
@@ -23,6 +24,7 @@ from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
 from store_format.message.check import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
+from store_format.survey.right_entries import place_of_message
 
 DAMAGE_ADVICE = (
     "Messages here are lost; read around them with mode=DROPMALFORMED, or restore the file from a replica"
@@ -90,12 +92,13 @@ def check_log(
     """Walks the log with CRC checks, reports its damage, and calls `visit` with every run of good messages.
 
     `file_size` is the length that all files should have. `readable` says how far the log of a crashed store
-    can be read, and what a broker that starts would cut. The messages in the ranges `fillers` are those of a
-    salvage. Lost ranges are added to `lost`.
+    can be read, and what a broker that starts would cut. Messages of FILLER_TOPIC in the ranges `fillers` are
+    those of a salvage. Lost ranges are added to `lost`.
     """
     if not log.files:
         return Summary()
-    walk, behind = log.apart().walk(log.min_offset, verify_crc=True, resync=True), _Behind(readable, fillers)
+    walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
+    behind = _Behind(log, readable, fillers)
     for step in _one_ahead(walk):
         behind.count(step)
         if isinstance(step, Damage):
@@ -137,6 +140,7 @@ def check_log(
 class _Behind:
     """What lies behind the log's end: messages that readers do not show, and bytes that a broker cuts."""
 
+    log: CommitLog
     end: ReadableEnd | None
     fillers: Sequence[tuple[int, int]]
     hidden: int = 0
@@ -150,9 +154,12 @@ class _Behind:
         physical = step.physical_offsets
         self.cut_bytes += int(step.sizes[physical >= cut].sum())
         is_hidden = physical >= (OFFSET_MAX if self.end is None else self.end.offset)
-        for start, stop in (*self.fillers, *(() if self.end is None else self.end.hidden)):
-            if start <= physical[-1] and physical[0] < stop:
-                is_hidden |= (physical >= start) & (physical < stop)
+        for start, stop in () if self.end is None else self.end.hidden:
+            is_hidden |= (physical >= start) & (physical < stop)
+        for start, stop in self.fillers:
+            for i in np.flatnonzero((physical >= start) & (physical < stop) & ~is_hidden).tolist():
+                place = place_of_message(self.log, int(physical[i]))
+                is_hidden[i] = place is not None and place.key[0] == FILLER_TOPIC
         self.hidden += int(is_hidden.sum())
 
 
