@@ -111,6 +111,11 @@ class QueueBounds(PlainValue):
         return (BATCH_CQ_UNIT if self.kind == "batch" else CQ_UNIT).itemsize
 
     @property
+    def has_entries(self) -> bool:
+        """Whether the files have an entry, also if the messages of all entries are expired."""
+        return self.unit_stop * self.unit_size > self.first_file
+
+    @property
     def may_lack_first_file(self) -> bool:
         """Whether the first file begins with a message that is not the first one of the log.
 

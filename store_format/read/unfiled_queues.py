@@ -310,7 +310,7 @@ def _first_message(taken: Snapshot, key: QueueKey) -> int:
 
 def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
     bounds = taken.queues[key].bounds if key in taken.queues else None
-    return bounds is not None and bounds.unit_stop * bounds.unit_size > bounds.first_file
+    return bounds is not None and bounds.has_entries
 
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:

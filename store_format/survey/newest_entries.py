@@ -106,7 +106,7 @@ def completed_queues(
         short = [
             max(queue.bounds.last_physical_offset, log.min_offset)
             for key, queue in (queues.items() if ends else ())
-            if queue.max_offset < ends.get(key, 0) and _is_filled(queue) and queue.bounds is not None
+            if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
         ]
         if _lacks_entry(root, log, end.last_offset):
             short.append(max(end.offset - _TAIL_SIZE, log.min_offset))
@@ -118,7 +118,7 @@ def completed_queues(
     deleted = deleted_until(root)
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
-        lambda key: key in queues and _is_filled(queues[key]) and not deleted(key[0]), ends,
+        lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
     )  # fmt: skip
     changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
     told = _warned.setdefault(log.cache, set())
@@ -138,6 +138,10 @@ def _lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
     if message is None or message.sys_flag & (_NOT_QUEUED | sysflag.INNER_BATCH):
         return False
     return entry_at(root, message.key, message.offset) != physical_offset
+
+
+def _has_entries(queue: QueueRange) -> bool:
+    return not queue.is_batch and queue.bounds is not None and queue.bounds.has_entries
 
 
 def _is_filled(queue: QueueRange) -> bool:
