@@ -104,7 +104,8 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
         found = f"{behind[1]} units that point behind it"
         advice = "A broker that starts on a crashed store deletes such files (IndexService.load)"
         findings.add(severity, file.path, position, expected, found, advice)
-    _check_links(findings, file, foreign, is_live=state is StoreState.LIVE)
+    if not file.geometry.is_over(header, targets.log.min_offset):
+        _check_links(findings, file, foreign, is_live=state is StoreState.LIVE)
 
 
 def _chunks(file: IndexFile, stop: int) -> Iterator[tuple[int, NDArray[np.void]]]:

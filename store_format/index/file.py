@@ -114,6 +114,10 @@ class IndexGeometry:
     hash_slot_num: int
     index_num: int
 
+    def is_over(self, header: IndexHeader, log_start: int) -> bool:
+        """Whether a file is full, and all its messages are expired: nobody writes or searches it any more."""
+        return header.index_count >= self.index_num and header.end_physical_offset < log_start
+
     @property
     def units_start(self) -> int:
         """The byte at which unit 0 begins."""

@@ -208,12 +208,15 @@ class QueuePlaces:
         again = np.flatnonzero((offsets[1:] == 0) & (stops[:-1] > 0)) + 1
         for low, high in zip([0, *again.tolist()], [*again.tolist(), len(rows)], strict=True):
             if int(offsets[low]) == 0 and self.max_offset:
-                self.first = self.stop = self.max_offset = self.entries = 0
-                self.gaps.clear()
-                self.problem = None
+                self.begin_again()
                 yield None
             if self.problem is None:
                 yield from (self._append if self.is_batch else self._place)(rows[low:high])
+
+    def begin_again(self) -> None:
+        self.first = self.stop = self.max_offset = self.entries = 0
+        self.gaps.clear()
+        self.problem = None
 
     def _append(self, rows: _Units) -> Iterator[Place]:
         ends = np.maximum.accumulate(np.append(self.max_offset, rows["offset"] + rows["batch_size"]))
@@ -353,6 +356,18 @@ class ComparedQueue:
         self.equal = self.by_broker = 0
         self.differences.clear()
 
+    def begins_before(self, physical: int, offset: int) -> bool:
+        """Whether the queue began again at offset 0 with messages that the log no longer shows, before its
+        message at `physical` with the queue offset `offset`: the first entry leads there, behind all messages
+        that were seen.
+        """
+        if not 0 < offset < self.places.stop or self.stored.is_batch or not self.is_comparable:
+            return False
+        units = self.stored.read(0, 2) if not self.stored.first else np.zeros(2, CQ_UNIT)
+        first, second = units["physical_offset"].tolist()
+        is_valid = bool(message_mask(units)[0]) and self.seen.last < first < physical
+        return is_valid and not (message_mask(units)[1] and second <= first)
+
     def compare(self, place: Place, log_stop: int, broker_start: int) -> None:
         units = place.units
         by_broker = np.zeros(len(units), bool)
@@ -487,16 +502,27 @@ class QueueComparison:
             queue = self._queue(key) if len(mine) else None
             if queue is None:
                 continue
-            queue.seen.add(mine["physical"], mine["offset"], mine["offset"] + mine["batch_size"])
-            for place in queue.places.add(mine):
-                if place is None:
-                    queue.begin_again()
-                elif queue.error is None:
-                    try:
-                        queue.compare(place, self._log_stop, self._broker_start)
-                    except StoreError as error:
-                        queue.error = error
-                self._on_place(queue, place)
+            lower = np.flatnonzero(np.diff(mine["offset"]) < 0) + 1
+            for run in np.split(mine, lower):
+                self._add_run(queue, run)
+
+    def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
+        """Takes messages of one queue whose queue offsets ascend."""
+        if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
+            queue.places.begin_again()
+            queue.begin_again()
+            queue.seen = LogQueue(*queue.key)
+            self._on_place(queue, None)
+        queue.seen.add(rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"])
+        for place in queue.places.add(rows):
+            if place is None:
+                queue.begin_again()
+            elif queue.error is None:
+                try:
+                    queue.compare(place, self._log_stop, self._broker_start)
+                except StoreError as error:
+                    queue.error = error
+            self._on_place(queue, place)
 
     def _queue(self, key: QueueKey) -> ComparedQueue | None:
         found = self.queues.get(key)

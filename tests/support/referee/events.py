@@ -55,6 +55,6 @@ def chosen(machine: object, events: list[Event], random: Random) -> Event:
     """One of the events that may happen now; if none may, one of all."""
     possible = [each for each in events if each.when(machine)]
     if not possible:
-        everything = [value for value in vars(type(machine)).values() if isinstance(value, Event)]
-        possible = [each for each in everything if each.when(machine)]
+        members = (getattr(type(machine), name) for name in dir(type(machine)))
+        possible = [each for each in members if isinstance(each, Event) and each.when(machine)]
     return random.choice(possible)
