@@ -47,7 +47,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.names import SCHEDULE_TOPIC
 from store_format.read.store_root import broker_name_of
-from store_format.survey.gone import refuse_lost_log
+from store_format.survey.gone import begun_again, refuse_lost_log
 from store_format.survey.log_end import find_readable_end
 from store_format.survey.right_entries import Contradictions
 
@@ -328,6 +328,8 @@ def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey
     if options.salvage:
         readable = find_readable_end(source, log, survey.end)
         survey.holes = find_holes(log, survey.stop, readable, Contradictions(source, log))
+        holes = [(hole.start, hole.stop) for hole in survey.holes]
+        survey.begins = begun_again(source, log, survey.queues, holes)
         survey.remains = readable
         survey.end_at(end_of_salvaged(log, survey.end, readable))
     else:

@@ -325,20 +325,27 @@ def dledger_logs(root: str) -> list[str]:
     return [f"{root}/{name}" for name in sorted(names) if name.startswith("dledger-")]
 
 
-def begun_again(root: str, log: CommitLog, queues: Iterable[QueueBounds]) -> dict[QueueKey, int]:
+def begun_again(
+    root: str, log: CommitLog, queues: Iterable[QueueBounds], holes: Sequence[tuple[int, int]] = ()
+) -> dict[QueueKey, int]:
     """The physical offsets at which queues begin, where the log's messages alone do not show that: earlier
     messages are of a topic that was deleted before.
 
-    All messages of the queue, from offset 0 on, were lost with the last commitlog files; an entry whose bits
-    were flipped is no such beginning, because the next ones lead to earlier places. Or a recovery has given
-    them up since.
+    The message at offset 0 was lost with the last commitlog files, or is in one of the `holes`, which are
+    damaged bytes [start, stop) of the log; an entry whose bits were flipped is no such beginning, because the
+    next ones lead to earlier places. Or a recovery has given the first messages up since.
     """
+
+    def is_lost(physical: int) -> bool:
+        return physical >= log.stop or any(start <= physical < stop for start, stop in holes)
+
     found = {
         (queue.topic, queue.queue_id): queue.first_physical_offset
         for queue in queues
         if queue.kind == "simple"
         and queue.min_offset == 0
-        and log.stop <= queue.first_physical_offset < queue.last_physical_offset
+        and queue.first_physical_offset < queue.last_physical_offset
+        and is_lost(queue.first_physical_offset)
     }
     with suppress(StoreError):  # another check reports the file
         for topic, queue_id, first, stop in read_given_up(root).messages:
