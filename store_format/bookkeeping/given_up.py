@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.errors import CorruptStoreError
+from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
@@ -86,6 +86,18 @@ def read_given_up(root: str) -> GivenUp:
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
+
+
+def lost_before(root: str) -> dict[QueueKey, int]:
+    """The queues whose messages from offset 0 on were given up, with the offset behind these.
+
+    Empty if the notes cannot be read, which `verify` reports.
+    """
+    try:
+        messages = read_given_up(root).messages
+    except (StoreError, OSError):
+        return {}
+    return {(topic, queue_id): stop for topic, queue_id, first, stop in messages if not first}
 
 
 def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+from store_format.bookkeeping.given_up import lost_before
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
@@ -173,6 +174,7 @@ class LogComparison:
             on_place=on_place,
             is_part=self.is_part,
             begins=self.begins,
+            lost_before=lost_before(self.source),
         )
         if self.options.index:
             self._begin_index()

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import GivenUp, read_given_up
+from store_format.bookkeeping.given_up import GivenUp, lost_before, read_given_up
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -134,7 +134,9 @@ class QueueCheck:
         begins: Mapping[QueueKey, int] = {}
         with suppress(StoreError):  # `queue_directories` reports what is no queue
             begins = begun_again(root, log, queues_in_log(root, log, lambda _: None))
-        self.comparison = QueueComparison(self._find, log_stop=end, begins=begins)
+        self.comparison = QueueComparison(
+            self._find, log_stop=end, begins=begins, lost_before=lost_before(root)
+        )
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(

@@ -8,8 +8,9 @@ because its topic was deleted and created again, the later message counts.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 import numpy as np
 import pyarrow as pa
@@ -65,11 +66,12 @@ def survey(
     stop: int | None = None,
     cut_bytes: int = 64 << 20,
     is_live: bool = False,
+    lost_before: Mapping[QueueKey, int] = MappingProxyType({}),
 ) -> Survey:
     """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
 
     From the log's first byte, or from `start`, where no message need begin. With `is_live`, a broker is
-    writing: an incomplete message at the end does not count.
+    writing: an incomplete message at the end does not count. `lost_before`: see `LogQueue`.
     """
     end = log.min_offset if start is None else start
     result = Survey(log, {}, [end], [])
@@ -81,7 +83,7 @@ def survey(
         if first - result.cuts[-1] >= cut_bytes:
             result.cuts.append(first)
         units, _ = locate(refs, verify_crc=False)
-        _collect(result.queues, find_entries(units, select), units)
+        _collect(result.queues, find_entries(units, select), units, lost_before)
         end = int(refs.physical_offsets[-1] + refs.sizes[-1])
     if end > result.cuts[-1] or len(result.cuts) == 1:
         result.cuts.append(end)
@@ -162,12 +164,17 @@ def written_refs(log: CommitLog, run: UnitRun) -> UnitRefs:
     return refs.select(slice(0, len(refs) - 1))
 
 
-def _collect(queues: dict[QueueKey, LogQueue], found: FoundEntries, units: Units) -> None:
+def _collect(
+    queues: dict[QueueKey, LogQueue],
+    found: FoundEntries,
+    units: Units,
+    lost_before: Mapping[QueueKey, int],
+) -> None:
     order = np.argsort(found.key, kind="stable")
     edges = np.flatnonzero(np.diff(found.key[order])) + 1
     for rows in np.split(order, edges) if len(order) else []:
-        topic, queue_id = found.keys[int(found.key[rows[0]])]
-        queue = queues.setdefault((topic, queue_id), LogQueue(topic, queue_id))
+        topic, queue_id = key = found.keys[int(found.key[rows[0]])]
+        queue = queues.setdefault(key, LogQueue(*key, lost_before=lost_before.get(key, 0)))
         queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
         if len(queue.epochs) > _EPOCHS_MAX:
             position = queue.epochs[-1][0] - units.refs.file.start

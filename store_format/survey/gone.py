@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from store_format.bookkeeping.given_up import read_given_up
+from store_format.bookkeeping.given_up import lost_before, read_given_up
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
@@ -347,15 +347,13 @@ def begun_again(
         and queue.first_physical_offset < queue.last_physical_offset
         and is_lost(queue.first_physical_offset)
     }
-    with suppress(StoreError):  # another check reports the file
-        for topic, queue_id, first, stop in read_given_up(root).messages:
-            if not first and can_be_queue(topic, queue_id):
-                directory = queue_directory(root, topic, queue_id)
-                bounds = queue_bounds("simple", directory, topic, queue_id, log.min_offset)
-                if bounds is not None and bounds.first_physical_offset < 0 and bounds.max_offset == stop:
-                    found[topic, queue_id] = OFFSET_MAX
-                elif bounds is not None and bounds.min_offset == stop:
-                    found[topic, queue_id] = bounds.first_physical_offset
+    for key, stop in lost_before(root).items():
+        bounds = None
+        with suppress(StoreError):  # another check reports the queue
+            if can_be_queue(*key):
+                bounds = queue_bounds("simple", queue_directory(root, *key), *key, log.min_offset)
+        if bounds is not None and bounds.first_physical_offset < 0 and bounds.max_offset == stop:
+            found[key] = OFFSET_MAX
     return found
 
 

@@ -19,7 +19,8 @@ class LogQueue:
     `epochs` has one element for each time that the queue's offsets started again: the physical offset of that
     place, the first queue offset and the offset after the last. Usually there is one; more mean that the
     topic was deleted and created again. `last` is the physical offset of the last message, `last_old` that of
-    the last message before the newest epoch.
+    the last message before the newest epoch. The messages at the offsets before `lost_before` were given up
+    by a recovery: earlier messages at these offsets belong to a topic that was deleted before.
     """
 
     topic: str
@@ -30,6 +31,7 @@ class LogQueue:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     last: int = -1
     last_old: int = -1
+    lost_before: int = 0
 
     @property
     def min_offset(self) -> int:
@@ -60,17 +62,32 @@ class LogQueue:
         """Takes in messages in commitlog order; at least one."""
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
         for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
+            begin = self.begin_in(offset[low:high])
+            if begin is not None:
+                low += begin
+                self.epochs.clear()
             first, last = int(offset[low]), int(stop[high - 1])
             if low == 0 and self.epochs and first >= self.epochs[-1][2]:
-                begin, oldest, _ = self.epochs[-1]
-                self.epochs[-1] = (begin, oldest, last)
+                self.epochs[-1] = (*self.epochs[-1][:2], last)
             else:
                 self.last_old = int(physical[low - 1]) if low else self.last
                 self.epochs.append((int(physical[low]), first, last))
         self.last = int(physical[-1])
 
+    def begin_in(self, offset: _Ints) -> int | None:
+        """The place, among ascending queue offsets that follow, of the first message behind those that were
+        given up; None if it is not among them, or if it follows the message before it.
+        """
+        place = int(np.searchsorted(offset, self.lost_before))
+        if not self.lost_before or place == len(offset) or int(offset[place]) != self.lost_before:
+            return None
+        known = self.epochs[-1][2] if self.epochs else 0
+        return place if (int(offset[place - 1]) + 1 if place else known) != self.lost_before else None
+
     def join(self, later: LogQueue) -> None:
         """Takes in what another walk found after this part of the commitlog."""
+        if self.epochs and self.lost_before and later.epochs[0][1] == self.lost_before != self.epochs[-1][2]:
+            self.epochs.clear()
         for number, (begin, first, stop) in enumerate(later.epochs):
             if self.epochs and first >= self.epochs[-1][2]:
                 self.epochs[-1] = (*self.epochs[-1][:2], stop)
@@ -81,7 +98,7 @@ class LogQueue:
 
     def counts(self, physical: _Ints, offset: _Ints) -> NDArray[np.bool_]:
         """Which messages count: those whose queue offset no later epoch has."""
-        keep = np.ones(len(offset), bool)
+        keep = physical >= self.epochs[0][0]
         for begin, first, stop in self.epochs[1:]:
             keep &= (physical >= begin) | (offset < first) | (offset >= stop)
         return keep

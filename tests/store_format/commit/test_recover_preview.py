@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from store_format.bookkeeping.given_up import FILLER_TOPIC
 from store_format.commit.recover import RecoverPlan, recover
-from store_format.commit.salvage import FILLER_TOPIC
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.diagnose import diagnose

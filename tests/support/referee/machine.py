@@ -356,6 +356,8 @@ class Machine:
         if world.truth.of(Fate.DELETED) or self.cannot_lose_entries():
             return
         if what == "all queues":
+            for queue in sorted(self.expired()):
+                self.show_that_it_was_read(queue)  # nothing else knows how many messages it had
             world.lose(world.root / "consumequeue")
         else:
             there = {*self.queues(), *self.expired()}
