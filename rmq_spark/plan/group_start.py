@@ -12,9 +12,8 @@ from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.topic_choice import TopicChoice
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
-from store_format.metadata.read import read_topics
+from store_format.metadata.known_topics import known_topics
 from store_format.metadata.retry_owners import RetryOwners
-from store_format.metadata.values import TopicConfig
 from store_format.names import is_retry_topic, retry_topic
 from store_format.read.store import Store
 
@@ -36,15 +35,15 @@ def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> l
     found: set[MessageQueue] = set()
     for store in stores:
         chooses = _subscribed(store, choice, group)
-        configured: Mapping[str, TopicConfig] | None = read_topics(store.path)
+        configured = known_topics(store.path)
         if configured is None:
             queues = [(queue.topic, queue.queue_id) for queue in store.queues(chooses)]
         else:
             queues = [
                 (name, number)
-                for name in configured
-                if chooses(name) and configured[name].readable
-                for number in configured[name].read_queue_ids
+                for name, config in configured.items()
+                if chooses(name)
+                for number in config.readable_queue_ids
             ]
         broker = store.broker_name
         found |= {
@@ -60,7 +59,7 @@ def _subscribed(store: Store, choice: TopicChoice, group: str) -> Callable[[str]
 
     @cache
     def owners() -> RetryOwners:  # only stores with a candidate pay for it
-        return RetryOwners.read(store.path, read_topics(store.path) or store.topics())
+        return RetryOwners.read(store.path, known_topics(store.path) or store.topics())
 
     def chooses(topic: str) -> bool:
         if topic == retry_topic(group) or choice.chooses_by_name(topic):

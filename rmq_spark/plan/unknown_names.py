@@ -12,7 +12,7 @@ from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
-from store_format.metadata.read import read_topics
+from store_format.metadata.known_topics import known_topics
 from store_format.names import did_you_mean
 from store_format.read.store import Store
 
@@ -93,7 +93,7 @@ def _configured_queues(stores: Sequence[Store]) -> dict[tuple[str, str], range]:
     return {
         (name, store.broker_name): topic.queue_ids
         for store in stores
-        for name, topic in (read_topics(store.path) or {}).items()
+        for name, topic in (known_topics(store.path) or {}).items()
     }
 
 

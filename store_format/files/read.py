@@ -233,6 +233,22 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         return file.read(size_max)
 
 
+def readable_identity(path: str) -> tuple[int, int, int] | None:
+    """Returns the `stat_identity` of a file that `read_bytes` could open; None when the file is missing.
+
+    Raises CorruptStoreError for a link, and StorePermissionError.
+    """
+    try:
+        descriptor = open_descriptor(path)
+    except FileNotFoundError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+    finally:
+        os.close(descriptor)
+    return status.st_ino, status.st_size, status.st_mtime_ns
+
+
 def read_range(path: str, position: int, length: int, size: int) -> bytes:
     """Returns `length` bytes of a file of exactly `size` bytes; b"" if the file is missing or is another.
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StorePermissionError
 
+YOUNG_NS = 50_000_000  # what changed so recently may change again within a tick of its file system's clock
+
 
 def symbolic_link(path: str) -> CorruptStoreError:
     """Returns the error for a symbolic link, which is followed at the root of a store only."""
@@ -60,6 +62,15 @@ def stat_identity(path: str) -> tuple[int, int, int] | None:
     """Returns (inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
     status = _status(path, follow_symlinks=False)
     return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
+
+
+def is_settled(identity: tuple[int, int, int] | None, now_ns: int) -> bool:
+    """Returns whether each later change of the file changes its `stat_identity`, which was taken at `now_ns`
+    or later.
+
+    A missing file is settled: a new one has an identity.
+    """
+    return identity is None or identity[2] <= now_ns - YOUNG_NS
 
 
 def file_status(path: str) -> tuple[int, int] | None:

@@ -23,12 +23,12 @@ from functools import cache
 from typing import Any
 
 from store_format.files.read import Descriptor
+from store_format.files.status import YOUNG_NS
 
 _log = logging.getLogger(__name__)
 
 _POLL_SECONDS, _POLL_SECONDS_MAX = 0.005, 0.05
 _POLL_SHARE = 0.02  # of the time since the last change
-_YOUNG_NS = 50_000_000  # a file may change again within a tick of its file system's clock
 _ARM_TRIES = 20
 _EVENT = struct.Struct("iIII")  # watch, mask, cookie, length of the name
 _READ_SIZE = 64 << 10
@@ -74,7 +74,7 @@ class _Watched:
     def has_changed(self) -> bool:
         """Whether the polled file is another one than at the last call, or may have been changed twice."""
         now = _identity(self.target)
-        is_young = now is not None and now[3] > time.time_ns() - _YOUNG_NS
+        is_young = now is not None and now[3] > time.time_ns() - YOUNG_NS
         changed = now != self.identity or (self.is_young and not is_young)
         self.identity, self.is_young = now, is_young
         return changed

@@ -12,12 +12,10 @@ from store_format.bookkeeping.doorbell import doorbell_path
 from store_format.bookkeeping.journal import CommitState, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.consumequeue.listing import FOLDERS
-from store_format.files.status import stat_identity
+from store_format.files.status import is_settled, stat_identity
 from store_format.read.store import Store
 
 _Identity = tuple[int, int, int] | None  # inode, size, time in ns; None for what is missing
-
-_YOUNG_NS = 50_000_000  # a directory may change again within a tick of its clock
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,14 +47,13 @@ class Signs:
         """
         directories = (self.queue_directories, self.log_directories)
         queues, logs = (
-            tuple(_settled(identity, now_ns - _YOUNG_NS) for identity in identities)
-            for identities in directories
+            tuple(_settled(identity, now_ns) for identity in identities) for identities in directories
         )
         return replace(self, queue_directories=queues, log_directories=logs)
 
 
-def _settled(identity: _Identity, young_ns: int) -> _Identity:
-    return (identity[0], -1, -1) if identity is not None and identity[2] > young_ns else identity
+def _settled(identity: _Identity, now_ns: int) -> _Identity:
+    return identity if identity is None or is_settled(identity, now_ns) else (identity[0], -1, -1)
 
 
 def read_signs(store: Store) -> Signs:

@@ -8,7 +8,7 @@ says "unknown" where the files would decide.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 from weakref import WeakKeyDictionary
@@ -18,9 +18,9 @@ from store_format.commitlog.log import CommitLog
 from store_format.display.text import first_names, shown
 from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.status import stat_identity
 from store_format.files.view import FileCache
-from store_format.metadata.read import config_path, read_topics
+from store_format.metadata.known_topics import KnownTopic, known_topics
+from store_format.metadata.read import config_path
 from store_format.survey.fates import Unfiled
 from store_format.survey.gone import dledger_logs
 
@@ -71,11 +71,18 @@ def is_below(path: str, directory: str) -> bool:
 
 def compacted_topics(root: str) -> list[str]:
     """The topics with cleanup.policy=COMPACTION; none if topics.json cannot be read."""
+    return _compacted(_topics(root))
+
+
+def _topics(root: str) -> Mapping[str, KnownTopic]:
     try:
-        topics = read_topics(root)
+        return known_topics(root) or {}
     except (StoreError, OSError):  # what needs the file raises the error
-        return []
-    return sorted(name for name, topic in (topics or {}).items() if topic.cleanup_policy == "COMPACTION")
+        return {}
+
+
+def _compacted(topics: Mapping[str, KnownTopic]) -> list[str]:
+    return sorted(name for name, topic in topics.items() if topic.is_compacted)
 
 
 # ---- warnings ----------------------------------------------------------------------------------------------
@@ -84,7 +91,7 @@ def compacted_topics(root: str) -> list[str]:
 @dataclass(slots=True)
 class _Said:
     has_looked: bool = False
-    topics_identity: object = None
+    topics: Mapping[str, KnownTopic] | None = None
     compacted: list[str] = field(default_factory=list)
     named: set[str] = field(default_factory=set)
 
@@ -103,9 +110,9 @@ def warn_of_other_files(store: OpenStore, select: Callable[[str], bool]) -> None
         for path in dledger_logs(root):
             if not any(is_below(each, path) for each in store.commit_log_paths):
                 _log.warning("%s is %s", shown(path), DLEDGER)
-    identity = stat_identity(config_path(root, "topics.json"))
-    if identity != said.topics_identity:
-        said.topics_identity, said.compacted = identity, compacted_topics(root)
+    topics = _topics(root)
+    if topics is not said.topics:
+        said.topics, said.compacted = topics, _compacted(topics)
     new = [topic for topic in said.compacted if topic not in said.named and select(topic)]
     if new:
         said.named.update(new)

@@ -16,7 +16,8 @@ from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
 from store_format.files.status import directory_identity, is_directory
 from store_format.files.view import FileCache
-from store_format.metadata.read import config_path, read_topics
+from store_format.metadata.known_topics import known_topics
+from store_format.metadata.read import config_path
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.survey.gone import refuse_lost_log
 
@@ -33,7 +34,7 @@ def broker_name_of(root: str) -> str:
     settings = read_settings(root)
     if settings is not None:
         return settings.broker_name
-    for topic in read_topics(root) or ():
+    for topic in known_topics(root) or ():
         if topic.startswith(SYNC_MEMBER_PREFIX):
             return topic[len(SYNC_MEMBER_PREFIX) :]
     return paths.base_name(root)

@@ -29,11 +29,9 @@ from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
-from store_format.files.status import stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
-from store_format.metadata.read import config_path, read_topics
-from store_format.metadata.values import TopicConfig
+from store_format.metadata.known_topics import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.read.log_reader import survey
 from store_format.read.served_elsewhere import OpenStore
@@ -72,8 +70,8 @@ class UnfiledQueues:
     _dispatched: int = -1  # a broker has dispatched the messages before this physical offset
     _light: tuple[QueueKey, ...] | None = None  # the light queues that messages name
     _told: set[object] = field(default_factory=set)  # what was warned of
-    # the identity of topics.json, and the number of queues of its topics
-    _topics: tuple[object, dict[str, int]] = (None, {})
+    # the known topics, and their numbers of queues
+    _topics: tuple[Mapping[str, KnownTopic] | None, dict[str, int]] = (None, {})
 
     def among(
         self, store: OpenStore, taken: Snapshot, select: Callable[[str], bool]
@@ -157,12 +155,11 @@ class UnfiledQueues:
         return [key for key in self._light or () if select(key[0])]
 
     def _queue_numbers(self, store: OpenStore, taken: Snapshot) -> dict[str, int]:
-        now = stat_identity(config_path(store.path, "topics.json"))
-        if now is not None and now == self._topics[0]:
-            return self._topics[1]
-        topics: Mapping[str, TopicConfig] | None = {}
+        topics: Mapping[str, KnownTopic] | None = {}
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
-            topics = read_topics(store.path)
+            topics = known_topics(store.path)
+        if topics is not None and topics is self._topics[0]:
+            return self._topics[1]
         if topics is None:
             numbers: dict[str, int] = {}
             for topic, queue_id in sorted(_queues_in_windows(store, taken, None, _WINDOW_SIZE)[0]):
@@ -170,7 +167,7 @@ class UnfiledQueues:
         else:
             numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
         numbers = {topic: number for topic, number in numbers.items() if can_be_queue(topic, 0)}
-        self._topics = (now, {topic: number for topic, number in numbers.items() if number})
+        self._topics = (topics, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]
 
     def _look(self, store: OpenStore, taken: Snapshot, undecided: list[QueueKey]) -> None:

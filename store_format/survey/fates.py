@@ -33,6 +33,7 @@ from store_format.files.read import entry_names, list_store_files
 from store_format.files.status import stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
+from store_format.metadata.known_topics import known_topics
 from store_format.metadata.read import config_path, read_subscription_groups, read_topics
 from store_format.names import (
     DLQ_PREFIX,
@@ -299,7 +300,7 @@ def deleted_until(root: str) -> Callable[[str], int]:
     belong to a deleted one.
     """
     try:
-        topics = read_topics(root)
+        topics = known_topics(root)
         journal = read_journal(root)
     except CorruptStoreError:  # who needs the file raises the error
         return lambda topic: 0
