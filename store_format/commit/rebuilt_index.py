@@ -157,7 +157,7 @@ def _listed_entries(path: str, geometry: IndexGeometry, log_stop: int, start: in
     if stop != header.index_count:
         problem = f"expected {header.index_count - 1} units, found {stop - 1}"
         return _Listed(path, None, problem=problem)
-    if geometry.is_over(header, start):
+    if file.is_over(start):
         return _Listed(path, header, file)
     last = -1
     for _, units in file.chunks():

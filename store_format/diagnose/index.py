@@ -94,6 +94,8 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
     if header.index_count > file.geometry.index_num:
         expected = f"an index count of at most {file.geometry.index_num}"
         findings.add("damage", file.path, _COUNT_AT, expected, str(header.index_count), INDEX_ADVICE)
+    if file.is_over(targets.log.min_offset):
+        return
     foreign = np.zeros(file.stop, bool)  # units with the hash of no key of their message, by number
     _check_header(findings, file, header)
     behind = _check_targets(findings, file, file.geometry, foreign, targets)
@@ -104,8 +106,7 @@ def _check_file(findings: Findings, file: IndexFile, state: StoreState, targets:
         found = f"{behind[1]} units that point behind it"
         advice = "A broker that starts on a crashed store deletes such files (IndexService.load)"
         findings.add(severity, file.path, position, expected, found, advice)
-    if not file.geometry.is_over(header, targets.log.min_offset):
-        _check_links(findings, file, foreign, is_live=state is StoreState.LIVE)
+    _check_links(findings, file, foreign, is_live=state is StoreState.LIVE)
 
 
 def _chunks(file: IndexFile, stop: int) -> Iterator[tuple[int, NDArray[np.void]]]:

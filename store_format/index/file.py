@@ -114,10 +114,6 @@ class IndexGeometry:
     hash_slot_num: int
     index_num: int
 
-    def is_over(self, header: IndexHeader, log_start: int) -> bool:
-        """Whether a file is full, and all its messages are expired: nobody writes or searches it any more."""
-        return header.index_count >= self.index_num and header.end_physical_offset < log_start
-
     @property
     def units_start(self) -> int:
         """The byte at which unit 0 begins."""
@@ -236,6 +232,12 @@ class IndexFile:
         """The number behind the last unit in use that the file has; at least 1."""
         count = self.header().index_count
         return 1 if count <= 1 else max(min(count, self._room()), 1)
+
+    def is_over(self, log_start: int) -> bool:
+        """Whether the file is full and all its messages are expired: nobody writes or searches it."""
+        header, last = self.header(), self.units(self.stop - 1)["physical_offset"].tolist()
+        is_full = header.index_count >= self._geometry().index_num
+        return is_full and max(header.end_physical_offset, *last) < log_start
 
     def _room(self) -> int:
         """How many units the file has space for, unit 0 included."""

@@ -275,10 +275,14 @@ def lost_last_files(
 
     A broker's recovery also removes files behind the log's end, and leaves entries that point there. But then
     the log ends within a whole file, and the checkpoint knows of no later message. After a crash entries may
-    be ahead of the log, and the checkpoint of both.
+    be ahead of the log, and the checkpoint of both. An entry whose bits were flipped leads far behind the
+    log, and no entry into the next file.
     """
-    farthest = max(queues, key=lambda queue: queue.last_physical_offset, default=None)
-    if not log.files or farthest is None or farthest.last_physical_offset < log.stop:
+    ahead = [queue for queue in queues if queue.last_physical_offset >= log.stop]
+    farthest = max(ahead, key=lambda queue: queue.last_physical_offset, default=None)
+    if not log.files or farthest is None:
+        return None
+    if not any(_pointing_between(queue, log.stop, log.stop + log.file_size) for queue in ahead):
         return None
     last = log.files[-1]
     is_full = end.end.kind in FULL or end.offset > log.stop - _BLANK_HEAD_SIZE

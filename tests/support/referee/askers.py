@@ -258,12 +258,15 @@ def _valid_entries(root: Path, truth: Truth) -> dict[_Place, tuple[int, int]]:
 def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
     """Notes what a full check finds: wrong entries, and messages that are lost. Lost messages at the end of
     the log are given up once a recovery has cleared their bytes; with `is_cut`, it says that it has cut
-    the queues of those whose files are missing. So are those of which `.rmqlog/given-up.json` says it.
+    the queues of those whose files are missing. So are those of which `.rmqlog/given-up.json` says it, and
+    which have no entry any more: a broker gives their places to other messages.
     """
     truth.give_up(_is_cleared(root, truth, is_cut))
-    noted = given_up_places(root)
-    truth.give_up(lambda each: each.place in noted)
-    wrong, entries = wrong_entries(root, truth), entries_of(root)
+    noted, entries = given_up_places(root), entries_of(root)
+    truth.give_up(
+        lambda each: each.place in noted and entries.get(each.place, (-1, 0))[0] != each.physical_offset
+    )
+    wrong = wrong_entries(root, truth)
     lost, unknown = truth.lost, truth.of(Fate.UNKNOWN)
     truth.differences = [
         *([f"{len(wrong)} entries of whole messages are missing or wrong"] if wrong else []),

@@ -432,11 +432,12 @@ class Machine:
     def flip_in_the_index(self, where: int, bit: int, asked: set[str]) -> None:
         """A bit of an index entry. No checksum protects it: `verify` compares it with the message."""
         world = self.world
-        files = sorted((world.root / "index").glob("*"))
-        if not files:
+        begin = int(world.log_files()[0].name)
+        files = {path: path.read_bytes() for path in sorted((world.root / "index").glob("*"))}
+        files = {path: data for path, data in files.items() if int.from_bytes(data[24:32]) >= begin}
+        if not files:  # nobody looks into a file whose messages are all expired
             return
-        path = files[where % len(files)]
-        data = path.read_bytes()
+        path, data = list(files.items())[where % len(files)]
         used = int.from_bytes(data[36:40], "big") - 1
         if used < 1:
             return
@@ -455,7 +456,7 @@ class Machine:
     def lose_last_log_file(self, then: str, asked: set[str]) -> None:
         """It is put back from a backup, or its messages are given up."""
         world = self.world
-        path, fates = world.log_files()[-1], world.truth.fates.copy()
+        path, fates, messages = world.log_files()[-1], world.truth.fates.copy(), world.truth.messages
         lost = {m.topic for m in world.truth.of(Fate.KEPT) if m.physical_offset >= int(path.name)}
         if lost & {each.topic for each in world.truth.of(Fate.DELETED)}:
             return  # an emptied queue does not show that its topic was created again
@@ -464,7 +465,7 @@ class Machine:
         self.ask(asked)
         if then == "restore":
             os.replace(backup, path)
-            world.truth.fates = fates
+            world.truth.fates, world.truth.messages = fates, messages
             world.refresh()
         else:
             self.recover("--cut-after-damage")

@@ -161,8 +161,15 @@ class Truth:
             self.differences.append(what)
 
     def lose_bytes(self, start: int, stop: int, what: str, fate: Fate = Fate.LOST) -> None:
-        """Physical offsets [start, stop) are gone, or DAMAGED."""
-        if self.set(fate, lambda each: each.physical_offset < stop and each.physical_stop > start):
+        """Physical offsets [start, stop) are gone, or DAMAGED. Nobody asks for those of deleted topics."""
+
+        def is_there(each: Stored) -> bool:
+            return each.physical_offset < stop and each.physical_stop > start
+
+        self.messages = [
+            each for each in self.messages if self.fates[each] is not Fate.DELETED or not is_there(each)
+        ]
+        if self.set(fate, is_there):
             self.differences.append(what)
 
     def give_up(self, chosen: Callable[[Stored], bool] = lambda each: True) -> None:
