@@ -45,10 +45,10 @@ from store_format.files.read import list_store_files, read_bytes
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
-from store_format.layouts import CQ_UNIT
+from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
-from store_format.survey.log_end import LogEnd, is_unwritten
+from store_format.survey.log_end import is_unwritten
 from store_format.survey.newest_entries import judged_queues
 
 _log = logging.getLogger(__name__)
@@ -64,12 +64,14 @@ class WriterEnd(NamedTuple):
     """The physical offset of the next unit, and of the last unit the offset and the store time (ms).
 
     Both are -1 in a log without a unit. `is_ours`: a commit wrote the last unit, with its queue entry.
+    `doubtful`: queues may lack entries of messages behind this physical offset.
     """
 
     offset: int
     last_timestamp: int
     last_offset: int = -1
     is_ours: bool = False
+    doubtful: int = OFFSET_MAX
 
 
 def ends_with_commit(held: HeldStore) -> bool:
@@ -94,16 +96,41 @@ def find_writer_end(held: HeldStore) -> WriterEnd:
     if ours is not None and ends_with_commit(held):
         timestamp = log.store_timestamp_at(ours.last_offset)
         return WriterEnd(ours.stop, timestamp, ours.last_offset, is_ours=True)
-    end = _cut(held)
-    return WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+    return _cut(held)
 
 
-def _cut(held: HeldStore) -> LogEnd:
-    survey = find_end(held.root, held.log, held.compared(index=True))
+def _cut(held: HeldStore) -> WriterEnd:
+    """The end of the log, by a walk, without what points behind it.
+
+    An entry that points behind the end may be wrong, and its message be in the log: the messages behind the
+    entries before it are compared.
+    """
+    root, log = held.root, held.log
+    survey = find_end(root, log, held.compared(index=True))
     if survey.refused is not None:
         raise survey.refused
+    end, doubtful = survey.end, OFFSET_MAX
+    for queue, _ in survey.ahead:
+        bounds = queue_bounds(
+            queue.kind,
+            queue.directory,
+            queue.topic,
+            queue.queue_id,
+            log.min_offset,
+            commit_log_stop=end.offset,
+        )
+        last = -1 if bounds is None else bounds.last_physical_offset
+        doubtful = min(doubtful, max(last, log.min_offset))
+    if doubtful < end.offset:
+        found = LogComparison(
+            root=root, source=root, log=log, start=doubtful, stop=end.offset, settings=held.settings,
+            options=held.compared(index=False),
+        )  # fmt: skip
+        found.run()
+        survey.compared = found.compared
     cut_behind_end(survey, held.files)
-    return survey.end
+    last = end.last_unit_offset
+    return WriterEnd(end.offset, log.store_timestamp_at(last), last, doubtful=doubtful)
 
 
 class QueuePlace(NamedTuple):
@@ -123,7 +150,7 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
     looked = {queue: _look(held, end, *queue) for queue in queues}
     if end.is_ours and any(each.has_more and queue in held.ledger.ends for queue, each in looked.items()):
         # Our commit left nothing behind its entries: others followed, and their messages are lost.
-        _cut(held)
+        end = end._replace(doubtful=_cut(held).doubtful)
         looked = {queue: _look(held, end, *queue) for queue in queues}
     start, note = _doubtful_from(held, end, looked)
     met: Collection[QueueKey] = note.queues if note is not None else ()
@@ -280,7 +307,7 @@ def _doubtful_from(
         return end.offset, None
     if is_rebuild_begun(held.root):
         return first, None
-    starts, note = [end.offset], None
+    starts, note = [min(end.offset, end.doubtful)], None
     without = [queue for queue, each in looked.items() if each.bounds is None and each.error is None]
     if len(without) == len(looked) and not has_queue_files(held.root):
         starts.append(first)
