@@ -486,6 +486,7 @@ class QueueComparison:
         self._log_stop, self._broker_start = log_stop, broker_start
         self._on_place = on_place
         self._left_out: set[QueueKey] = set()
+        self._old: dict[QueueKey, LogQueue] = {}  # of deleted topics
         self.queues: dict[QueueKey, ComparedQueue] = {}
         self._impossible = 0
 
@@ -500,8 +501,7 @@ class QueueComparison:
             if not can_be_queue(*key):
                 self._impossible += len(mine)
                 continue
-            if key in self._begins:
-                mine = mine[mine["physical"] >= self._begins[key]]
+            mine = self._since_begin(key, mine)
             queue = self._queue(key) if len(mine) else None
             if queue is None:
                 continue
@@ -510,6 +510,23 @@ class QueueComparison:
                 begin = queue.seen.begin_in(run["offset"])
                 for rows in (run[:begin], run[begin:]) if begin else (run,):
                     self._add_run(queue, rows)
+
+    def _since_begin(self, key: QueueKey, rows: _Units) -> _Units:
+        """The messages from the one on with which the queue `begins`. If its files show no beginning, because
+        a recovery has given up all their messages, from the first message behind those on.
+        """
+        begin = self._begins.get(key, 0)
+        if begin < OFFSET_MAX or key in self.queues:
+            return rows[rows["physical"] >= begin % OFFSET_MAX]
+        old = self._old.setdefault(key, LogQueue(*key, lost_before=self._lost_before.get(key, 0)))
+        start = 0
+        for run in np.split(rows, np.flatnonzero(np.diff(rows["offset"]) < 0) + 1):
+            place = old.begin_in(run["offset"])
+            if place is not None:
+                return rows[start + place :]
+            old.add(run["physical"], run["offset"], run["offset"] + run["batch_size"])
+            start += len(run)
+        return rows[:0]
 
     def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
         """Takes messages of one queue whose queue offsets ascend."""
