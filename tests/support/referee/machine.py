@@ -458,7 +458,7 @@ class Machine:
         world = self.world
         path, fates, messages = world.log_files()[-1], world.truth.fates.copy(), world.truth.messages
         lost = {m.topic for m in world.truth.of(Fate.KEPT) if m.physical_offset >= int(path.name)}
-        if lost & {each.topic for each in world.truth.of(Fate.DELETED)}:
+        if not lost or lost & {each.topic for each in world.truth.of(Fate.DELETED)}:
             return  # an emptied queue does not show that its topic was created again
         backup = shutil.copy(path, self.place / "backup")
         world.lose_log_file(path)
