@@ -276,6 +276,10 @@ def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
         *(f"{queue} of expired messages is lost" for queue in _lost_expired_queues(root, truth)),
     ]
     truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
+    index = b"".join(path.read_bytes() for path in (root / "index").glob("*"))
+    truth.unindexed = frozenset(
+        each.row for each in lost if index and each.physical_offset.to_bytes(8) not in index
+    )
 
 
 def _lost_expired_queues(root: Path, truth: Truth) -> list[QueueKey]:

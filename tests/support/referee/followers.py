@@ -76,6 +76,12 @@ class Follower:
             return replace(answer, rows=found, earlier=earlier, told=frozenset(self._told))
 
         answer = asked(Answer(self.name, truth, skips=self.skips), self.root, ask)
+        if any("is moved back from offset" in warning for warning in answer.warnings):
+            # As a client does for OFFSET_OVERFLOW_BADLY. If all messages before the group's offset are
+            # expired, nothing shows that the queue has others now: the group goes on at its end.
+            left_out = Counter(truth.rows) - (answer.rows or Counter())
+            self.delivered |= left_out
+            answer = replace(answer, earlier=answer.earlier | left_out)
         if not answer.is_silent:
             self._told |= {each.row for each in truth.of(Fate.DAMAGED, Fate.LOST, Fate.UNKNOWN)}
         self.has_failed = bool(answer.refusal or answer.bug)

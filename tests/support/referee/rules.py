@@ -82,7 +82,8 @@ def _no_missing_rows(answer: Answer) -> Iterator[str]:
 
 
 def _names_what_is_lost(answer: Answer) -> Iterator[str]:
-    lost = [each for each in answer.truth.lost if not answer.key or answer.key in each.keys]
+    truth, key = answer.truth, answer.key
+    lost = [each for each in truth.lost if not key or (key in each.keys and each.row not in truth.unindexed)]
     lost = [each for each in lost if each.row not in answer.earlier and each.row not in answer.told]
     if answer.rows is not None and lost and answer.is_silent:
         yield f"does not say that {len(lost)} messages are lost"

@@ -81,6 +81,8 @@ class Truth:
     committed: dict[tuple[str, str, int], int] = field(default_factory=dict)  # (group, topic, queue id)
     differences: list[str] = field(default_factory=list)  # what a full check of the store has to find
     unnamed: frozenset[Row] = frozenset()  # lost messages without an entry: nothing tells how many there were
+    # those without an index entry, of which nothing tells the keys: a recovery has made the index again
+    unindexed: frozenset[Row] = frozenset()
     vanished: int = 0  # queue offsets that were given to messages of which nothing is left
     is_crashed: bool = False
     is_log_missing: bool = False  # the commitlog's disk is not mounted
