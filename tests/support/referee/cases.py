@@ -194,6 +194,50 @@ def batch_queue_lacks_entries(place: Path) -> World:
     return world
 
 
+def new_queue_beside_a_running_query_is_lost(place: Path) -> World:
+    """Running queries never ask the log about queues that came, and lost their files, between two looks."""
+    world = new_world(place)
+    world.follow()
+    world.append(numbered("W", 800, 10, queues=1))
+    world.append(numbered("X", 850, 35, queues=1))
+    world.commit_offset("G", "W", 0, 1)
+    world.commit_offset("G", "X", 0, 1)
+    world.lose(world.root / "consumequeue/W/0", world.queue_files("X", 0)[0])
+    world.step()
+    return world
+
+
+def lost_tail_that_only_the_ledger_shows(place: Path) -> World:
+    """After a broker's messages the next commit forgets where earlier commits ended their queues: it has to
+    complete these queues, also those that it does not write to.
+    """
+    world = new_world(place)
+    world.broker_appends(numbered("T", 100, 5, queues=1))
+    world.zero_entries("V", 0, 15, 30)
+    world.write(numbered("T", 110, 3, queues=1))
+    return world
+
+
+def lost_newest_entry_behind_expired_ones(place: Path) -> World:
+    """The queue counts as one without messages."""
+    world = new_world(place)
+    world.append(numbered("T", 800, 200, queues=1))
+    world.append(numbered("V", 900, 1, queues=1))
+    world.append(numbered("T", 1000, 2, queues=1))
+    world.retain(4)
+    world.zero_entries("V", 0, 30, 31)
+    return world
+
+
+def flipped_last_entry_that_a_write_removes(place: Path) -> World:
+    """It leads far behind the log: a write removes it, and nothing shows its message any more."""
+    world = new_world(place)
+    world.broker_appends(numbered("T", 100, 5, queues=1))
+    world.flip_entry("V", 0, 29, 2, 0x08)
+    world.write(numbered("T", 800, 3, queues=1))
+    return world
+
+
 def lost_queue_beside_a_running_query(place: Path) -> World:
     """Running queries say nothing of the messages of the queue that they have not read."""
     world = new_world(place)
@@ -437,6 +481,17 @@ def log_file_of_zeros(place: Path) -> World:
     return world
 
 
+def messages_where_a_filler_was(place: Path) -> World:
+    """`verify` takes a message for the filler of a salvage that was cut off since."""
+    world = new_world(place)
+    world.append(numbered("T", 800, 40, queues=1))
+    world.flip_body(world.truth.messages[-20])
+    world = _salvaged(world)
+    _lose_last_log_file(world)
+    world.append(numbered("T", 900, 40, queues=1))
+    return world
+
+
 def damage_without_queues(place: Path) -> World:
     """`verify` counts the bytes of damaged messages that no queue shows, and not the messages."""
     world = new_world(place)
@@ -557,6 +612,32 @@ def created_again_and_its_queue_is_lost(place: Path) -> World:
     return world
 
 
+def first_messages_since_created_again_are_damaged(place: Path) -> World:
+    """The deleted messages of the same offsets take their places: in what `verify` counts, in a salvaged
+    copy, and there also once the queue is lost.
+    """
+    world = new_world(place)
+    world.append(numbered("W", 300, 60, queues=1))
+    world.delete_topic("V")
+    world.append(numbered("V", 900, 9, queues=1))
+    for message in world.truth.of(Fate.KEPT)[-9:-7]:
+        world.flip_body(message)
+    salvaged = _salvaged(world)
+    salvaged.lose(salvaged.root / "consumequeue/V/0")
+    salvaged.refresh()
+    world.answers.append(batch_read(salvaged.root, salvaged.truth))
+    return world
+
+
+def _salvaged(world: World) -> World:
+    """A copy without the damaged messages."""
+    new = World(world.place / "salvaged", world.truth.copy(), world.place)
+    run = rmqlog(world.root, "recover", world.root, "--into", new.root, "--salvage", "--apply")
+    assert not run.code, run.err
+    new.truth.give_up()
+    return new
+
+
 def lost_topics_json_and_a_queue(place: Path) -> World:
     """Nothing shows that the topic was there: readers leave it out and do not ask, as a write does."""
     world = new_world(place)
@@ -664,6 +745,10 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost first queue file after retention": lost_first_queue_file_after_retention,
     "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
+    "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
+    "lost tail that only the ledger shows": lost_tail_that_only_the_ledger_shows,
+    "lost newest entry behind expired ones": lost_newest_entry_behind_expired_ones,
+    "flipped last entry that a write removes": flipped_last_entry_that_a_write_removes,
     "cut queue file": cut_queue_file,
     "flipped last queue entry": flipped_last_queue_entry,
     "batch queue lacks entries": batch_queue_lacks_entries,
@@ -689,6 +774,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "flipped length that a running query has not read": flipped_unread_length,
     "log begins with zeros": log_begins_with_zeros,
     "log begins with a file of zeros": log_file_of_zeros,
+    "messages where a filler was": messages_where_a_filler_was,
     "damage without queues": damage_without_queues,
     "created again without messages": created_again_without_messages,
     "last topic with queues is deleted": last_topic_with_queues_is_deleted,
@@ -697,6 +783,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "created again in part": created_again_in_part,
     "created again and lost": created_again_and_lost,
     "created again and its queue is lost": created_again_and_its_queue_is_lost,
+    "created again and its first messages are damaged": first_messages_since_created_again_are_damaged,
     "lost topics.json and a queue": lost_topics_json_and_a_queue,
     "lost topics.json and all queues": lost_topics_json_and_all_queues,
     "created again after its messages were given up": created_again_after_its_messages_were_given_up,
