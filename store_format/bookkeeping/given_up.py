@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
@@ -88,16 +89,21 @@ def read_given_up(root: str) -> GivenUp:
         raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
 
 
-def lost_before(root: str) -> dict[QueueKey, int]:
-    """The queues whose messages from offset 0 on were given up, with the offset behind these.
+def given_up_ranges(root: str) -> dict[QueueKey, list[tuple[int, int]]]:
+    """The queue offsets [first, stop) that were given up, of each queue.
 
     Empty if the notes cannot be read, which `verify` reports.
     """
-    try:
-        messages = read_given_up(root).messages
-    except (StoreError, OSError):
-        return {}
-    return {(topic, queue_id): stop for topic, queue_id, first, stop in messages if not first}
+    found: dict[QueueKey, list[tuple[int, int]]] = {}
+    with suppress(StoreError, OSError):
+        for topic, queue_id, first, stop in read_given_up(root).messages:
+            found.setdefault((topic, queue_id), []).append((first, stop))
+    return found
+
+
+def lost_before(root: str) -> dict[QueueKey, int]:
+    """The queues whose messages from offset 0 on were given up, with the offset behind these."""
+    return {key: ranges[0][1] for key, ranges in given_up_ranges(root).items() if not ranges[0][0]}
 
 
 def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:

@@ -18,11 +18,13 @@ import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from types import MappingProxyType
 from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.given_up import given_up_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries
@@ -119,6 +121,7 @@ def completed_queues(
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
         lambda key: key in queues and _has_entries(queues[key]) and not deleted(key[0]), ends,
+        given_up_ranges(root),
     )  # fmt: skip
     changed = sorted(key for key, queue in done.items() if queue.extra and key not in gaps)
     told = _warned.setdefault(log.cache, set())
@@ -173,6 +176,7 @@ def _with_tail(
     delay_levels_ms: tuple[int, ...],
     chooses: Callable[[QueueKey], bool],
     known: Mapping[QueueKey, int] | None = None,
+    given_up: Mapping[QueueKey, Sequence[tuple[int, int]]] = MappingProxyType({}),
 ) -> tuple[_Queues, _Damaged]:
     """The queues with the entries of the chosen ones that the log's tail gives, and those with a gap before
     these entries.
@@ -180,7 +184,7 @@ def _with_tail(
     All messages of the tail are looked at, also those that have an entry on disk: that one may be of a
     message that an earlier recovery has cut. Of a queue that is not `doubtful` only those behind its last.
     With `known`, the ends of queues as far as they are known, later entries count only if their offsets
-    continue the queue without a gap.
+    continue the queue without a gap, apart from those of messages that a recovery has `given_up`.
     """
     filled = {key for key, queue in queues.items() if _is_filled(queue)}
     missing = missing_entries(
@@ -206,7 +210,7 @@ def _with_tail(
         end = queue.max_offset
         queue, entries = _without_cut(queue, found) if key in filled else (queue, found)
         if known is not None:
-            entries = _continuing(queue, entries, max(known.get(key, 0), end))
+            entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
         if len(entries.units):
             queue = _with_extra(queue, _with_lost(queue, entries, tail.damaged))
         gap = _gap(queue) if tail.start > log.min_offset else None
@@ -216,11 +220,18 @@ def _with_tail(
     return queues, gaps
 
 
-def _continuing(queue: QueueRange, entries: MissingEntries, known: int) -> MissingEntries:
+def _continuing(
+    queue: QueueRange, entries: MissingEntries, known: int, given_up: Sequence[tuple[int, int]]
+) -> MissingEntries:
     """The entries before the queue offset `known`, and those that continue the queue without a gap."""
-    follows = np.cumprod(entries.queue_offsets == queue.max_offset + np.arange(len(entries.units)))
-    kept = (entries.queue_offsets < known) | (follows != 0)
-    return MissingEntries(entries.queue_offsets[kept], entries.units[kept])
+    offsets, before, end = entries.queue_offsets, -1, queue.max_offset
+    while before < end:
+        before = end
+        following = offsets[offsets >= end]
+        end += int(np.cumprod(following == end + np.arange(len(following))).sum())
+        end = max([end, *(stop for start, stop in given_up if start <= end)])
+    kept = offsets < max(known, end)
+    return MissingEntries(offsets[kept], entries.units[kept])
 
 
 def _with_lost(
