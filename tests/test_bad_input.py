@@ -54,12 +54,6 @@ UNPROTECTED = {
     "sys_flag": {"sysFlag", "body"},
     "body_crc": {"bodyCRC"},  # of an empty body, which has no sum
 }
-# Without a queue that says them, and in a light queue, which says its own.
-SAID_BY_THE_UNIT = {
-    "topic": {"topic", "storedTopic"},
-    "queue_id": {"queueId"},
-    "queue_offset": {"queueOffset"},
-}
 
 
 @pytest.fixture

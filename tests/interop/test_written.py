@@ -256,10 +256,6 @@ def _offsets_by_time(client: Client, served: list[Line], version: str) -> list[P
     return probes
 
 
-def _of_spark(lines: list[Line]) -> list[Line]:
-    return [line for line in lines if line["properties"].get("seed") not in ("1", "2")]
-
-
 # ---- before a broker ---------------------------------------------------------------------------------------
 
 

@@ -94,7 +94,6 @@ def _write(tree: Tree, random: Random | None) -> str:
 
 # ---- what the compiler refuses -----------------------------------------------------------------------------
 
-_CONSTANTS = ("string", "number", "boolean", "null")
 _ORDERINGS = (">", ">=", "<", "<=")
 
 

@@ -9,7 +9,6 @@ from rmq_spark.produce.columns import WRITE_COLUMNS, bind_columns, check_columns
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS
 
-TEXT_MAP = pa.map_(pa.string(), pa.string())
 BODY = pa.field("body", pa.binary())
 
 

@@ -20,7 +20,6 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover
 from store_format.commitlog.log import CommitLog
 from store_format.errors import (
-    CorruptStoreError,
     IllegalMessageError,
     OptionError,
     StoreNotFoundError,
@@ -320,23 +319,6 @@ def test_staging_that_somebody_removed_is_named_so(root: Path) -> None:
         StoreNotFoundError, match=r"a staged file is missing.*stagingRetention.*driver and the executors"
     ):
         commit(str(root), [staged])
-
-
-def test_lost_pages_behind_the_last_commit_are_not_written_over(tmp_path: Path) -> None:
-    """A broker appended messages behind ours, and a power loss left zeros where the first of them began."""
-    root = make_store(tmp_path / "store")
-    append(root, numbered("T", 0, 8))
-    ledger = (root / ".rmqlog" / "ledger.json").read_bytes()
-    end = append(root, numbered("T", 8, 40)).start
-    (root / ".rmqlog" / "ledger.json").write_bytes(ledger)
-    log = root / "commitlog" / f"{0:020}"
-    with log.open("r+b") as file:
-        file.seek(end)
-        file.write(bytes(100))
-    before = log.read_bytes()
-    with pytest.raises(CorruptStoreError, match="39 whole messages behind it"):
-        append(root, numbered("T", 48, 4))
-    assert log.read_bytes() == before
 
 
 def test_a_new_topic_behind_commits_without_flush_is_no_interference(

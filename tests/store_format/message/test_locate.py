@@ -148,9 +148,6 @@ def test_a_file_shorter_than_any_message(size: int) -> None:
     assert isinstance(bad[0].error, TruncatedRecordError)
 
 
-V6 = ("1:2:3:4:5:6:7:8", 9)
-
-
 @pytest.mark.parametrize(
     ("at", "value", "message"),
     [

@@ -12,7 +12,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.bookkeeping.state import StoreState
 from store_format.commit.options import CommitOptions
 from store_format.read.snapshot import take_queue
-from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
+from tests.support.staged import append, make_store, messages_of, numbered
 
 ENTRY = 20
 SETTINGS = StoreSettings("broker-a", 1 << 20, 100 * ENTRY, 50, 200)
@@ -43,24 +43,6 @@ def _lose_ledger(root: Path) -> None:
     (root / ".rmqlog/ledger.json").unlink()
 
 
-@pytest.mark.parametrize("start", [59, 45, 10])
-def test_the_ledger_shows_the_end_of_each_queue_of_our_last_commit(
-    root: Path, start: int, caplog: pytest.LogCaptureFixture
-) -> None:
-    _zero(root, "T", start, 60)
-    assert _offsets(root, "T") == list(range(60))
-    assert "1 consume queues lack the entries of their newest messages: T-0" in caplog.text
-    assert _offsets(root, "V") == list(range(10))
-
-
-def test_the_last_message_of_the_log_shows_that_entries_before_it_are_lost_too(root: Path) -> None:
-    _lose_ledger(root)
-    _zero(root, "T", 50, 60)
-    _zero(root, "V", 9, 10)
-    assert _offsets(root, "T") == list(range(60))
-    assert _offsets(root, "V") == list(range(10))
-
-
 def test_what_nothing_shows_stays_as_it_is(root: Path) -> None:
     """A broker does the same: the next message gets the offset again."""
     _lose_ledger(root)
@@ -75,16 +57,6 @@ def test_a_queue_alone_is_seen_as_with_all_others(root: Path) -> None:
     assert found is not None
     assert found == store.snapshot().queues["T", 0]
     assert found.max_offset == 60
-
-
-def test_messages_of_a_deleted_topic_are_no_lost_entries(root: Path) -> None:
-    append(root, numbered("Gone", 0, 3, queues=1))
-    _lose_ledger(root)
-    deleted_topic(root, "Gone")
-    assert {(each.topic, each.max_offset) for each in MessageStore.open(str(root)).queues()} == {
-        ("T", 60),
-        ("V", 10),
-    }
 
 
 def test_a_commit_that_a_broker_has_cut_ends_no_queue(root: Path) -> None:

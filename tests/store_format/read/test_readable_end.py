@@ -15,7 +15,6 @@ import pytest
 
 from store_format import MessageStore
 from store_format.commit.append import commit, recover
-from store_format.commit.options import CommitOptions
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.message.columns import DecodeOptions
@@ -99,26 +98,6 @@ def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytes
     with pytest.raises(CorruptStoreError) as caught:
         rows_of(root)
     assert str(root / "commitlog" / oracle.file_name(0)) in str(caught.value)
-
-
-@pytest.mark.golden
-def test_several_damaged_places_and_entries_that_were_not_dispatched(copy: Copy) -> None:
-    root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
-    damaged = (30, 200, 201, 500)
-    for number in damaged:
-        overwrite(root, rows[number]["physicalOffset"] + 95, b"\xff\xff")
-    for row in rows[490:]:  # their entries were never written, and that of a damaged message is among them
-        directory = root / "consumequeue" / row["topic"] / str(row["queueId"])
-        size = next(directory.iterdir()).stat().st_size
-        place = row["queueOffset"] * 20
-        with (directory / oracle.file_name(place - place % size)).open("r+b") as file:
-            file.seek(place % size)
-            file.write(bytes(20))
-    left = [row for number, row in enumerate(rows) if number not in damaged]
-    assert rows_of(root, "DROPMALFORMED") == identities(left)
-    queue = MessageStore.open(str(root)).queue(rows[500]["topic"], rows[500]["queueId"])
-    with pytest.raises(CorruptStoreError):  # not left out silently
-        list(queue.read(rows[500]["queueOffset"]))
 
 
 @pytest.mark.golden
@@ -442,14 +421,6 @@ def test_a_store_on_which_a_recovered_broker_wrote_nothing_is_read_whole(broker:
     assert readable(broker.root).messages == 39
 
 
-def test_messages_of_the_same_millisecond_continue_the_log(broker: Broker) -> None:
-    messages = messages_of(broker.root)
-    assert len({message.store_timestamp for message in messages}) == 1
-    overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
-    shutil.rmtree(broker.root / "consumequeue")
-    assert readable(broker.root).messages == 39
-
-
 # ---- writers -----------------------------------------------------------------------------------------------
 
 
@@ -458,28 +429,6 @@ def _files(root: Path) -> Iterator[tuple[str, bytes]]:
         yield from (
             (str(path), path.read_bytes()) for path in sorted((root / folder).rglob("*")) if path.is_file()
         )
-
-
-@pytest.mark.parametrize("crashed", [True, False])
-def test_a_writer_does_not_cut_what_can_be_read(broker: Broker, crashed: bool) -> None:
-    if not crashed:
-        (broker.root / "abort").unlink()
-    messages = messages_of(broker.root)
-    overwrite(broker.root, messages[20].physical_offset + 95, b"\xff\xff")
-    before = dict(_files(broker.root))
-    staged = stage(broker.root, numbered("T", 100, 5))
-    with pytest.raises(CorruptStoreError) as caught:
-        commit(str(broker.root), [staged])
-    assert "39 whole messages behind it" in str(caught.value)
-    assert "--cut-after-damage" in str(caught.value)
-    assert dict(_files(broker.root)) == before
-    assert len(rows_of(broker.root, "DROPMALFORMED")) == 59
-    if crashed:
-        with pytest.raises(CorruptStoreError, match="39 whole messages behind it"):
-            recover(str(broker.root))
-        assert dict(_files(broker.root)) == before
-    commit(str(broker.root), [staged], options=CommitOptions(cut_after_damage=True))
-    assert len(rows_of(broker.root)) == 25
 
 
 def older_behind_damage(broker: Broker, *, is_shown: bool) -> tuple[int, int]:

@@ -5,7 +5,6 @@ commitlog can serve.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -202,23 +201,3 @@ def test_the_newest_entries_count_once_the_log_agrees(small: SmallStore, entry: 
 
 
 # ---- after a crash -----------------------------------------------------------------------------------------
-
-
-def test_entries_behind_the_end_of_the_log_are_hidden(small: SmallStore) -> None:
-    path, first, size = small.unit_place("crc property")
-    data = path.read_bytes()
-    path.write_bytes(data[: first + 50] + bytes(size - 50) + data[first + size :])  # torn, as by a power loss
-    snapshot = taken(small, StoreState.CRASHED)
-    assert snapshot.log_end == small.messages["crc property"].physical_offset
-    assert bounds(snapshot) == right_bounds(small) | {("Orders", 0): (0, 4)}
-
-
-def test_queues_that_are_gone_are_made_again(small: SmallStore) -> None:
-    shutil.rmtree(small.root / "consumequeue" / "Orders")
-    shutil.rmtree(small.root / "consumequeue" / "%LMQ%a")
-    (small.root / "abort").touch()
-    assert bounds(taken(small, StoreState.CRASHED)) == right_bounds(small)
-    store = MessageStore.open(str(small.root), broker_name=BROKER)
-    assert {
-        (queue.topic, queue.queue_id): table_rows(queue.read(columns=ALL)) for queue in store.queues()
-    } == small.rows

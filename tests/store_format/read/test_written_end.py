@@ -226,18 +226,6 @@ def test_a_checkpoint_that_knows_nothing_does_not_name_the_first_message(
     assert len(rows_of(broker.root, "DROPMALFORMED")) == 59
 
 
-@pytest.mark.parametrize("place", ["last", "middle"])
-def test_damage_of_a_clean_store_is_no_cut(
-    broker: Broker, live: Callable[[Path, bool], None], place: str
-) -> None:
-    live(broker.root, False)
-    messages = messages_of(broker.root)
-    overwrite(broker.root, messages[{"last": 59, "middle": 30}[place]].physical_offset + 4, bytes(40))
-    with pytest.raises(CorruptStoreError):
-        rows_of(broker.root)
-    assert len(rows_of(broker.root, "DROPMALFORMED")) == 59
-
-
 @pytest.mark.parametrize("new", [7, 60])
 def test_an_append_goes_on_where_the_broker_s_queues_end(
     broker: Broker, live: Callable[[Path, bool], None], new: int

@@ -68,18 +68,6 @@ def test_a_filter_by_tag_sees_messages_without_an_entry(root: Path) -> None:
     assert _offsets(root, tags={java_hash("T1")}) == whole
 
 
-def test_a_message_that_is_damaged_itself_is_not_replaced(root: Path) -> None:
-    store = MessageStore.open(str(root))
-    _, entries = next(EntryReader(store.log, Tolerance()).chunks([store.queue("T", 0).piece(500, 503)]))
-    _write(root, f"commitlog/{0:020d}", int(entries.physical_offset[1]) + BODY_AT, b"?")
-    _zero(root, 500, 503)
-    with pytest.raises(CorruptStoreError, match="CRC"):
-        _offsets(root)
-    tolerance = Tolerance("DROPMALFORMED")
-    assert _offsets(root, tolerance) == [each for each in range(COUNT) if each != 501]
-    assert tolerance.dropped == 1
-
-
 def test_zeros_whose_message_is_not_in_the_log_are_damage_and_not_retention(root: Path) -> None:
     """In front of them are messages that retention has not deleted."""
     store = MessageStore.open(str(root))
@@ -103,14 +91,3 @@ def test_messages_that_retention_deletes_during_a_read_are_not_looked_for(tmp_pa
     offsets = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
     assert offsets == list(range(100 - len(offsets), 100)) != []
     assert tolerance.lost == 100 - len(offsets)
-
-
-def test_expired_entries_do_not_hide_zeros_behind_them(tmp_path: Path) -> None:
-    """The search for the first message that is left may come to the zeros."""
-    root = make_store(tmp_path / "small", replace(SETTINGS, mapped_file_size_commit_log=1 << 13))
-    append(root, numbered("T", 0, 400, queues=1))
-    for start in range(0, 3 << 13, 1 << 13):
-        (root / f"commitlog/{start:020d}").unlink()
-    whole = _offsets(root)
-    _zero(root, whole[0] + 1, 399)
-    assert _offsets(root) == whole

@@ -248,6 +248,58 @@ def lost_queue_beside_a_running_query(place: Path) -> World:
     return world
 
 
+def lost_queue_after_a_crash(place: Path) -> World:
+    """The queue gets all its entries, also those before the part of the log that a recovery scans."""
+    world = new_world(place)
+    world.broker_writes(numbered("T", 800, 60, queues=1), queued=50, torn=False)
+    world.commit_offset("G", "V", 0, 3)
+    world.lose(world.root / "consumequeue/V")
+    world.refresh()
+    return world
+
+
+def lost_tails_behind_messages_of_a_broker(place: Path) -> World:
+    """The ledger does not know the ends; the last message of the log, which has no entry either, shows it."""
+    world = new_world(place)
+    world.broker_appends([*numbered("T", 800, 10, queues=1), *numbered("V", 800, 1, queues=1)])
+    (last,) = [each for each in world.truth.messages if each.physical_stop == world.log_end()]
+    world.zero_entries("T", 0, world.truth.next_offset(("T", 0)) - 5, world.truth.next_offset(("T", 0)))
+    world.zero_entries(*last.queue, last.queue_offset, last.queue_offset + 1)
+    return world
+
+
+def log_and_ledger_are_older_than_the_queues(place: Path) -> World:
+    """Both come from a backup: the ledger's last commit ends the log, and queues have later messages."""
+    world = new_world(place)
+    older, end = place / "older", world.log_end()
+    shutil.copytree(world.root, older)
+    world.append(numbered("V", 800, 25, queues=1))
+    for name in ("commitlog", ".rmqlog"):
+        shutil.rmtree(world.root / name)
+        (older / name).rename(world.root / name)
+    world.truth.lose_bytes(end, 1 << 40, "log and ledger are older")
+    return world
+
+
+def zeros_beside_a_flipped_body(place: Path) -> World:
+    """Of the messages of zeros, one is damaged itself: nothing takes its place."""
+    world = new_world(place)
+    world.flip_body(world.truth.messages[50])
+    world.zero_entries("T", 0, 49, 52)
+    return world
+
+
+def flipped_bodies_after_a_crash(place: Path) -> World:
+    """Damage in four places of a crashed store, one of them behind the entries that were never written."""
+    world = golden_world("crash-5.5.0", place)
+    messages = sorted(world.truth.messages, key=lambda each: each.physical_offset)
+    for each in messages[490:]:
+        world.zero_entries(*each.place, each.queue_offset + 1)
+    for number in (30, 200, 201, 500):
+        world.flip_body(messages[number])
+    return world
+
+
 # ---- the commitlog ----------------------------------------------------------------------------------------
 
 
@@ -752,6 +804,11 @@ CASES: dict[str, Callable[[Path], World]] = {
     "cut queue file": cut_queue_file,
     "flipped last queue entry": flipped_last_queue_entry,
     "batch queue lacks entries": batch_queue_lacks_entries,
+    "lost queue after a crash": lost_queue_after_a_crash,
+    "lost tails behind messages of a broker": lost_tails_behind_messages_of_a_broker,
+    "log and ledger are older than the queues": log_and_ledger_are_older_than_the_queues,
+    "zeros beside a flipped body": zeros_beside_a_flipped_body,
+    "flipped bodies after a crash": flipped_bodies_after_a_crash,
     "commitlog is empty": commitlog_is_empty,
     "commitlog is missing": commitlog_is_missing,
     "directory for a commitlog file": directory_for_a_log_file,
