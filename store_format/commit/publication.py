@@ -36,7 +36,7 @@ from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.updates import CqBatch
 from store_format.consumequeue.write import QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
-from store_format.files.background import AHEAD, Behind
+from store_format.files.background import AHEAD, BackgroundCalls
 from store_format.files.read import entry_names
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
@@ -140,7 +140,7 @@ class Publication:
 
     def append_log(self) -> None:
         """Writes the staged messages, with their positions, to the log: one chunk while the next are read."""
-        with Behind(is_little=self._is_little) as writer:
+        with BackgroundCalls(is_little=self._is_little) as writer:
             for part in self._patched():
                 writer.call(partial(self._write_part, part))
         self.log_files.close()
@@ -272,7 +272,7 @@ class Publication:
         self.check_undisturbed()
         index = self._open_index() if journal.index else None
         # A thread writes one group while the next is made here.
-        with Behind(is_little=self._is_little) as writer:
+        with BackgroundCalls(is_little=self._is_little) as writer:
             for group in read_groups(self.root, journal, units=self._queue_units):
                 queue = np.concatenate([chunk.queue for chunk in group])
                 timestamps = np.concatenate([chunk.store_timestamps for chunk in group])

@@ -98,9 +98,9 @@ def check_log(
     if not log.files:
         return Summary()
     walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
-    behind = _Behind(log, readable, fillers)
+    counts = _CountsBehindEnd(log, readable, fillers)
     for step in _one_ahead(walk):
-        behind.count(step)
+        counts.count(step)
         if isinstance(step, Damage):
             if readable is not None and step.file.start + step.start >= readable.offset:
                 step = replace(step, at_tail=True)  # only messages that a recovery has cut follow
@@ -117,7 +117,7 @@ def check_log(
     if readable is not None:
         report_cut(findings, log, readable)
     sums = walk.sums
-    is_cut = state is StoreState.CRASHED and readable is not None and behind.cut_bytes > 0
+    is_cut = state is StoreState.CRASHED and readable is not None and counts.cut_bytes > 0
     return Summary(
         files=len(log.files),
         units=sums.units,
@@ -129,15 +129,15 @@ def check_log(
         missing_bytes=sums.missing_bytes,
         log_end=walk.end.offset if walk.end is not None else 0,
         state=state.value,
-        readable=sums.units - behind.hidden,
+        readable=sums.units - counts.hidden,
         cut_offset=readable.cut if readable is not None and is_cut else None,
-        cut_bytes=behind.cut_bytes if is_cut else 0,
+        cut_bytes=counts.cut_bytes if is_cut else 0,
         cut_messages=readable.messages if readable is not None and is_cut else 0,
     )
 
 
 @dataclass(slots=True)
-class _Behind:
+class _CountsBehindEnd:
     """What lies behind the log's end: messages that readers do not show, and bytes that a broker cuts."""
 
     log: CommitLog

@@ -19,9 +19,11 @@ AHEAD = 2  # calls that run or wait: with one, each side waits for the other at 
 _HELD_MAX = 256  # descriptors; a process often may have 1024
 
 
-class Behind:
-    """A context manager. `call` returns while at most AHEAD calls run or wait, and raises the error of an
-    earlier one; the end of the block waits for all and raises, too.
+class BackgroundCalls:
+    """A context manager that runs calls in a background thread.
+
+    `call` returns while at most AHEAD calls run or wait, and raises the error of an earlier one; the end of
+    the block waits for all and raises, too.
 
     At most one call runs at a time, no call starts after a failure of a call or of the block, and none
     outlives the block. With `is_little` calls run in the caller's thread: to start a thread takes half a
@@ -54,7 +56,7 @@ class Behind:
         while self._calls and (len(self._calls) > left or self._calls[0].done()):
             self._calls.popleft().result()
 
-    def __enter__(self) -> Behind:
+    def __enter__(self) -> BackgroundCalls:
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:

@@ -246,13 +246,13 @@ def find_readable_end(root: str, log: CommitLog, end: LogEnd) -> ReadableEnd:
     """
     found = ReadableEnd(end.offset, end.offset, last_timestamp=log.store_timestamp_at(end.last_unit_offset))
     if end.end.kind in (EndKind.TORN, EndKind.UNWRITTEN):
-        _Behind(root, log, end, found).look()
+        _SearchBehindEnd(root, log, end, found).run()
     return found
 
 
 @dataclass(slots=True)
-class _Behind:
-    """Looks behind the end that recovery finds."""
+class _SearchBehindEnd:
+    """Searches for messages behind the end that recovery finds."""
 
     root: str
     log: CommitLog
@@ -260,7 +260,7 @@ class _Behind:
     found: ReadableEnd
     known: dict[QueueKey, int] | None = None
 
-    def look(self) -> None:
+    def run(self) -> None:
         found, damaged = self.found, list[tuple[int, int]]()
         damage: CorruptStoreError | None = None  # the first one
         skipped, is_behind_damage = 0, False

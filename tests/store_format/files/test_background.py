@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.files.background import AHEAD, Behind, close_named, free, hold
+from store_format.files.background import AHEAD, BackgroundCalls, close_named, free, hold
 
 
 def test_calls_come_in_order_and_beside_the_caller() -> None:
@@ -22,12 +22,12 @@ def test_calls_come_in_order_and_beside_the_caller() -> None:
         assert may_go_on.wait(10)
         done.append(0)
 
-    with Behind() as behind:
-        behind.call(wait)
+    with BackgroundCalls() as background:
+        background.call(wait)
         assert done == []  # it waits for what comes here next
         may_go_on.set()
         for number in range(1, 50):
-            behind.call(lambda number=number: done.append(number))  # type: ignore[misc]
+            background.call(lambda number=number: done.append(number))  # type: ignore[misc]
     assert done == list(range(50))
 
 
@@ -42,10 +42,10 @@ def test_a_failure_is_raised_by_a_later_call_and_nothing_is_called_after_it() ->
 
     def call_for_ever() -> None:
         nonlocal calls
-        with Behind() as behind:
-            behind.call(fail)
+        with BackgroundCalls() as background:
+            background.call(fail)
             while True:
-                behind.call(lambda: done.append("after"))
+                background.call(lambda: done.append("after"))
                 calls += 1
                 may_fail.set()
 
@@ -57,7 +57,7 @@ def test_a_failure_is_raised_by_a_later_call_and_nothing_is_called_after_it() ->
 
 def test_no_more_calls_wait_than_the_callers_buffers_allow() -> None:
     filled, written = 0, 0
-    with Behind() as behind:
+    with BackgroundCalls() as background:
 
         def write() -> None:
             nonlocal written
@@ -67,7 +67,7 @@ def test_no_more_calls_wait_than_the_callers_buffers_allow() -> None:
         for _ in range(20):
             assert filled - written <= AHEAD  # the buffer that is filled now is not one of theirs
             filled += 1
-            behind.call(write)
+            background.call(write)
     assert written == 20
 
 
@@ -80,10 +80,10 @@ def test_a_call_that_waits_is_not_begun_after_the_block_has_failed() -> None:
         assert may_end.wait(10)
 
     def fails() -> None:
-        with Behind() as behind:
-            behind.call(first)
+        with BackgroundCalls() as background:
+            background.call(first)
             assert started.wait(10)
-            behind.call(lambda: done.append("second"))
+            background.call(lambda: done.append("second"))
             threading.Timer(0.1, may_end.set).start()
             raise KeyError
 
@@ -93,8 +93,8 @@ def test_a_call_that_waits_is_not_begun_after_the_block_has_failed() -> None:
 
 
 def test_a_failure_of_the_last_call_is_raised_at_the_end() -> None:
-    with pytest.raises(ZeroDivisionError), Behind() as behind:
-        behind.call(lambda: print(1 // 0))
+    with pytest.raises(ZeroDivisionError), BackgroundCalls() as background:
+        background.call(lambda: print(1 // 0))
 
 
 def test_what_the_block_raises_goes_before_and_the_call_has_ended_by_then() -> None:
@@ -107,8 +107,8 @@ def test_what_the_block_raises_goes_before_and_the_call_has_ended_by_then() -> N
         raise ValueError
 
     def fails() -> None:
-        with Behind() as behind:
-            behind.call(slow)
+        with BackgroundCalls() as background:
+            background.call(slow)
             assert started.wait(10)
             raise KeyError
 
