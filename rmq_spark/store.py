@@ -38,7 +38,7 @@ _CARD_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class MessageSelection:
     """Which messages to read. Store times in ms: `since_ms` is inclusive, `until_ms` exclusive."""
 
     topic: str | None
@@ -66,19 +66,19 @@ class Messages:
             print(batch.num_rows)
     """
 
-    def __init__(self, stores: Sequence[Store], choice: Choice) -> None:
-        self._stores, self._choice = tuple(stores), choice
+    def __init__(self, stores: Sequence[Store], selection: MessageSelection) -> None:
+        self._stores, self._selection = tuple(stores), selection
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns."""
-        return arrow_schema(self._choice.columns)
+        return arrow_schema(self._selection.columns)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for store in self._stores:
-            for batch in _read(store, self._choice):
+            for batch in _read(store, self._selection):
                 if batch.num_rows:
-                    yield batch.select(list(self._choice.columns))
+                    yield batch.select(list(self._selection.columns))
 
     def to_table(self) -> pa.Table:
         """Returns all messages as one Arrow table in memory."""
@@ -100,27 +100,29 @@ class Messages:
 
     def __repr__(self) -> str:
         of = ", ".join(store.broker_name for store in self._stores)
-        return f"<Messages of {self._choice.topic or 'all topics'} in {of}: iterate, head(), to_table()>"
+        return f"<Messages of {self._selection.topic or 'all topics'} in {of}: iterate, head(), to_table()>"
 
     def _repr_html_(self) -> str:
         table = self.head(_CARD_ROWS)
         table = table.select(wide_last(table.schema.names))
-        title = self._choice.topic or "all topics"
+        title = self._selection.topic or "all topics"
         return table_card(table.to_batches(), table.schema, title, limit=_CARD_ROWS).source
 
 
-def _read(store: Store, choice: Choice) -> Iterator[pa.RecordBatch]:
-    since_ms, until_ms = choice.since_ms, choice.until_ms
-    ranges = [(queue, *offsets_in_time(queue, since_ms, until_ms)) for queue in store.queues(choice.chooses)]
+def _read(store: Store, selection: MessageSelection) -> Iterator[pa.RecordBatch]:
+    since_ms, until_ms = selection.since_ms, selection.until_ms
+    ranges = [
+        (queue, *offsets_in_time(queue, since_ms, until_ms)) for queue in store.queues(selection.chooses)
+    ]
     return read_chosen(
         ranges,
-        choice.columns,
+        selection.columns,
         Tolerance(),
         since_ms=since_ms,
         until_ms=until_ms,
-        where=choice.where,
-        tags=choice.tags,
-        key=choice.key,
+        where=selection.where,
+        tags=selection.tags,
+        key=selection.key,
     )
 
 
@@ -140,12 +142,14 @@ def messages_in(
         hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
         raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
     since_ms, until_ms = _times_ms(since, until)
-    choice = Choice(topic, tuple(columns), since_ms, until_ms, _condition(where), tuple(tags), key)
+    selection = MessageSelection(
+        topic, tuple(columns), since_ms, until_ms, _condition(where), tuple(tags), key
+    )
     known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
-    if topic is not None and not any(map(choice.chooses, known)):
+    if topic is not None and not any(map(selection.chooses, known)):
         shown = sorted(name for name in known if not is_system_topic(name))
         raise OptionError(f"no topic is named {topic!r}; {did_you_mean(topic, shown, 'topics')}")
-    return Messages(stores, choice)
+    return Messages(stores, selection)
 
 
 def _condition(where: str | None) -> Sql92Filter | None:

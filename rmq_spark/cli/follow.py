@@ -31,7 +31,7 @@ class Tail:
         self, stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance
     ) -> None:
         self._filters, self._names, self._tolerance = filters, names, tolerance
-        self._followers = [StoreFollower(store, _Choice(filters)) for store in stores]
+        self._followers = [StoreFollower(store, _QueuesOfFilters(filters)) for store in stores]
         self._next: dict[MessageQueue, int] = {}
         self._deleted: set[MessageQueue] = set()
         self._losses = Losses(fail_on_data_loss=False)
@@ -88,7 +88,7 @@ class Tail:
 
 
 @dataclass(frozen=True, slots=True)
-class _Choice:
+class _QueuesOfFilters:
     """The topics and queues of the filters, as the follower asks for them."""
 
     filters: Filters

@@ -18,7 +18,7 @@ from store_format.read.store import Store
 _versions = itertools.count(1)  # of all stores, so that versions grow even if a store is followed again
 
 
-class _Choice:
+class _AwaitedTopics:
     """The topics that any waiter of the store waits for."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class FollowedStore:
         self.is_rung = False
         self.holder: int | None = None  # the broker that has the store
         self._commit_log_paths = tuple(commit_log_paths)
-        self._choice = _Choice()
+        self._awaited = _AwaitedTopics()
         self._looked_topics: frozenset[str] = frozenset()
         self._follower: StoreFollower | None = None
         self._version = next(_versions)
@@ -69,14 +69,14 @@ class FollowedStore:
     def choose(self, topics: frozenset[str]) -> None:
         """Adds the topics of a waiter. The next look finds their queues."""
         with self._lock:
-            self._choice.topics.update(topics)
+            self._awaited.topics.update(topics)
 
     def leave_out(self, topics: frozenset[str]) -> None:
         """Removes the topics of a waiter that has ended."""
         with self._lock:
-            self._choice.topics.subtract(topics)
-            self._choice.topics = +self._choice.topics
-            self._looked_topics &= self._choice.topics.keys()
+            self._awaited.topics.subtract(topics)
+            self._awaited.topics = +self._awaited.topics
+            self._looked_topics &= self._awaited.topics.keys()
             self._looks.pop(topics, None)
 
     def look(self, topics: frozenset[str]) -> tuple[StoreLook, Mapping[str, int]]:
@@ -107,14 +107,14 @@ class FollowedStore:
             return look, changed
 
     def _changed_topics(self) -> Counter[str]:
-        anew = not self._choice.topics.keys() <= self._looked_topics
+        anew = not self._awaited.topics.keys() <= self._looked_topics
         found: Counter[str] = Counter()
         if self._follower is None:
             store = Store.open(self.root, commit_log_paths=self._commit_log_paths, fail_on_unknown=False)
-            self._follower = StoreFollower(store, self._choice)
+            self._follower = StoreFollower(store, self._awaited)
             found.update(self.changed_at.keys())  # after an error: what changed meanwhile is unknown
         changed = self._follower.look(anew=anew)
-        self._looked_topics = frozenset(self._choice.topics)
+        self._looked_topics = frozenset(self._awaited.topics)
         for key, queue in self._follower.changed.items() if changed else ():
             end = 0 if queue is None else queue.max_offset
             found[key[0]] += max(end - self._ends.get(key, 0), 1)

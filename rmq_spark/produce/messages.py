@@ -204,15 +204,15 @@ class Producer:
         allowed = () if group is None else (CHECK_IMMUNITY_TIME,)
         properties = MessageProperties(rows, strict=settings.strict_properties, allowed=allowed)
         self.left_out.update(properties.left_out)
-        choice = self._selector.select(rows, properties.sharding_key)
+        selected = self._selector.select(rows, properties.sharding_key)
         uniq_key = properties.uniq_keys(self._ids, now_ms)
         if group is None:
-            place = park(rows, choice.queue_id, now_ms, choice.store, settings.confs)
+            place = park(rows, selected.queue_id, now_ms, selected.store, settings.confs)
         else:
-            place = park_half(rows, choice.queue_id, uniq_key if settings.transaction_id else None, group)
+            place = park_half(rows, selected.queue_id, uniq_key if settings.transaction_id else None, group)
         strings = properties.strings(uniq_key, place, settings.properties_size_max)
         stored, sys_flag = compress_bodies(body, sizes, settings.compression)
-        sys_flag[choice.multi_tags] |= MULTI_TAGS
+        sys_flag[selected.multi_tags] |= MULTI_TAGS
         born = rows.hosts("bornHost", settings.born_host)
         sys_flag[born.v6] |= BORN_HOST_V6
         flag = rows.integers("flag", 0)
@@ -221,7 +221,7 @@ class Producer:
             topics=place.topics,
             real_topics=rows.topics,
             topic=place.topic,
-            store=choice.store,
+            store=selected.store,
             queue_id=place.queue_id,
             body=stored,
             properties=strings,
@@ -236,7 +236,7 @@ class Producer:
             keys=pa.nulls(rows.count, _KIND) if properties.keys is None else properties.keys,
             tags=tags,
             real_topic=rows.codes,
-            real_queue_id=choice.queue_id,
+            real_queue_id=selected.queue_id,
             body_crc=None if settings.compression is None else body_crcs(body),
             first_timer_ms=place.first_timer_ms,
         )

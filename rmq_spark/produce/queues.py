@@ -28,8 +28,8 @@ _START_MAX = 1 << 31  # ThreadLocalIndex: a random start of 31 bits
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Each message's store (place in `Routes.stores`) and queue; `multi_tags`: the filter is MULTI_TAG."""
+class SelectedQueues:
+    """Each row's store (place in `Routes.stores`) and queue; `multi_tags`: the filter is MULTI_TAG."""
 
     store: NDArray[np.int64]
     queue_id: NDArray[np.int64]
@@ -51,16 +51,16 @@ class _Lists:
         self._topic_start = np.cumsum(self.topic_nums) - self.topic_nums
         self._group_start = np.cumsum(self.queue_nums) - self.queue_nums
 
-    def choice(self, group: NDArray[np.int64], queue_id: NDArray[np.int64]) -> Choice:
-        return Choice(self.store[group], queue_id, self.multi_tags[group])
+    def selected(self, group: NDArray[np.int64], queue_id: NDArray[np.int64]) -> SelectedQueues:
+        return SelectedQueues(self.store[group], queue_id, self.multi_tags[group])
 
-    def locate(self, topic: NDArray[np.int64], index: NDArray[np.int64]) -> Choice:
+    def locate(self, topic: NDArray[np.int64], index: NDArray[np.int64]) -> SelectedQueues:
         """The store and queue at each place `index` in the publish list of its topic."""
         number = self._topic_start[topic] + index
         if len(self.store) == 1:
-            return self.choice(np.zeros(len(number), np.int64), number)
+            return self.selected(np.zeros(len(number), np.int64), number)
         group = np.searchsorted(self._group_start, number, side="right") - 1
-        return self.choice(group, number - self._group_start[group])
+        return self.selected(group, number - self._group_start[group])
 
 
 class QueueSelector:
@@ -78,7 +78,7 @@ class QueueSelector:
         self._turn: dict[str, int] = {}
         self._topics: tuple[str, ...] | None = None
 
-    def select(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None = None) -> Choice:
+    def select(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None = None) -> SelectedQueues:
         """A queue for each row.
 
         Raises IllegalMessageError for a queue or a topic that may not be written, StoreInUseError for a queue
@@ -120,7 +120,7 @@ class QueueSelector:
 
     def _in_turn(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
-    ) -> Choice:
+    ) -> SelectedQueues:
         """TopicPublishInfo.selectOneMessageQueue: queues in turn, with one counter for each topic."""
         index = np.zeros(rows.count, np.int64)
         places = slice(None) if wanted.all() else np.flatnonzero(wanted)
@@ -138,7 +138,7 @@ class QueueSelector:
 
     def _by_hash(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
-    ) -> Choice:
+    ) -> SelectedQueues:
         """SelectMessageQueueByHash: abs(hashCode % n), with Java's remainder.
 
         n includes the queues of closed stores; otherwise keys would move to other queues.
@@ -148,23 +148,28 @@ class QueueSelector:
         index = np.abs(
             np.fmod(java_hash_many(sharding_key).astype(np.int64), self._all.topic_nums[rows.codes])
         )
-        choice = self._all.locate(rows.codes, index)
+        selected = self._all.locate(rows.codes, index)
         keyed = sharding_key.is_valid().to_numpy(zero_copy_only=False)
         self._refuse_closed(
-            rows, choice.store, keyed & wanted, lambda row: f"sharding key {_value_text(sharding_key[row])!r}"
+            rows,
+            selected.store,
+            keyed & wanted,
+            lambda row: f"sharding key {_value_text(sharding_key[row])!r}",
         )
-        return choice if keyed.all() else _merged(keyed, choice, self._in_turn(rows, None, wanted & ~keyed))
+        return (
+            selected if keyed.all() else _merged(keyed, selected, self._in_turn(rows, None, wanted & ~keyed))
+        )
 
     def _at_random(
         self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
-    ) -> Choice:
+    ) -> SelectedQueues:
         """SelectMessageQueueByRandom."""
         return self._open.locate(rows.codes, self._random.integers(self._open.topic_nums[rows.codes]))
 
     # ---- the column queueId --------------------------------------------------------------------------------
 
-    def _named(self, rows: Rows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]) -> Choice:
-        """The queues of the rows in `fixed`, by `queueId`; the choice of other rows is not valid."""
+    def _named(self, rows: Rows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]) -> SelectedQueues:
+        """The queues of the rows in `fixed`, by `queueId`; the queues of other rows are not valid."""
         store = self._named_stores(rows)
         group = np.where(store < 0, -1, self._group_of[rows.codes, store])
         unknown = fixed & (group < 0)
@@ -176,7 +181,7 @@ class QueueSelector:
             row = int(beyond.argmax())
             self._refuse_queue(rows, row, int(queue_id[row]), int(group[row]))
         self._refuse_closed(rows, store, fixed, lambda row: f"queueId {queue_id[row]}")
-        return self._all.choice(group, queue_id)
+        return self._all.selected(group, queue_id)
 
     def _named_stores(self, rows: Rows) -> NDArray[np.int64]:
         """The only store, or the store that `brokerName` names; -1 if it names none."""
@@ -227,16 +232,16 @@ class QueueSelector:
                 )
 
 
-_STRATEGIES: dict[str, Callable[[QueueSelector, Rows, Any, NDArray[np.bool_]], Choice]] = {
+_STRATEGIES: dict[str, Callable[[QueueSelector, Rows, Any, NDArray[np.bool_]], SelectedQueues]] = {
     ROUNDROBIN: QueueSelector._in_turn,
     HASH: QueueSelector._by_hash,
     RANDOM: QueueSelector._at_random,
 }
 
 
-def _merged(first: NDArray[np.bool_], one: Choice, other: Choice) -> Choice:
+def _merged(first: NDArray[np.bool_], one: SelectedQueues, other: SelectedQueues) -> SelectedQueues:
     """`one` where `first` is true, else `other`."""
-    return Choice(
+    return SelectedQueues(
         np.where(first, one.store, other.store),
         np.where(first, one.queue_id, other.queue_id),
         np.where(first, one.multi_tags, other.multi_tags),

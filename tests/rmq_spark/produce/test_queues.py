@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.produce.queues import HASH, RANDOM, ROUNDROBIN, SELECTORS, Choice, QueueSelector
+from rmq_spark.produce.queues import HASH, RANDOM, ROUNDROBIN, SELECTORS, QueueSelector, SelectedQueues
 from rmq_spark.produce.routes import Routes, StoreTopics
 from rmq_spark.produce.rows import Rows
 from store_format.errors import IllegalMessageError, StoreInUseError
@@ -35,10 +35,10 @@ def select(
 ) -> list[tuple[int, int]]:
     """(store, queue) of each row."""
     rows = Rows(batch_of(topic=topics, body=[b"x"] * len(topics), **columns))
-    choice: Choice = selector.select(
+    selected: SelectedQueues = selector.select(
         rows, None if keys is None else pa.array([key and key.encode() for key in keys], pa.large_binary())
     )
-    return list(zip(choice.store.tolist(), choice.queue_id.tolist(), strict=True))
+    return list(zip(selected.store.tolist(), selected.queue_id.tolist(), strict=True))
 
 
 def refused(selector: QueueSelector, error: type[Exception] = IllegalMessageError, **columns: Any) -> str:
