@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from rmq_spark.services.decisions import Decision, HalfName
+from rmq_spark.services.decisions import HalfName, TransactionDecision
 from rmq_spark.services.service import Now, PartsFailedError
 from rmq_spark.services.transaction import DecisionPlan, plan_decisions
 from rmq_spark.write.column_places import column_places
@@ -166,7 +166,7 @@ def _refuse_plan(target: WriteTarget, plan: DecisionPlan) -> None:
             _refuse_group(each, group)
 
 
-def _refuse_group(decision: Decision, group: str | None) -> None:
+def _refuse_group(decision: TransactionDecision, group: str | None) -> None:
     found = decision.row[PGROUP]
     if group is not None and found != group:
         raise IllegalMessageError(

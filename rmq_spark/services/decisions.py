@@ -59,7 +59,7 @@ class HalfName:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class TransactionDecision:
     """One named transaction of a store, and its state: only `pending` ones are written.
 
     `row` has the newest copy, `offsets` are the queue offsets of all copies that no op message lists.
@@ -82,7 +82,7 @@ class Decision:
 
 def find_decisions(
     store: Store, wanted: Sequence[tuple[HalfName, str]], conf: BrokerConf
-) -> dict[HalfName, Decision]:
+) -> dict[HalfName, TransactionDecision]:
     """The transactions of this store that `wanted`, pairs of a name and a decision, names.
 
     Raises OptionError for a name of two transactions, for two decisions about one, and for a transaction that
@@ -105,7 +105,7 @@ def find_decisions(
     return known
 
 
-def _decision(name: HalfName, decision: str, named: Sequence[Transaction]) -> Decision:
+def _decision(name: HalfName, decision: str, named: Sequence[Transaction]) -> TransactionDecision:
     """The decision about the transaction of this name that is pending, else about one that ended."""
     pending = [each for each in named if each.state == PENDING]
     if len(pending) > 1:
@@ -115,14 +115,14 @@ def _decision(name: HalfName, decision: str, named: Sequence[Transaction]) -> De
             "name it by its half offset"
         )
     if pending:
-        return Decision(name, decision, PENDING, pending[0].copies[-1], tuple(pending[0].unlisted))
+        return TransactionDecision(name, decision, PENDING, pending[0].copies[-1], tuple(pending[0].unlisted))
     states = {each.state for each in named}
     state = min(states - _DONE[decision], default=min(states))
-    return Decision(name, decision, state, named[0].copies[-1])
+    return TransactionDecision(name, decision, state, named[0].copies[-1])
 
 
-def _refuse_contrary(found: Mapping[HalfName, Decision]) -> None:
-    by_key: dict[tuple[object, object], Decision] = {}
+def _refuse_contrary(found: Mapping[HalfName, TransactionDecision]) -> None:
+    by_key: dict[tuple[object, object], TransactionDecision] = {}
     for each in found.values():
         other = by_key.setdefault(each.key, each)
         if other.decision != each.decision:
@@ -152,7 +152,7 @@ def _has_queue(row: Mapping[str, Any]) -> bool:
 
 def write_decisions(
     session: WriteSession,
-    decisions: Sequence[Decision],
+    decisions: Sequence[TransactionDecision],
     now_ms: int,
     tally: Tally,
     *,
@@ -174,8 +174,8 @@ def write_decisions(
         session.append(op_messages([], (bytes(4), 0), now_ms), turn=turn)
 
 
-def _decision_chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:
-    chunk: list[Decision] = []
+def _decision_chunks(due: Sequence[TransactionDecision]) -> Iterator[list[TransactionDecision]]:
+    chunk: list[TransactionDecision] = []
     size = 0
     for each in due:
         size += each.row["storeSize"]
@@ -188,7 +188,11 @@ def _decision_chunks(due: Sequence[Decision]) -> Iterator[list[Decision]]:
 
 
 def _write_decisions(
-    session: WriteSession, store: Store, chunk: Sequence[Decision], now_ms: int, key: tuple[str, int] | None
+    session: WriteSession,
+    store: Store,
+    chunk: Sequence[TransactionDecision],
+    now_ms: int,
+    key: tuple[str, int] | None,
 ) -> None:
     is_old = is_broker_49(session.root)
     halves, _, damaged = read_stored(

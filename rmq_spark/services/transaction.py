@@ -13,8 +13,8 @@ import pyarrow as pa
 from rmq_spark.services.decisions import (
     COMMIT,
     ROLLBACK,
-    Decision,
     HalfName,
+    TransactionDecision,
     find_decisions,
     refuse_unknown,
     write_decisions,
@@ -96,7 +96,7 @@ def _shown_name(name: Name) -> HalfName:
 class DecisionPlan:
     """A plan of decisions by store. `apply` reads the store again, under its lock."""
 
-    parts: list[tuple[Store, list[Decision]]]
+    parts: list[tuple[Store, list[TransactionDecision]]]
     now: Now
 
     def table(self) -> pa.Table:
@@ -159,7 +159,7 @@ def plan_decisions(
     Without `must_find` a name without a half message is left out.
     """
     _refuse_two_decisions(wanted)
-    parts: list[tuple[Store, list[Decision]]] = []
+    parts: list[tuple[Store, list[TransactionDecision]]] = []
     where: dict[HalfName, str] = {}
     for store in stores:
         mine = [(name, what) for name, what in wanted if name.broker_name in (None, store.broker_name)]

@@ -32,8 +32,8 @@ from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.read import read_topics
 from store_format.names import QueueKey
 from store_format.survey.fates import (
-    Decision,
     Fate,
+    FateDecision,
     KnownEnd,
     Unfiled,
     decide,
@@ -365,7 +365,7 @@ class LogComparison:
             key: f"{each.evidence} (name the topic with --topic to rebuild it)" for key, each in left.items()
         }
 
-    def _is_answered(self, key: QueueKey, decision: Decision) -> bool:
+    def _is_answered(self, key: QueueKey, decision: FateDecision) -> bool:
         """Whether a queue of unknown fate is built: a broker that starts builds it, or the user said so."""
         return decision.fate is Fate.UNKNOWN and (
             (self.is_crashed and self.compared[key].by_broker > 0)

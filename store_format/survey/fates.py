@@ -162,20 +162,20 @@ class Fate(Enum):
     UNKNOWN = "unknown"  # asked for: `unfiledQueues`
 
 
-class Decision(NamedTuple):
+class FateDecision(NamedTuple):
     """A fate, and the evidence that decided it, as a part of a sentence."""
 
     fate: Fate
     evidence: str
 
 
-_DELETED = Decision(Fate.DELETED, "the topic was deleted: topics.json does not have it")
-_AGAIN = Decision(Fate.DELETED, "the topic was deleted and created again after these messages")
-_WAITING = Decision(Fate.WAITING, "the running broker has not dispatched these messages yet")
-_SYSTEM = Decision(Fate.LOST, "a broker does not delete the topic")
-_NONE_FILED = Decision(Fate.LOST, "no consume queue of the store has a file")
-_SIBLING = Decision(Fate.LOST, "another queue of the topic has an earlier message")
-_UNKNOWN = Decision(
+_DELETED = FateDecision(Fate.DELETED, "the topic was deleted: topics.json does not have it")
+_AGAIN = FateDecision(Fate.DELETED, "the topic was deleted and created again after these messages")
+_WAITING = FateDecision(Fate.WAITING, "the running broker has not dispatched these messages yet")
+_SYSTEM = FateDecision(Fate.LOST, "a broker does not delete the topic")
+_NONE_FILED = FateDecision(Fate.LOST, "no consume queue of the store has a file")
+_SIBLING = FateDecision(Fate.LOST, "another queue of the topic has an earlier message")
+_UNKNOWN = FateDecision(
     Fate.UNKNOWN,
     "the store does not show whether the queue was lost, or its topic deleted and created again",
 )
@@ -187,14 +187,14 @@ def decide(
     keys: Collection[QueueKey],
     seen: Mapping[QueueKey, LogQueue],
     dispatched: int = OFFSET_MAX,
-) -> dict[QueueKey, Decision]:
+) -> dict[QueueKey, FateDecision]:
     """The fate of the newest messages of each queue of `keys`, which have no consume queue file.
 
     `seen` are the queues of the same topics, at least `keys`, as the `log` or a part of it shows them. A
     running broker has dispatched the messages before the physical offset `dispatched`. Of a queue whose
     offsets began at 0 again, the earlier messages are deleted.
     """
-    deleted, found, open_keys = deleted_until(root), dict[QueueKey, Decision](), list[QueueKey]()
+    deleted, found, open_keys = deleted_until(root), dict[QueueKey, FateDecision](), list[QueueKey]()
     for key in keys:
         if seen[key].epochs[-1][0] >= dispatched:
             found[key] = _WAITING
@@ -216,7 +216,7 @@ def decide(
             continue
         alive |= {each: _begin(queues.get(each)) for each in known.keys() - alive.keys() if each[0] == key[0]}
         if key in known:
-            found[key] = Decision(Fate.LOST, known[key].evidence)
+            found[key] = FateDecision(Fate.LOST, known[key].evidence)
         elif any(begin < seen[key].last for begin in alive.values()):
             found[key] = _SIBLING
         else:
