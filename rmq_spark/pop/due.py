@@ -19,7 +19,7 @@ MESSAGES_MAX = 10_000  # of one revive
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class DueCheckPoint:
     """The due messages of one check point: the bits of `all_offsets` that are set in `bits`."""
 
     key: PointKey
@@ -46,14 +46,14 @@ class Due:
         return offsets
 
 
-def first_due(state: PopState, now_ms: int, messages_max: int = MESSAGES_MAX) -> list[Due]:
+def first_due(state: PopState, now_ms: int, messages_max: int = MESSAGES_MAX) -> list[DueCheckPoint]:
     """The messages of one revive, by check point, the oldest first. Called under the lock of the log."""
-    found: list[Due] = []
+    found: list[DueCheckPoint] = []
     for point in state.due(now_ms):
         bits = point.whole & ~point.acked
         if point.left > messages_max:
             bits = bits_of(positions_of(bits)[:messages_max])
-        found.append(Due(point.key, point.visible_at, bits, point.offsets))
+        found.append(DueCheckPoint(point.key, point.visible_at, bits, point.offsets))
         messages_max -= found[-1].count
         if messages_max <= 0:
             break
@@ -82,7 +82,7 @@ class Rows:
     offset: _Ints
 
     @staticmethod
-    def of(due: list[Due]) -> Rows:
+    def of(due: list[DueCheckPoint]) -> Rows:
         return Rows(
             [each.key for each in due],
             np.repeat(np.arange(len(due)), [each.count for each in due]),

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from rmq_spark.pop.due import MESSAGES_MAX, Due, first_due
+from rmq_spark.pop.due import MESSAGES_MAX, DueCheckPoint, first_due
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import revive_due
 from rmq_spark.services.service import Now, PartsFailedError
@@ -63,7 +63,7 @@ class Revive:
         return RevivePlan(now, logs, errors)
 
 
-def _next_after(state: PopState, due: list[Due]) -> int | None:
+def _next_after(state: PopState, due: list[DueCheckPoint]) -> int | None:
     """When the next check point is visible that is not revived as a whole by then."""
     if not due:
         return state.next_visible
@@ -83,7 +83,7 @@ class _Log:
     """One in-flight log: what is due of it, and when more is. `is_broken`: a revive was broken off."""
 
     name: PopName
-    due: list[Due]
+    due: list[DueCheckPoint]
     next_due: int | None
     is_broken: bool
 

@@ -173,7 +173,7 @@ class _Level:
 
 
 @dataclass(frozen=True, slots=True)
-class _Due:
+class _DueOfLevel:
     """What a turn delivers of a level: the queue offsets [start, stop), of which `offsets` are due."""
 
     level: _Level
@@ -187,14 +187,14 @@ class _Due:
         return self.level.queue.range.piece(self.level.start, self.stop)
 
 
-def _due_of(level: _Level, share: tuple[int, int]) -> _Due:
+def _due_of(level: _Level, share: tuple[int, int]) -> _DueOfLevel:
     """The due messages of a level, at most `share` (messages, bytes) and at least one.
 
     The first message that is not due ends the level's turn, as in the broker.
     """
     if not level.is_first_due:
         none = np.empty(0, np.int64)
-        return _Due(level, level.start, none, none, level.first_due_ms)
+        return _DueOfLevel(level, level.start, none, none, level.first_due_ms)
     offsets, times, sizes = level.entries(level.start, level.start + share[0])
     later = np.flatnonzero(times > level.now_ms)
     count = int(later[0]) if len(later) else len(offsets)
@@ -202,7 +202,9 @@ def _due_of(level: _Level, share: tuple[int, int]) -> _Due:
     stop = int(offsets[count - 1]) + 1
     after = int(times[count]) if count < len(times) else level.now_ms
     waits = stop < level.queue.max_offset
-    return _Due(level, stop, offsets[:count], times[:count], max(after, level.now_ms) if waits else None)
+    return _DueOfLevel(
+        level, stop, offsets[:count], times[:count], max(after, level.now_ms) if waits else None
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,7 +213,7 @@ class SchedulePlan:
 
     store: Store
     now: Now
-    levels: list[_Due]
+    levels: list[_DueOfLevel]
     progress: Mapping[int, int]
     errors: list[StoreError]
 
@@ -243,7 +245,7 @@ class SchedulePlan:
         Raises PartsFailedError after all levels have had their turn: a level with a message that cannot be
         delivered stops there, as in the broker.
         """
-        done, errors, going = 0, list(self.errors), list[_Due]()
+        done, errors, going = 0, list(self.errors), list[_DueOfLevel]()
         progress = {}
         for each in self.levels:
             if not len(each.offsets):
@@ -271,7 +273,7 @@ class SchedulePlan:
         return done
 
 
-def _first_due(levels: Iterable[_Due]) -> int | None:
+def _first_due(levels: Iterable[_DueOfLevel]) -> int | None:
     return min((each.next_due for each in levels if each.next_due is not None), default=None)
 
 
@@ -286,7 +288,7 @@ class _Found:
     error: StoreError | None
 
 
-def _read(store: Store, due: _Due) -> _Found:
+def _read(store: Store, due: _DueOfLevel) -> _Found:
     """Reads the due messages up to the first that cannot be delivered.
 
     A message that retention has deleted is left out, and a message for the half topic too, as in the broker.
@@ -308,7 +310,7 @@ def _read(store: Store, due: _Due) -> _Found:
     return _Found(messages, real_queues(messages), times, stop, stops.get(stop))
 
 
-def _appended(session: WriteSession, due: _Due, found: _Found) -> _Found:
+def _appended(session: WriteSession, due: _DueOfLevel, found: _Found) -> _Found:
     """Stores the copies; if a message cannot be stored, those before it, and `error` names it.
 
     A commit refuses all messages for one of them, so half of them are tried next: later turns store the rest.
@@ -333,12 +335,12 @@ def _appended(session: WriteSession, due: _Due, found: _Found) -> _Found:
     return found
 
 
-def _how_to_skip(due: _Due, offset: int) -> str:
+def _how_to_skip(due: _DueOfLevel, offset: int) -> str:
     path = config_path(due.level.queue.store.path, "delayOffset.json")
     return f"To skip the message, set level {due.level.level} in {path} to {offset + 1}"
 
 
-def _undeliverable(due: _Due, offset: int) -> StoreError:
+def _undeliverable(due: _DueOfLevel, offset: int) -> StoreError:
     path, byte = place_of_entry(due.piece, offset)
     return CorruptStoreError(
         path, byte, f"a message of {SCHEDULE_TOPIC}-{due.level.queue.queue_id} offset {offset} with "
@@ -347,7 +349,7 @@ def _undeliverable(due: _Due, offset: int) -> StoreError:
 
 
 def _outside_of_log(
-    store: Store, due: _Due, found: _Ints, known: Mapping[int, StoreError]
+    store: Store, due: _DueOfLevel, found: _Ints, known: Mapping[int, StoreError]
 ) -> dict[int, StoreError]:
     """Errors for entries that point behind the end of the commitlog, or into a gap between its files."""
     absent = np.setdiff1d(due.offsets, np.append(found, np.array(list(known), np.int64)))
@@ -364,7 +366,7 @@ def _outside_of_log(
     return errors
 
 
-def _due_rows(store: Store, due: _Due) -> list[tuple[object, ...]]:
+def _due_rows(store: Store, due: _DueOfLevel) -> list[tuple[object, ...]]:
     found = _read(store, due)
     (keys,) = found.messages.properties(UNIQ_KEY)
     offsets = found.messages.queue_offsets.tolist()
