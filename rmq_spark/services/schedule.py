@@ -254,16 +254,16 @@ class SchedulePlan:
                 going.append(each)
                 continue
             try:
-                found = _appended(session, each, _read(self.store, each))
+                delivery = _appended(session, each, _read(self.store, each))
             except StoreError as error:
                 errors.append(error)
                 continue
-            done += len(found.messages)
-            progress[each.level.level] = found.stop
-            if found.error is None:
+            done += len(delivery.messages)
+            progress[each.level.level] = delivery.stop
+            if delivery.error is None:
                 going.append(each)
             else:
-                errors.append(found.error)
+                errors.append(delivery.error)
         try:
             write_delay_offsets(session.root, progress, timestamp=self.now.ms, files=session.files)
         except StoreError as error:  # the ledger knows what was delivered
@@ -278,7 +278,7 @@ def _first_due(levels: Iterable[_DueOfLevel]) -> int | None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _LevelDelivery:
     """The messages to deliver, and the queue offset at which the delivery of the level goes on."""
 
     messages: StoredMessages
@@ -288,7 +288,7 @@ class _Found:
     error: StoreError | None
 
 
-def _read(store: Store, due: _DueOfLevel) -> _Found:
+def _read(store: Store, due: _DueOfLevel) -> _LevelDelivery:
     """Reads the due messages up to the first that cannot be delivered.
 
     A message that retention has deleted is left out, and a message for the half topic too, as in the broker.
@@ -307,32 +307,32 @@ def _read(store: Store, due: _DueOfLevel) -> _Found:
         )  # fmt: skip
     messages = messages.take(kept)
     times = due.times[np.searchsorted(due.offsets, offsets[kept])]
-    return _Found(messages, real_queues(messages), times, stop, stops.get(stop))
+    return _LevelDelivery(messages, real_queues(messages), times, stop, stops.get(stop))
 
 
-def _appended(session: WriteSession, due: _DueOfLevel, found: _Found) -> _Found:
+def _appended(session: WriteSession, due: _DueOfLevel, delivery: _LevelDelivery) -> _LevelDelivery:
     """Stores the copies; if a message cannot be stored, those before it, and `error` names it.
 
     A commit refuses all messages for one of them, so half of them are tried next: later turns store the rest.
     """
     level = due.level
-    while len(found.messages):
-        turn = ServiceTurn(_level_part(level.level), found.stop, level.began)
+    while len(delivery.messages):
+        turn = ServiceTurn(_level_part(level.level), delivery.stop, level.began)
         try:
-            session.append(delivered_from_level(found.messages, found.queues), turn=turn)
-            return found
+            session.append(delivered_from_level(delivery.messages, delivery.queues), turn=turn)
+            return delivery
         except (IllegalMessageError, UnsupportedFormatError) as error:
-            offsets = found.messages.queue_offsets
+            offsets = delivery.messages.queue_offsets
             refused = type(error)(
                 f"{SCHEDULE_TOPIC}-{level.queue.queue_id} offset {offsets[0]}: {error}. "
                 f"{_how_to_skip(due, int(offsets[0]))}"
             )
-            half = np.arange(len(found.messages) // 2)
-            kept = found.messages.take(half)
+            half = np.arange(len(delivery.messages) // 2)
+            kept = delivery.messages.take(half)
             stop = int(offsets[len(half)])
             error_then = None if len(half) else refused
-            found = _Found(kept, real_queues(kept), found.times[: len(half)], stop, error_then)
-    return found
+            delivery = _LevelDelivery(kept, real_queues(kept), delivery.times[: len(half)], stop, error_then)
+    return delivery
 
 
 def _how_to_skip(due: _DueOfLevel, offset: int) -> str:
@@ -367,10 +367,10 @@ def _outside_of_log(
 
 
 def _due_rows(store: Store, due: _DueOfLevel) -> list[tuple[object, ...]]:
-    found = _read(store, due)
-    (keys,) = found.messages.properties(UNIQ_KEY)
-    offsets = found.messages.queue_offsets.tolist()
-    topics, ids = found.queues.topics.to_pylist(), found.queues.queue_ids.tolist()
-    times = [time_us(time) for time in found.times.tolist()]
+    delivery = _read(store, due)
+    (keys,) = delivery.messages.properties(UNIQ_KEY)
+    offsets = delivery.messages.queue_offsets.tolist()
+    topics, ids = delivery.queues.topics.to_pylist(), delivery.queues.queue_ids.tolist()
+    times = [time_us(time) for time in delivery.times.tolist()]
     level = due.level.level
     return [(level, *row) for row in zip(offsets, times, topics, ids, keys.to_pylist(), strict=True)]

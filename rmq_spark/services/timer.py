@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from rmq_spark.services.recall import RecallPlan, recall
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, Tally, tallied
-from rmq_spark.services.timer_slots import DueSlot, Found, copies_of, parts_of
+from rmq_spark.services.timer_slots import DueSlot, TimerCopies, copies_of, parts_of
 from rmq_spark.write.timer_wheel import (
     BEHIND_SLOTS_MAX,
     TIMER_PART,
@@ -161,14 +161,14 @@ class TimerPlan:
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
         for part in parts_of(self.slots):
-            found = copies_of(self.store, part, self.now, self.clock_ms)
-            (keys,) = found.messages.properties(UNIQ_KEY)
+            copied = copies_of(self.store, part, self.now, self.clock_ms)
+            (keys,) = copied.messages.properties(UNIQ_KEY)
             yield from zip(
-                map(time_us, found.slot_ms.tolist()),
-                pa.array(found.copies.topic).to_pylist(),
-                np.asarray(found.copies.queue_id).tolist(),
+                map(time_us, copied.slot_ms.tolist()),
+                pa.array(copied.copies.topic).to_pylist(),
+                np.asarray(copied.copies.queue_id).tolist(),
                 keys.to_pylist(),
-                found.messages.physical_offsets.tolist(),
+                copied.messages.physical_offsets.tolist(),
                 strict=True,
             )
 
@@ -229,34 +229,34 @@ class TimerPlan:
 
     def _store_copies(self, session: WriteSession, began: int, tally: Tally) -> None:
         for part in parts_of(self.slots):
-            found = copies_of(self.store, part, self.now, self.clock_ms)
+            copied = copies_of(self.store, part, self.now, self.clock_ms)
             turn = ServiceTurn(TIMER_PART, self.after_ms, began)
             if part.stop is not None:
                 turn = ServiceTurn(_SLOT_TURN, part.stop, part.slots[0].time_ms)
-            found = _appended(session, found, turn)
-            tally.done += len(found.messages)
-            self.waiting.subtract(real_topics(found.messages))
+            copied = _appended(session, copied, turn)
+            tally.done += len(copied.messages)
+            self.waiting.subtract(real_topics(copied.messages))
 
 
-def _appended(session: WriteSession, found: Found, turn: ServiceTurn) -> Found:
+def _appended(session: WriteSession, copied: TimerCopies, turn: ServiceTurn) -> TimerCopies:
     """Stores the copies. A copy that is too large is left out, as is a message without a queue to go to."""
-    if not len(found.messages):
-        return found
+    if not len(copied.messages):
+        return copied
     try:
-        session.append(found.copies, turn=turn)
-        return found
+        session.append(copied.copies, turn=turn)
+        return copied
     except IllegalMessageError:
-        refused = session.refused(StoredMessages(found.copies))
+        refused = session.refused(StoredMessages(copied.copies))
         if not refused:
             raise
     for place, error in refused.items():
         _log.warning(
             "%s: the timer message at physical offset %d is not delivered: %s",
-            session.root, found.messages.physical_offsets[place], error,
+            session.root, copied.messages.physical_offsets[place], error,
         )  # fmt: skip
-    kept = np.ones(len(found.messages), bool)
+    kept = np.ones(len(copied.messages), bool)
     kept[list(refused)] = False
-    return _appended(session, found.take(kept), turn)
+    return _appended(session, copied.take(kept), turn)
 
 
 def _refuse_future(plan: TimerPlan) -> None:

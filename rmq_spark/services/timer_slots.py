@@ -94,19 +94,19 @@ def parts_of(slots: Sequence[DueSlot]) -> Iterator[DuePart]:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class TimerCopies:
     """The waiting messages that have a copy, the time of each one's slot in ms, and the copies."""
 
     messages: StoredMessages
     slot_ms: _Ints
     copies: MessageColumns
 
-    def take(self, kept: _Flags) -> Found:
+    def take(self, kept: _Flags) -> TimerCopies:
         copies = StoredMessages(self.copies).take(kept).messages
-        return Found(self.messages.take(kept), self.slot_ms[kept], copies)
+        return TimerCopies(self.messages.take(kept), self.slot_ms[kept], copies)
 
 
-def copies_of(store: Store, part: DuePart, now: Now, clock_ms: int) -> Found:
+def copies_of(store: Store, part: DuePart, now: Now, clock_ms: int) -> TimerCopies:
     """The copies for the units of a part; slots before `clock_ms` have fired.
 
     A message that rolls, but is due before `clock_ms`, is delivered: the service did not run at the end of
@@ -134,7 +134,7 @@ def copies_of(store: Store, part: DuePart, now: Now, clock_ms: int) -> Found:
             "%s: the timer message at physical offset %d is not delivered: its properties are too long, or "
             "do not name a queue (REAL_TOPIC, REAL_QID)", store.path, offset,
         )  # fmt: skip
-    return Found(messages.take(good), slot_ms[good], copies)
+    return TimerCopies(messages.take(good), slot_ms[good], copies)
 
 
 def _rolls(
