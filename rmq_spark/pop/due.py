@@ -73,8 +73,8 @@ def bits_of(positions: _Ints) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
-    """The due messages in a row: check point `keys[point]`, position in it, queue offset."""
+class DueMessages:
+    """The due messages as arrays: the check point `keys[point]`, the position in it, the queue offset."""
 
     keys: list[PointKey]
     point: _Ints
@@ -82,16 +82,16 @@ class Rows:
     offset: _Ints
 
     @staticmethod
-    def of(due: list[DueCheckPoint]) -> Rows:
-        return Rows(
+    def of(due: list[DueCheckPoint]) -> DueMessages:
+        return DueMessages(
             [each.key for each in due],
             np.repeat(np.arange(len(due)), [each.count for each in due]),
             np.concatenate([each.positions for each in due]),
             np.concatenate([each.offsets for each in due]),
         )
 
-    def first(self, count: int) -> Rows:
-        return Rows(self.keys, self.point[:count], self.position[:count], self.offset[:count])
+    def first(self, count: int) -> DueMessages:
+        return DueMessages(self.keys, self.point[:count], self.position[:count], self.offset[:count])
 
     def slices(self) -> Iterator[tuple[PointKey, slice]]:
         """The rows of each check point."""

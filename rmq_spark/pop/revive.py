@@ -22,7 +22,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_spark.pop.due import Rows, first_due
+from rmq_spark.pop.due import DueMessages, first_due
 from rmq_spark.pop.new_topic import forget_deleted, queue_ranges
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.produce.revived import refused_copies, revived
@@ -85,19 +85,19 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     if not due:
         return Revived()
     why_gone = _why_gone(name, store, broker_conf_of(name.root, session.options.conf))
-    rows = Rows.of(due)
-    found = _Found.none(rows) if why_gone else _read(name, session, store, rows)
-    rows = found.rows
-    postponed, again = log.run(lambda state: _pass_over(state, found, now_ms))
-    wanted = rows.bits(~(found.is_later | found.is_again))
+    rows = DueMessages.of(due)
+    to_revive = _MessagesToRevive.none(rows) if why_gone else _read(name, session, store, rows)
+    rows = to_revive.rows
+    postponed, again = log.run(lambda state: _pass_over(state, to_revive, now_ms))
+    wanted = rows.bits(~(to_revive.is_later | to_revive.is_again))
     revive = log.run(lambda state: _begin(state, wanted, now_ms))
     if revive is None:
         return Revived(postponed=postponed, again=again)
     begun = rows.marked(revive.bits)
-    copies = np.flatnonzero(begun & (found.place >= 0))
+    copies = np.flatnonzero(begun & (to_revive.place >= 0))
     if len(copies):
         keys = [rows.keys[each] for each in rows.point[copies].tolist()]
-        _append(name, log, session, found.messages.take(found.place[copies]), keys, revive)
+        _append(name, log, session, to_revive.messages.take(to_revive.place[copies]), keys, revive)
     log.run(lambda state: state.end_revive(revive.number, is_done=True))
     gone = int(begun.sum()) - len(copies)
     if gone:
@@ -134,24 +134,24 @@ def revive_turn(name: PopName, revive: Revive) -> ServiceTurn:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
+class _MessagesToRevive:
     """The messages of the rows: `place` is that in `messages`, -1 for a message that no longer exists.
 
     `is_later` marks messages of damaged queues, which are tried again later. `is_again` marks messages that
     are damaged or cannot be stored: they are delivered again from their own place.
     """
 
-    rows: Rows
+    rows: DueMessages
     messages: StoredMessages
     place: _Ints
     is_later: _Flags
     is_again: _Flags
 
     @staticmethod
-    def none(rows: Rows) -> _Found:
+    def none(rows: DueMessages) -> _MessagesToRevive:
         count = len(rows.point)
         no, also_no = np.zeros((2, count), bool)
-        return _Found(rows, stored_messages([]), np.full(count, -1), no, also_no)
+        return _MessagesToRevive(rows, stored_messages([]), np.full(count, -1), no, also_no)
 
 
 def _why_gone(name: PopName, store: Store, conf: BrokerConf) -> str:
@@ -164,7 +164,7 @@ def _why_gone(name: PopName, store: Store, conf: BrokerConf) -> str:
     return ""
 
 
-def _read(name: PopName, session: WriteSession, store: Store, rows: Rows) -> _Found:
+def _read(name: PopName, session: WriteSession, store: Store, rows: DueMessages) -> _MessagesToRevive:
     """Reads the messages of the rows, about `BYTES_MAX` of them."""
     taken = store.snapshot(name.flags().__contains__)
     units: dict[PopQueue, tuple[_Ints, NDArray[np.void]]] = {}
@@ -176,31 +176,31 @@ def _read(name: PopName, session: WriteSession, store: Store, rows: Rows) -> _Fo
             at, is_there = _looked_up(offsets, rows.offset[of_queue])
             sizes[of_queue[is_there]] = entries["size"][at[is_there]]
     count = max(1, int(np.searchsorted(np.cumsum(sizes), BYTES_MAX, side="right")))
-    found = _Found.none(rows.first(count))
+    to_revive = _MessagesToRevive.none(rows.first(count))
     parts: list[StoredMessages] = []
-    for queue, of_queue in found.rows.by_queue().items():
+    for queue, of_queue in to_revive.rows.by_queue().items():
         key = name.topic_of(queue[0]), queue[1]
         if key in taken.damaged and len(of_queue):
-            found.is_later[of_queue] = True
-            first = int(found.rows.offset[of_queue].min())
+            to_revive.is_later[of_queue] = True
+            first = int(to_revive.rows.offset[of_queue].min())
             _warn_later(name, key, len(of_queue), first, taken.damaged[key])
         elif queue in units and len(of_queue):
-            _read_queue(name, session, (taken.log, key, *units[queue]), found, of_queue, parts)
-    joined = StoredMessages(join_columns([each.messages for each in parts])) if parts else found.messages
-    return replace(found, messages=joined)
+            _read_queue(name, session, (taken.log, key, *units[queue]), to_revive, of_queue, parts)
+    joined = StoredMessages(join_columns([each.messages for each in parts])) if parts else to_revive.messages
+    return replace(to_revive, messages=joined)
 
 
 def _read_queue(
     name: PopName,
     session: WriteSession,
     queue: tuple[CommitLog, QueueKey, _Ints, NDArray[np.void]],
-    found: _Found,
+    to_revive: _MessagesToRevive,
     of_queue: _Ints,
     parts: list[StoredMessages],
 ) -> None:
-    """Reads the messages of one queue, adds them to `parts`, and notes their places in `found`."""
+    """Reads the messages of one queue, adds them to `parts`, and notes their places in `to_revive`."""
     log, key, offsets, units = queue
-    wanted = np.isin(offsets, found.rows.offset[of_queue])
+    wanted = np.isin(offsets, to_revive.rows.offset[of_queue])
     messages, offsets, damaged = read_stored_units(log, key, offsets[wanted], units[wanted])
     refused: dict[int, object] = {
         int(offset): "it is a batch, or in light queues too (INNER_NUM, INNER_MULTI_DISPATCH)"
@@ -212,9 +212,9 @@ def _read_queue(
     if refused:
         first, why = min(refused.items())
         _warn_again(name, key, len(refused), first, why)
-    at, is_there = _looked_up(offsets, found.rows.offset[of_queue])
-    found.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
-    found.is_again[of_queue] = np.isin(found.rows.offset[of_queue], list(refused))
+    at, is_there = _looked_up(offsets, to_revive.rows.offset[of_queue])
+    to_revive.place[of_queue[is_there]] = at[is_there] + sum(map(len, parts))
+    to_revive.is_again[of_queue] = np.isin(to_revive.rows.offset[of_queue], list(refused))
     parts.append(messages)
 
 
@@ -244,17 +244,17 @@ def _looked_up(ascending: _Ints, wanted: _Ints) -> tuple[_Ints, _Flags]:
 # ---- changes -----------------------------------------------------------------------------------------------
 
 
-def _pass_over(state: PopState, found: _Found, now_ms: int) -> tuple[int, int]:
+def _pass_over(state: PopState, to_revive: _MessagesToRevive, now_ms: int) -> tuple[int, int]:
     """What is not stored now: (messages tried again later, messages delivered again from their own place).
 
     Messages are tried again after 10 s, then twice as late, up to 2 h. PopReviveService.rePutCK does the same
     with fixed steps.
     """
-    rows, postponed, again = found.rows, 0, 0
-    for row in np.flatnonzero(found.is_later | found.is_again).tolist():
+    rows, postponed, again = to_revive.rows, 0, 0
+    for row in np.flatnonzero(to_revive.is_later | to_revive.is_again).tolist():
         key, position = rows.keys[rows.point[row]], int(rows.position[row])
         pop_time = key[3]
-        if found.is_later[row]:
+        if to_revive.is_later[row]:
             wait = min(max(now_ms - pop_time, _WAIT_MIN_MS), _WAIT_MAX_MS)
             changed = state.change_invisible(key, position, pop_time, now_ms + wait - pop_time)
             postponed += changed is not None

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.rows import Rows
+from rmq_spark.produce.rows import WriteRows
 from store_format.message.compression import compress, compression_flag
 
 _KIND = pa.large_binary()
@@ -27,7 +27,7 @@ class Compression:
     level: int = 5
 
 
-def checked_bodies(rows: Rows, message_size_max: int) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
+def checked_bodies(rows: WriteRows, message_size_max: int) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
     """The bodies and their sizes in bytes.
 
     Raises IllegalMessageError for a body that is null, empty or too large (Validators.checkMessage).

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.rows import Rows
+from rmq_spark.produce.rows import WriteRows
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 
@@ -35,7 +35,7 @@ class Parked:
 
 
 def park(
-    rows: Rows,
+    rows: WriteRows,
     queue_id: NDArray[np.int64],
     now_ms: int,
     store: NDArray[np.int64] | None = None,
@@ -95,7 +95,7 @@ def _delay_table(confs: Sequence[BrokerConf]) -> tuple[NDArray[np.int64], NDArra
 
 
 def _refuse_both(
-    rows: Rows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_]
+    rows: WriteRows, level: NDArray[np.int64], deliver: NDArray[np.int64], timed: NDArray[np.bool_]
 ) -> None:
     both = (level > 0) & timed
     if both.any():
@@ -108,7 +108,7 @@ def _refuse_both(
 
 
 def _refuse_times(
-    rows: Rows,
+    rows: WriteRows,
     deliver: NDArray[np.int64],
     parked: NDArray[np.bool_],
     now_ms: int,

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.produce.delays import Parked
 from rmq_spark.produce.real_queue import real_queues
-from rmq_spark.produce.rows import Rows
+from rmq_spark.produce.rows import WriteRows
 from store_format.java.numbers import parse_long
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
@@ -55,7 +55,7 @@ _V16 = np.dtype("V16")
 
 
 def park_half(
-    rows: Rows, queue_id: NDArray[np.int64], uniq_key: pa.LargeBinaryArray | None, producer_group: str
+    rows: WriteRows, queue_id: NDArray[np.int64], uniq_key: pa.LargeBinaryArray | None, producer_group: str
 ) -> Parked:
     """Every row in the half topic, with its real topic and queue in its properties.
 

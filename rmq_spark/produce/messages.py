@@ -21,7 +21,7 @@ from rmq_spark.produce.delays import park
 from rmq_spark.produce.half import park_half
 from rmq_spark.produce.properties import MessageProperties
 from rmq_spark.produce.queues import QueueSelector
-from rmq_spark.produce.rows import Host, Rows
+from rmq_spark.produce.rows import Host, WriteRows
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.display.text import shown
 from store_format.index.keys import index_key_hashes
@@ -185,7 +185,7 @@ class Producer:
         a broker would refuse; and the errors of `QueueSelector.select`.
         """
         settings = self._settings
-        rows = Rows(
+        rows = WriteRows(
             batch,
             settings.topic,
             property_columns=settings.property_columns,
@@ -197,7 +197,7 @@ class Producer:
         self._check_unit_sizes(rows, messages)
         return messages
 
-    def _messages(self, rows: Rows, now_ms: int) -> ProducedMessages:
+    def _messages(self, rows: WriteRows, now_ms: int) -> ProducedMessages:
         settings = self._settings
         body, sizes = checked_bodies(rows, settings.message_size_max)
         group = settings.transaction_group
@@ -251,7 +251,7 @@ class Producer:
                 shown(", ".join(f"{name} ({count})" for name, count in sorted(self.left_out.items()))),
             )
 
-    def _check_unit_sizes(self, rows: Rows, messages: ProducedMessages) -> None:
+    def _check_unit_sizes(self, rows: WriteRows, messages: ProducedMessages) -> None:
         """Refuses a message that does not fit a commitlog file of its store (spec 2.9)."""
         settings = self._settings
         topic_sizes = np.array([len(topic) for topic in messages.topics], np.int64)
@@ -285,7 +285,7 @@ class Producer:
         )
 
 
-def _born_timestamps(rows: Rows, now_ms: int) -> NDArray[np.int64]:
+def _born_timestamps(rows: WriteRows, now_ms: int) -> NDArray[np.int64]:
     born = np.full(rows.count, now_ms)
     for name in ("bornTimestampMs", "bornTimestamp"):  # the later one wins
         times = rows.times_ms(name)

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.delays import Parked
-from rmq_spark.produce.rows import Rows
+from rmq_spark.produce.rows import WriteRows
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.arrays.ranges import flat_bytes
 from store_format.layouts import NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
@@ -35,7 +35,7 @@ _SET_BY_ROCKETMQ = (
 class MessageProperties:
     """The properties of one batch. `left_out` counts the properties that are not written, by name."""
 
-    def __init__(self, rows: Rows, *, strict: bool = False, allowed: Collection[str] = ()) -> None:
+    def __init__(self, rows: WriteRows, *, strict: bool = False, allowed: Collection[str] = ()) -> None:
         """Raises IllegalMessageError for a separator in a name or a value.
 
         With `strict` also for a property that would be left out. `allowed` are reserved properties that these
@@ -119,7 +119,7 @@ class MessageProperties:
 
 
 def _written_maps(
-    rows: Rows, reserved: frozenset[str], *, strict: bool
+    rows: WriteRows, reserved: frozenset[str], *, strict: bool
 ) -> tuple[PropertyMaps | None, Counter[str]]:
     column = rows.column("properties")
     if column is None:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.routes import QueueGroup, Routes
-from rmq_spark.produce.rows import Rows
+from rmq_spark.produce.rows import WriteRows
 from store_format.errors import StoreInUseError
 from store_format.java.hashes import java_hash_many
 from store_format.java.text import decode_utf8
@@ -78,7 +78,7 @@ class QueueSelector:
         self._turn: dict[str, int] = {}
         self._topics: tuple[str, ...] | None = None
 
-    def select(self, rows: Rows, sharding_key: pa.LargeBinaryArray | None = None) -> SelectedQueues:
+    def select(self, rows: WriteRows, sharding_key: pa.LargeBinaryArray | None = None) -> SelectedQueues:
         """A queue for each row.
 
         Raises IllegalMessageError for a queue or a topic that may not be written, StoreInUseError for a queue
@@ -119,7 +119,7 @@ class QueueSelector:
     # ---- strategies ----------------------------------------------------------------------------------------
 
     def _in_turn(
-        self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+        self, rows: WriteRows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> SelectedQueues:
         """TopicPublishInfo.selectOneMessageQueue: queues in turn, with one counter for each topic."""
         index = np.zeros(rows.count, np.int64)
@@ -137,7 +137,7 @@ class QueueSelector:
         return self._open.locate(rows.codes, index)
 
     def _by_hash(
-        self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+        self, rows: WriteRows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> SelectedQueues:
         """SelectMessageQueueByHash: abs(hashCode % n), with Java's remainder.
 
@@ -161,14 +161,16 @@ class QueueSelector:
         )
 
     def _at_random(
-        self, rows: Rows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
+        self, rows: WriteRows, sharding_key: pa.LargeBinaryArray | None, wanted: NDArray[np.bool_]
     ) -> SelectedQueues:
         """SelectMessageQueueByRandom."""
         return self._open.locate(rows.codes, self._random.integers(self._open.topic_nums[rows.codes]))
 
     # ---- the column queueId --------------------------------------------------------------------------------
 
-    def _named(self, rows: Rows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]) -> SelectedQueues:
+    def _named(
+        self, rows: WriteRows, queue_id: NDArray[np.int64], fixed: NDArray[np.bool_]
+    ) -> SelectedQueues:
         """The queues of the rows in `fixed`, by `queueId`; the queues of other rows are not valid."""
         store = self._named_stores(rows)
         group = np.where(store < 0, -1, self._group_of[rows.codes, store])
@@ -183,7 +185,7 @@ class QueueSelector:
         self._refuse_closed(rows, store, fixed, lambda row: f"queueId {queue_id[row]}")
         return self._all.selected(group, queue_id)
 
-    def _named_stores(self, rows: Rows) -> NDArray[np.int64]:
+    def _named_stores(self, rows: WriteRows) -> NDArray[np.int64]:
         """The only store, or the store that `brokerName` names; -1 if it names none."""
         if len(self._routes.stores) == 1:
             return np.zeros(rows.count, np.int64)
@@ -198,7 +200,7 @@ class QueueSelector:
         places: NDArray[np.int64] = stores[pc.fill_null(coded.indices, -1).to_numpy()]
         return places
 
-    def _refuse_broker(self, rows: Rows, row: int) -> NoReturn:
+    def _refuse_broker(self, rows: WriteRows, row: int) -> NoReturn:
         groups = self._group_of[rows.codes[row]]
         stores = [store.broker_name for place, store in enumerate(self._routes.stores) if groups[place] >= 0]
         names = rows.text("brokerName")
@@ -209,7 +211,7 @@ class QueueSelector:
             f"brokerName: with queueId expected a store of the topic, {', '.join(stores)}, found {shown}",
         )
 
-    def _refuse_queue(self, rows: Rows, row: int, queue_id: int, group: int) -> NoReturn:
+    def _refuse_queue(self, rows: WriteRows, row: int, queue_id: int, group: int) -> NoReturn:
         store = self._routes.stores[self._all.store[group]]
         is_new = rows.topic_of(row) not in store.topics
         rows.refuse(
@@ -220,7 +222,7 @@ class QueueSelector:
         )
 
     def _refuse_closed(
-        self, rows: Rows, store: NDArray[np.int64], wanted: NDArray[np.bool_], what: Callable[[int], str]
+        self, rows: WriteRows, store: NDArray[np.int64], wanted: NDArray[np.bool_], what: Callable[[int], str]
     ) -> None:
         """Raises if the queue of a row is in a closed store: the message may not go to another queue."""
         for place, target in enumerate(self._routes.stores):
@@ -232,7 +234,7 @@ class QueueSelector:
                 )
 
 
-_STRATEGIES: dict[str, Callable[[QueueSelector, Rows, Any, NDArray[np.bool_]], SelectedQueues]] = {
+_STRATEGIES: dict[str, Callable[[QueueSelector, WriteRows, Any, NDArray[np.bool_]], SelectedQueues]] = {
     ROUNDROBIN: QueueSelector._in_turn,
     HASH: QueueSelector._by_hash,
     RANDOM: QueueSelector._at_random,

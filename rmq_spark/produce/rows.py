@@ -43,8 +43,11 @@ class Hosts:
     v6: NDArray[np.bool_]
 
 
-class Rows:
-    """The rows of one batch, column by column; a missing column is None or the caller's default."""
+class WriteRows:
+    """The rows of one record batch of a write, column by column.
+
+    A missing column is None or the caller's default.
+    """
 
     def __init__(
         self,

@@ -95,13 +95,13 @@ def collect_places(
     """
     parts, first = [], 0
     for batch in batches:
-        parts.append(_Rows(target, batch, first, partition).places())
+        parts.append(_SendBackRows(target, batch, first, partition).places())
         first += batch.num_rows
     return pa.Table.from_batches(parts, _PLACES)
 
 
-class _Rows:
-    """One batch of a task; `first` is the number of its first row in the partition."""
+class _SendBackRows:
+    """The rows of one record batch of a task; `first` is the number of its first row in the partition."""
 
     def __init__(self, target: WriteTarget, batch: pa.RecordBatch, first: int, partition: int | None) -> None:
         self._target, self._batch = target, batch

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from rmq_spark.produce.queues import HASH, RANDOM, ROUNDROBIN, SELECTORS, QueueSelector, SelectedQueues
 from rmq_spark.produce.routes import Routes, StoreTopics
-from rmq_spark.produce.rows import Rows
+from rmq_spark.produce.rows import WriteRows
 from store_format.errors import IllegalMessageError, StoreInUseError
 from store_format.java.hashes import java_hash
 from store_format.metadata.values import TopicConfig
@@ -34,7 +34,7 @@ def select(
     selector: QueueSelector, topics: list[str], keys: list[str | None] | None = None, **columns: Any
 ) -> list[tuple[int, int]]:
     """(store, queue) of each row."""
-    rows = Rows(batch_of(topic=topics, body=[b"x"] * len(topics), **columns))
+    rows = WriteRows(batch_of(topic=topics, body=[b"x"] * len(topics), **columns))
     selected: SelectedQueues = selector.select(
         rows, None if keys is None else pa.array([key and key.encode() for key in keys], pa.large_binary())
     )
