@@ -162,7 +162,7 @@ def read_messages(
 # ---- the first and the last --------------------------------------------------------------------------------
 
 
-class _Kept:
+class _FirstOrLast:
     """Keeps `count` of the messages that are added: the first or the last of the commitlog."""
 
     def __init__(self, names: Sequence[str], count: int, *, last: bool) -> None:
@@ -199,7 +199,7 @@ def first_messages(
     store: Store, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
 ) -> pa.Table:
     """The first `count` messages in the order of the log."""
-    kept = _Kept(names, count, last=False)
+    kept = _FirstOrLast(names, count, last=False)
     if not count:
         return kept.table
     ranges, scanned = _plain_and_scanned(chosen_queues(store, filters), filters, tolerance)
@@ -228,7 +228,7 @@ def last_messages(
     tolerance: Tolerance,
 ) -> pa.Table:
     """The last `count` messages of `queues`, in the order of the log. Reads each queue backwards."""
-    kept = _Kept(names, count, last=True)
+    kept = _FirstOrLast(names, count, last=True)
     ranges, scanned = _plain_and_scanned(queues, filters, tolerance)
     for batch in read_range(scanned, filters, names, tolerance):
         kept.add(batch)

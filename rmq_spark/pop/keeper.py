@@ -17,21 +17,21 @@ _log = logging.getLogger(__name__)
 _SECONDS = 1.0
 
 
-class Kept(Protocol):
-    """A consumer, as the keeper knows it."""
+class KeptConsumer(Protocol):
+    """A consumer whose `keep` the keeper calls."""
 
     def keep(self) -> None: ...
 
 
 class _Keeper:
     def __init__(self) -> None:
-        self._consumers: weakref.WeakSet[Kept] = weakref.WeakSet()
+        self._consumers: weakref.WeakSet[KeptConsumer] = weakref.WeakSet()
         self._lock = threading.Lock()
         self._end = threading.Event()
         self._thread: threading.Thread | None = None
-        self._failing: weakref.WeakKeyDictionary[Kept, str] = weakref.WeakKeyDictionary()
+        self._failing: weakref.WeakKeyDictionary[KeptConsumer, str] = weakref.WeakKeyDictionary()
 
-    def add(self, consumer: Kept) -> None:
+    def add(self, consumer: KeptConsumer) -> None:
         with self._lock:
             self._consumers.add(consumer)
             if self._thread is None:
@@ -41,7 +41,7 @@ class _Keeper:
                 )
                 self._thread.start()
 
-    def remove(self, consumer: Kept) -> None:
+    def remove(self, consumer: KeptConsumer) -> None:
         with self._lock:
             self._consumers.discard(consumer)
             if not self._consumers and self._thread is not None:
@@ -59,7 +59,7 @@ class _Keeper:
                 self._keep(consumer)
             del consumers
 
-    def _keep(self, consumer: Kept) -> None:
+    def _keep(self, consumer: KeptConsumer) -> None:
         try:
             consumer.keep()
             self._failing.pop(consumer, None)
@@ -74,12 +74,12 @@ class _Keeper:
 _keeper = _Keeper()
 
 
-def begin_keeping(consumer: Kept) -> None:
+def begin_keeping(consumer: KeptConsumer) -> None:
     """Calls `consumer.keep()` about once a second from now on, as long as the consumer lives."""
     _keeper.add(consumer)
 
 
-def end_keeping(consumer: Kept) -> None:
+def end_keeping(consumer: KeptConsumer) -> None:
     """Ends that."""
     _keeper.remove(consumer)
 
