@@ -23,7 +23,7 @@ from store_format.consumequeue.listing import FOLDERS, is_queue_id
 from store_format.diagnose.problems import Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
-from store_format.files.read import Entry, StoreFile, list_entries
+from store_format.files.read import DirectoryEntry, StoreFile, list_entries
 from store_format.files.status import is_directory
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
@@ -52,7 +52,7 @@ _DLEDGER_ADVICE = "It is not checked; read the messages through the store's brok
 # ---- any directory -----------------------------------------------------------------------------------------
 
 
-def entries_of(findings: Findings, directory: str) -> list[Entry]:
+def entries_of(findings: Findings, directory: str) -> list[DirectoryEntry]:
     """The entries of a directory. Reports links, and a file in the place of the directory."""
     try:
         entries = list_entries(directory)
@@ -67,7 +67,7 @@ def entries_of(findings: Findings, directory: str) -> list[Entry]:
 
 def checked_files(
     findings: Findings, directory: str, name: re.Pattern[str] = _OFFSET_NAME, what: str = "20 digits"
-) -> list[Entry]:
+) -> list[DirectoryEntry]:
     """The files whose names match, ascending by name. Reports every other entry of the directory."""
     found = []
     for entry in entries_of(findings, directory):

@@ -185,7 +185,7 @@ class Descriptor:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class DirectoryEntry:
     """An entry of a directory. `size` is 0 for everything but a file."""
 
     name: str
@@ -194,7 +194,7 @@ class Entry:
     size: int
 
 
-def list_entries(directory: str) -> list[Entry]:
+def list_entries(directory: str) -> list[DirectoryEntry]:
     """Returns all entries of a directory by name, links included; [] when the directory is missing.
 
     Raises CorruptStoreError when `directory` is a file. `diagnose` calls this: it reports links.
@@ -203,15 +203,15 @@ def list_entries(directory: str) -> list[Entry]:
     return sorted(found, key=lambda entry: entry.name)
 
 
-def _described_entry(entry: os.DirEntry[str]) -> Entry:
+def _described_entry(entry: os.DirEntry[str]) -> DirectoryEntry:
     if entry.is_symlink():
-        return Entry(entry.name, entry.path, "link", 0)
+        return DirectoryEntry(entry.name, entry.path, "link", 0)
     if entry.is_dir(follow_symlinks=False):
-        return Entry(entry.name, entry.path, "directory", 0)
+        return DirectoryEntry(entry.name, entry.path, "directory", 0)
     if entry.is_file(follow_symlinks=False):
         status = _file_status(entry)
-        return Entry(entry.name, entry.path, "file", 0 if status is None else status.st_size)
-    return Entry(entry.name, entry.path, "other", 0)
+        return DirectoryEntry(entry.name, entry.path, "file", 0 if status is None else status.st_size)
+    return DirectoryEntry(entry.name, entry.path, "other", 0)
 
 
 def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:

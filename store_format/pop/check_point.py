@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from store_format.pop.records import COUNT_MAX, PointKey
 
 
-class Entry(NamedTuple):
+class WitnessEntry(NamedTuple):
     """An entry of a consume queue: its queue offset, and the physical offset of the message it leads to."""
 
     offset: int
@@ -81,7 +81,7 @@ class QueueState:
     """
 
     next_offset: int
-    witness: Entry | None = None
+    witness: WitnessEntry | None = None
     check_points: dict[tuple[int, int], CheckPoint] = field(default_factory=dict)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any
 
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
-from store_format.pop.check_point import CheckPoint, Entry, QueueState
+from store_format.pop.check_point import CheckPoint, QueueState, WitnessEntry
 from store_format.pop.records import PointKey
 
 Digest = int  # of a batch; 0 without one
@@ -210,7 +210,7 @@ class OrderState:
                 last = self.batches[queue_id].offsets[-1]
                 self._totals["popped"] += len(self.batches[queue_id].offsets)
                 if values.get("physical", -1) >= 0:
-                    self._queues[0, queue_id].witness = Entry(last, values["physical"])
+                    self._queues[0, queue_id].witness = WitnessEntry(last, values["physical"])
             return
         info = self.batches[queue_id]
         if act == "ack":

@@ -14,7 +14,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from store_format.pop import records
-from store_format.pop.check_point import CheckPoint, Entry, QueueState, Revive, as_json, bits_of, from_json
+from store_format.pop.check_point import (
+    CheckPoint,
+    QueueState,
+    Revive,
+    WitnessEntry,
+    as_json,
+    bits_of,
+    from_json,
+)
 from store_format.pop.order_state import OrderState
 from store_format.pop.records import COUNT_MAX, PointKey
 from store_format.pop.visible import VisibleTimes
@@ -85,7 +93,7 @@ class PopState:
         """The queue is that of a new topic and begins at the offset: nothing of the deleted topic counts."""
         self._note("new", queue=[flag, queue_id], offset=offset)
 
-    def note_witnesses(self, entries: Mapping[PopQueue, Entry | None]) -> None:
+    def note_witnesses(self, entries: Mapping[PopQueue, WitnessEntry | None]) -> None:
         """Sets the witnesses of queues that are known, see QueueState."""
         self._note("entries", queues=[[*queue, *(entry or ())] for queue, entry in entries.items()])
 
@@ -239,7 +247,7 @@ class PopState:
             queue = self.queues.setdefault(_named(key[:2]), QueueState(0))
             queue.next_offset = next_offset
             if physical_offset >= 0:
-                queue.witness = Entry(offsets[-1], physical_offset)
+                queue.witness = WitnessEntry(offsets[-1], physical_offset)
             flag, queue_id, start, pop_time = key
             self._add(CheckPoint(flag, queue_id, start, offsets, pop_time, invisible_ms, owner))
             self.totals["popped"] += len(offsets)
@@ -329,7 +337,7 @@ class PopState:
 
     def _apply_entries(self, values: Mapping[str, Any]) -> None:
         for flag, queue_id, *entry in values["queues"]:
-            self.queues[flag, queue_id].witness = Entry(*entry) if entry else None
+            self.queues[flag, queue_id].witness = WitnessEntry(*entry) if entry else None
 
     def _apply_order(self, values: Mapping[str, Any]) -> None:
         self.order.apply(values)

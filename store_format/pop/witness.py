@@ -16,7 +16,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
 from store_format.metadata.values import OrderInfo
 from store_format.pop.broker_in_flight import BrokerInFlight
-from store_format.pop.check_point import Entry
+from store_format.pop.check_point import WitnessEntry
 from store_format.read.stored_messages import read_stored_slice, units_at
 
 # A broker notes the pop time, and then reads what the queue has.
@@ -29,12 +29,12 @@ def physical_offset_at(queue: QueueRange, offset: int) -> int:
     return -1 if entry is None else entry.physical_offset
 
 
-def witness_before(queue: QueueRange, next_offset: int) -> Entry | None:
+def witness_before(queue: QueueRange, next_offset: int) -> WitnessEntry | None:
     """The last entry before the offset, else the first of the queue; None if no entry can be read."""
     return _entry(queue, max(min(next_offset, queue.max_offset) - 1, queue.min_offset))
 
 
-def is_of_new_topic(queue: QueueRange, witness: Entry) -> bool:
+def is_of_new_topic(queue: QueueRange, witness: WitnessEntry) -> bool:
     """Whether the topic was created again since its queue had this entry.
 
     False if the files do not tell: the queue has no entry, or retention has deleted that of the witness.
@@ -55,7 +55,9 @@ def is_set_since(in_file: int, mirrored: tuple[int, int] | None) -> bool:
     return in_file >= 0 and mirrored is not None and in_file not in mirrored
 
 
-def popped_entry(log: CommitLog, queue: QueueRange, offset: int, pop_time: int) -> tuple[Entry | None, int]:
+def popped_entry(
+    log: CommitLog, queue: QueueRange, offset: int, pop_time: int
+) -> tuple[WitnessEntry | None, int]:
     """(the entry at the offset, how many ms after the pop time its message was stored; 0: before).
 
     The first message that is left counts if retention has deleted that one. None if it cannot be read.
@@ -102,11 +104,11 @@ def is_after_pop(later_ms: int) -> bool:
     return later_ms > _POP_TAKES_MS
 
 
-def _entry(queue: QueueRange, offset: int) -> Entry | None:
+def _entry(queue: QueueRange, offset: int) -> WitnessEntry | None:
     if queue.is_batch or not queue.min_offset <= offset < queue.max_offset:
         return None
     try:
         offsets, units = units_at(queue, np.array([offset]))
     except StoreError:  # damaged, or deleted by retention since: its readers say so
         return None
-    return Entry(offset, int(units["physical_offset"][0])) if len(offsets) else None
+    return WitnessEntry(offset, int(units["physical_offset"][0])) if len(offsets) else None

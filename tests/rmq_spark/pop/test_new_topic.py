@@ -15,7 +15,7 @@ from rmq_spark.pop.keeper import end_keeping
 from rmq_spark.pop.message import MessageView
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
-from store_format.pop.check_point import Entry
+from store_format.pop.check_point import WitnessEntry
 from store_format.pop.witness import is_of_new_topic, physical_offset_at, witness_before
 from store_format.read.store import Store
 from tests.rmq_spark.pop.test_again import damage
@@ -208,10 +208,10 @@ def test_where_retention_has_deleted_the_message_nothing_tells(golden: Callable[
     assert last.physical_offset == physical_offset_at(queue, queue.max_offset - 1)
     assert not is_of_new_topic(queue, last)
     assert is_of_new_topic(queue, last._replace(physical_offset=last.physical_offset - 1))
-    assert not is_of_new_topic(queue, Entry(queue.min_offset - 1, 12345))
+    assert not is_of_new_topic(queue, WitnessEntry(queue.min_offset - 1, 12345))
     # behind the end: an older copy of the store, or a new topic with fewer messages
-    assert not is_of_new_topic(queue, Entry(queue.max_offset, last.physical_offset + 1))
-    assert is_of_new_topic(queue, Entry(queue.max_offset, last.physical_offset - 1))
+    assert not is_of_new_topic(queue, WitnessEntry(queue.max_offset, last.physical_offset + 1))
+    assert is_of_new_topic(queue, WitnessEntry(queue.max_offset, last.physical_offset - 1))
 
 
 @pytest.mark.parametrize("offset", [None, 20, 40], ids=["deleted", "left by 4.9", "committed since"])

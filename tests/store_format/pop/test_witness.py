@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store_format.consumequeue.slices import QueueRange
-from store_format.pop.check_point import Entry
+from store_format.pop.check_point import WitnessEntry
 from store_format.pop.witness import is_of_new_topic, witness_before
 from store_format.read.store import Store
 from tests.support.popped import TOPIC, append_numbered, popped_store
@@ -25,7 +25,7 @@ def _queue(root: Path) -> QueueRange:
     return queue.range
 
 
-def _witness(root: Path, next_offset: int = 32) -> Entry:
+def _witness(root: Path, next_offset: int = 32) -> WitnessEntry:
     witness = witness_before(_queue(root), next_offset)
     assert witness is not None
     assert witness.offset == next_offset - 1
