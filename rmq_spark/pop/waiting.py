@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from rmq_spark.pop.followed import StoreLook
-from rmq_spark.pop.watcher import Place, Watcher, join, leave
+from rmq_spark.pop.watcher import WatchedPath, Watcher, join, leave
 from rmq_spark.pop.watcher import notify as notify
 from store_format.errors import StoreNotFoundError
 from store_format.files import paths
@@ -32,7 +32,7 @@ class Look:
 
     stores: tuple[StoreLook, ...]
     notified: int  # how often `notify` had been called before
-    place: tuple[Place, int]  # and the version of its list of stores
+    watched: tuple[WatchedPath, int]  # and the version of its list of stores
     waiter: Waiter  # that has looked
 
 
@@ -82,7 +82,7 @@ class Waiter:
         self._news: dict[str, float] = {}  # root -> when a look found news
         self._condition = threading.Condition()
         self._joining = threading.RLock()  # of the next two: a thread may join while another one closes
-        self._joined: tuple[Watcher, Place] | None = None
+        self._joined: tuple[Watcher, WatchedPath] | None = None
         self.is_closed = False
 
     # ---- what a consumer calls -----------------------------------------------------------------------------
@@ -94,21 +94,21 @@ class Waiter:
         Raises StoreInUseError if a broker has taken a store (noticed within about a second), and the errors
         of reading a store.
         """
-        watcher, place = self._join()
-        notified, version = self._notified, place.version
+        watcher, watched = self._join()
+        notified, version = self._notified, watched.version
         found = []
-        for store in place.stores:
+        for store in watched.stores:
             store.refuse_holder()
             try:
                 found.append(watcher.look_at(store, self.topics))
             except StoreNotFoundError:
-                watcher.find_stores(place)
-                if store in place.stores:
+                watcher.find_stores(watched)
+                if store in watched.stores:
                     raise
         found.sort(key=lambda each: self._news.get(each.root, float("inf")))
         for each in found:
             self._news.pop(each.root, None)
-        return Look(tuple(found), notified, (place, version), self)
+        return Look(tuple(found), notified, (watched, version), self)
 
     def wait(self, look: Look, timeout: float) -> Look | None:
         """The next look with news since `look`, after at most `timeout` seconds; None on a timeout.
@@ -123,8 +123,8 @@ class Waiter:
             self.blocked += 1
             self.waits_since = time.monotonic()
         try:
-            _, place = self._join()
-            if any(store.is_rung for store in place.stores):
+            _, watched = self._join()
+            if any(store.is_rung for store in watched.stores):
                 self.look()  # the thread looks only at stores that somebody waits for
             with self._condition:
                 self._condition.wait_for(lambda: self._has_news(look), max(0.0, deadline - time.monotonic()))
@@ -198,7 +198,7 @@ class Waiter:
 
     # ---- inner ---------------------------------------------------------------------------------------------
 
-    def _join(self) -> tuple[Watcher, Place]:
+    def _join(self) -> tuple[Watcher, WatchedPath]:
         joined = self._joined
         if joined is not None:
             return joined
@@ -213,12 +213,12 @@ class Waiter:
         joined = self._joined
         if self.is_closed or joined is None or self._notified != look.notified:
             return True
-        place = joined[1]
-        if look.waiter is not self or look.place != (place, place.version):
+        watched = joined[1]
+        if look.waiter is not self or look.watched != (watched, watched.version):
             return True
         seen = {each.root: each.version for each in look.stores}
         return any(
             store.changed_at.get(topic, 0) > seen.get(store.root, 0)
-            for store in place.stores
+            for store in watched.stores
             for topic in self.topics
         )

@@ -45,8 +45,8 @@ class Waits(Protocol):
 
 
 @dataclass(slots=True, eq=False)
-class Place:
-    """A path as given, and its stores now. `version` changes with them."""
+class WatchedPath:
+    """A path of waiters as given, and its stores now. `version` changes with them."""
 
     path: str
     commit_log_paths: tuple[str, ...]
@@ -82,14 +82,14 @@ class Place:
 
 
 class Watcher:
-    """The stores, places and waiters of this process, and the thread that serves them."""
+    """The stores, watched paths and waiters of this process, and the thread that serves them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()  # of the next four, which only it may change
-        self._places: dict[tuple[str, tuple[str, ...]], Place] = {}
+        self._paths: dict[tuple[str, tuple[str, ...]], WatchedPath] = {}
         self._stores: dict[tuple[str, tuple[str, ...]], FollowedStore] = {}
         self._of_store: dict[FollowedStore, frozenset[Waits]] = {}
-        self._files: dict[str, frozenset[FollowedStore | Waits | Place]] = {}
+        self._files: dict[str, frozenset[FollowedStore | Waits | WatchedPath]] = {}
         self._watch = FileWatch()
         self._is_ending = False
         self._failing: dict[str, str] = {}  # root -> the last error
@@ -98,28 +98,28 @@ class Watcher:
 
     # ---- waiters -------------------------------------------------------------------------------------------
 
-    def add(self, waiter: Waits) -> Place:
+    def add(self, waiter: Waits) -> WatchedPath:
         with self._lock:
             key = waiter.path, waiter.commit_log_paths
-            place = self._places.setdefault(key, Place(*key))
-            place.waiters.add(waiter)
-            for store in place.stores:
+            watched = self._paths.setdefault(key, WatchedPath(*key))
+            watched.waiters.add(waiter)
+            for store in watched.stores:
                 store.choose(waiter.topics)
-            self._find_stores(place, force=True)
-        return place
+            self._find_stores(watched, force=True)
+        return watched
 
     def remove(self, waiter: Waits) -> bool:
         """True if it was the last one: the watcher ends then."""
         with self._lock:
-            place = self._places.get((waiter.path, waiter.commit_log_paths))
-            if place is not None and waiter in place.waiters:
-                place.waiters.discard(waiter)
-                for store in place.stores:
+            watched = self._paths.get((waiter.path, waiter.commit_log_paths))
+            if watched is not None and waiter in watched.waiters:
+                watched.waiters.discard(waiter)
+                for store in watched.stores:
                     store.leave_out(waiter.topics)
-                if not place.waiters:
-                    del self._places[place.path, place.commit_log_paths]
+                if not watched.waiters:
+                    del self._paths[watched.path, watched.commit_log_paths]
                 self._arrange()
-            return not self._places
+            return not self._paths
 
     def end(self) -> None:
         """Ends the thread, then closes the watch: `wake` must not write to a descriptor that is another's."""
@@ -185,7 +185,7 @@ class Watcher:
         for each in concerned:
             if isinstance(each, FollowedStore):
                 self._rang(each)
-            elif isinstance(each, Place):
+            elif isinstance(each, WatchedPath):
                 self.find_stores(each)
             else:
                 each.wake(notified=True)
@@ -193,8 +193,8 @@ class Watcher:
     def _round(self) -> None:
         """Looks at everything that no event may have shown."""
         self._serve(self._watch.refresh())
-        for place in list(self._places.values()):
-            self.find_stores(place)
+        for watched in list(self._paths.values()):
+            self.find_stores(watched)
         for store, waiters in list(self._of_store.items()):
             if store.check_holder():
                 for waiter in waiters:
@@ -216,51 +216,51 @@ class Watcher:
                 for waiter in waiters:
                     waiter.wake(notified=True)  # their own look raises it
 
-    def find_stores(self, place: Place) -> None:
-        """Gives a place its stores as they are now."""
+    def find_stores(self, watched: WatchedPath) -> None:
+        """Gives a watched path its stores as they are now."""
         with self._lock:
-            self._find_stores(place)
+            self._find_stores(watched)
 
     # ---- which stores --------------------------------------------------------------------------------------
 
-    def _find_stores(self, place: Place, *, force: bool = False) -> None:
-        """`find_stores` for a caller that has the lock. `force`: another waiter has come to the place."""
-        coming, before = place.coming, place.stores
-        roots = place.look_for_stores()
-        if not force and coming == place.coming and roots == [store.root for store in before]:
+    def _find_stores(self, watched: WatchedPath, *, force: bool = False) -> None:
+        """`find_stores` for a caller that has the lock. `force`: another waiter has come to the path."""
+        coming, before = watched.coming, watched.stores
+        roots = watched.look_for_stores()
+        if not force and coming == watched.coming and roots == [store.root for store in before]:
             return
         known = {store.root: store for store in before}
         stores = []
         for root in roots:
-            key = root, place.commit_log_paths
+            key = root, watched.commit_log_paths
             store = known.get(root)
             if store is None:
                 store = self._stores.setdefault(key, FollowedStore(*key))
-                for waiter in place.waiters:
+                for waiter in watched.waiters:
                     store.choose(waiter.topics)
             stores.append(store)
         for store in before:
             if store not in stores:
-                for waiter in place.waiters:
+                for waiter in watched.waiters:
                     store.leave_out(waiter.topics)
-        place.stores = tuple(stores)
+        watched.stores = tuple(stores)
         self._arrange()
-        if place.stores != before:
-            place.version += 1
-            for waiter in place.waiters:
+        if watched.stores != before:
+            watched.version += 1
+            for waiter in watched.waiters:
                 waiter.wake()
 
     def _arrange(self) -> None:
-        """Under the lock: derives from the places who waits for which store and which file."""
+        """Under the lock: derives from the watched paths who waits for which store and which file."""
         of_store: dict[FollowedStore, set[Waits]] = {}
-        files: dict[str, set[FollowedStore | Waits | Place]] = {}
-        for place in self._places.values():
-            for path in place.coming:
-                files.setdefault(path, set()).add(place)
-            for store in place.stores:
-                of_store.setdefault(store, set()).update(place.waiters)
+        files: dict[str, set[FollowedStore | Waits | WatchedPath]] = {}
+        for watched in self._paths.values():
+            for path in watched.coming:
+                files.setdefault(path, set()).add(watched)
+            for store in watched.stores:
+                of_store.setdefault(store, set()).update(watched.waiters)
                 files.setdefault(doorbell_path(store.root), set()).add(store)
-                for waiter in place.waiters:
+                for waiter in watched.waiters:
                     for name in waiter.also:
                         files.setdefault(f"{store.root}/{name}", set()).add(waiter)
         self._stores = {key: store for key, store in self._stores.items() if store in of_store}
@@ -305,7 +305,7 @@ _watcher: Watcher | None = None
 _joined: weakref.WeakSet[Waits] = weakref.WeakSet()
 
 
-def join(waiter: Waits) -> tuple[Watcher, Place]:
+def join(waiter: Waits) -> tuple[Watcher, WatchedPath]:
     global _watcher
     with _mutex:
         if _watcher is None:

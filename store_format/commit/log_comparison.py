@@ -48,7 +48,7 @@ from store_format.survey.queues import (
     ComparedQueue,
     LogPart,
     LogScan,
-    OnPlace,
+    OnPlacedUnits,
     QueueComparison,
     StoredQueue,
     scan_log,
@@ -158,7 +158,7 @@ class LogComparison:
         self,
         *,
         on_part: Callable[[LogPart], None] = lambda _: None,
-        on_place: OnPlace = lambda queue, place: None,
+        on_placed: OnPlacedUnits = lambda queue, placed: None,
     ) -> None:
         """Reads the log once. Raises OptionError if a queue has to be built and nobody knows the size of its
         files, or what became of its topic (`question`), and for a writer the error of each queue that cannot
@@ -171,7 +171,7 @@ class LogComparison:
             self._find(scan.batch_topics),
             log_stop=self.stop,
             broker_start=self.broker_start,
-            on_place=on_place,
+            on_placed=on_placed,
             is_part=self.is_part,
             begins=self.begins,
             lost_before=lost_before(self.source),

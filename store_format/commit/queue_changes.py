@@ -34,7 +34,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import locate
 from store_format.names import QueueKey
 from store_format.survey.fates import has_queue_files
-from store_format.survey.queues import ComparedQueue, Place, StoredQueue, right_units
+from store_format.survey.queues import ComparedQueue, PlacedUnits, StoredQueue, right_units
 
 _CHUNK = 1 << 16  # units
 
@@ -184,9 +184,9 @@ class QueuesAside:
     files: FileWrites
     queues: dict[QueueKey, StoredQueue] = field(default_factory=dict)
 
-    def put(self, queue: ComparedQueue, place: Place | None) -> None:
+    def put(self, queue: ComparedQueue, placed: PlacedUnits | None) -> None:
         stored, aside = queue.stored, self.queues.get(queue.key)
-        if place is None:
+        if placed is None:
             if aside is not None:
                 self.files.remove_tree(self.queues.pop(queue.key).directory)
             return
@@ -195,7 +195,7 @@ class QueuesAside:
                 return
             directory = queue_directory(self.root, *queue.key, stored.kind)
             aside = self.queues[queue.key] = replace(stored, directory=directory, files={}, misfit="")
-        _write(self.root, aside, place.start, place.units, self.files)
+        _write(self.root, aside, placed.start, placed.units, self.files)
 
     def correct(self, root: str, queue: ComparedQueue, log_range: tuple[int, int], files: FileWrites) -> None:
         """Writes the units that differ into the queue's files, in ascending order.

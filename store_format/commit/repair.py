@@ -405,7 +405,7 @@ def compare_aside(found: LogComparison) -> Built:
         files.give_like(aside, like if stat_identity(like) is not None else found.root)
         built = Built(found, QueuesAside(aside, FileWrites(sync=False)))
         try:
-            found.run(on_part=built.add_index, on_place=built.queues.put)
+            found.run(on_part=built.add_index, on_placed=built.queues.put)
         except BaseException:
             if not was_begun:
                 end_rebuild(found.root)

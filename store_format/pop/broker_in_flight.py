@@ -132,8 +132,8 @@ def read_broker_in_flight(store: Store, conf: BrokerConf | None = None) -> list[
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
-    """A record's queue of the revive topic, and the message that has the record."""
+class _RecordPlace:
+    """Where a record of pop is: its queue of the revive topic, and the message that has the record."""
 
     revive_topic: str
     revive_queue_id: int
@@ -142,7 +142,7 @@ class _Place:
     is_waiting: bool = False
 
 
-_Batch = list[tuple[_Place, str | None, bytes]]
+_Batch = list[tuple[_RecordPlace, str | None, bytes]]
 
 
 class _Merge:
@@ -150,7 +150,7 @@ class _Merge:
 
     def __init__(self, broker_name: str) -> None:
         self.broker_name = broker_name
-        self.check_points: dict[tuple[object, ...], tuple[_Place, BrokerCheckPoint]] = {}
+        self.check_points: dict[tuple[object, ...], tuple[_RecordPlace, BrokerCheckPoint]] = {}
         self.acks: list[tuple[tuple[object, ...], BrokerAck]] = []
 
     def add_all(self, batch: _Batch) -> None:
@@ -239,7 +239,7 @@ def _rows(queue: Queue, start: int) -> Iterator[pa.RecordBatch]:
 
 def _record_of(
     queue: Queue, topic: str | None, queue_id: str | None, row: dict[str, object]
-) -> Iterator[tuple[_Place, str | None, bytes]]:
+) -> Iterator[tuple[_RecordPlace, str | None, bytes]]:
     """The record of a timer message; nothing for a message of another topic than a revive topic."""
     real_id = parse_long(queue_id)
     if real_id is None:
@@ -250,11 +250,11 @@ def _record_of(
         yield _place(topic, real_id, queue, row), None if tag is None else str(tag), body
 
 
-def _place(topic: str, queue_id: int, queue: Queue, row: dict[str, object]) -> _Place:
+def _place(topic: str, queue_id: int, queue: Queue, row: dict[str, object]) -> _RecordPlace:
     path = f"{queue.store.path}: {queue.topic}-{queue.queue_id}, message {row['queueOffset']}"
     physical = row["physicalOffset"]
     assert isinstance(physical, int)
-    return _Place(topic, queue_id, path, physical, is_waiting=queue.topic == TIMER_TOPIC)
+    return _RecordPlace(topic, queue_id, path, physical, is_waiting=queue.topic == TIMER_TOPIC)
 
 
 # ---- the timer wheel ---------------------------------------------------------------------------------------

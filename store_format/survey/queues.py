@@ -171,7 +171,7 @@ class StoredQueue:
 # ---- what the log says -------------------------------------------------------------------------------------
 
 
-class Place(NamedTuple):
+class PlacedUnits(NamedTuple):
     """Units that belong at `start` and behind. Without a message they are `lost_units` or pre-blank."""
 
     start: int
@@ -202,7 +202,7 @@ class QueuePlaces:
     problem: tuple[str, str] | None = None
     gaps: list[tuple[int, int]] = field(default_factory=list)  # at most _GAPS_MAX
 
-    def add(self, rows: _Units) -> Iterator[Place | None]:
+    def add(self, rows: _Units) -> Iterator[PlacedUnits | None]:
         """The places of the next messages. None: the queue begins again, and loses what it had."""
         offsets, stops = rows["offset"], rows["offset"] + rows["batch_size"]
         again = np.flatnonzero((offsets[1:] == 0) & (stops[:-1] > 0)) + 1
@@ -218,16 +218,16 @@ class QueuePlaces:
         self.gaps.clear()
         self.problem = None
 
-    def _append(self, rows: _Units) -> Iterator[Place]:
+    def _append(self, rows: _Units) -> Iterator[PlacedUnits]:
         ends = np.maximum.accumulate(np.append(self.max_offset, rows["offset"] + rows["batch_size"]))
         rows = rows[rows["offset"] >= ends[:-1]]  # Units are found by bisection: offsets ascend.
         if len(rows):
-            yield Place(self.stop, pack_entries(rows, batch=True), has_messages=True)
+            yield PlacedUnits(self.stop, pack_entries(rows, batch=True), has_messages=True)
             self.stop += len(rows)
             self.entries += len(rows)
             self.max_offset = int(rows["offset"][-1] + rows["batch_size"][-1])
 
-    def _place(self, rows: _Units) -> Iterator[Place]:
+    def _place(self, rows: _Units) -> Iterator[PlacedUnits]:
         """Runs of consecutive offsets, each at its place."""
         for part in np.split(rows, np.flatnonzero(np.diff(rows["offset"]) != 1) + 1):
             first, stop = int(part["offset"][0]), int(part["offset"][-1]) + 1
@@ -251,7 +251,7 @@ class QueuePlaces:
                 if stop < self.first:
                     self._note_gap(stop, self.first)
                 yield from self._blank(self._begin(first), first)
-            yield Place(first, units, has_messages=True)
+            yield PlacedUnits(first, units, has_messages=True)
             self.first, self.stop = min(first, self.first), max(stop, self.stop)
             self.max_offset = self.stop
             self.entries += len(part)
@@ -265,15 +265,17 @@ class QueuePlaces:
         if len(self.gaps) < _GAPS_MAX:
             self.gaps.append((start, stop))
 
-    def _lost(self, start: int, stop: int, following: _Units) -> Iterator[Place]:
+    def _lost(self, start: int, stop: int, following: _Units) -> Iterator[PlacedUnits]:
         self._note_gap(start, stop)
         for low in range(start, stop, _CHUNK):
-            yield Place(low, lost_units(self.topic, min(_CHUNK, stop - low), following), has_messages=False)
+            yield PlacedUnits(
+                low, lost_units(self.topic, min(_CHUNK, stop - low), following), has_messages=False
+            )
 
-    def _blank(self, start: int, stop: int) -> Iterator[Place]:
+    def _blank(self, start: int, stop: int) -> Iterator[PlacedUnits]:
         for low in range(start, stop, _CHUNK):
             units = np.frombuffer(pre_blank_bytes(min(_CHUNK, stop - low)), CQ_UNIT)
-            yield Place(low, units, has_messages=False)
+            yield PlacedUnits(low, units, has_messages=False)
 
 
 def right_units(wanted: _Units, stored: _Units, log_stop: int, topic: str) -> _Mask:
@@ -370,10 +372,10 @@ class ComparedQueue:
         is_valid = bool(message_mask(units)[0]) and self.seen.last < first < physical
         return is_valid and not (message_mask(units)[1] and second <= first)
 
-    def compare(self, place: Place, log_stop: int, broker_start: int) -> None:
-        units = place.units
+    def compare(self, placed: PlacedUnits, log_stop: int, broker_start: int) -> None:
+        units = placed.units
         by_broker = np.zeros(len(units), bool)
-        if place.has_messages and broker_start < OFFSET_MAX:
+        if placed.has_messages and broker_start < OFFSET_MAX:
             by_broker = units["physical_offset"] >= broker_start
             self.by_broker += int(np.count_nonzero(by_broker))
         if not self.is_comparable:
@@ -385,17 +387,17 @@ class ComparedQueue:
             right = np.logical_and.reduce([stored[name] == units[name] for name in _BATCH_FIELDS])
             lacks = ~valid_batch_units(stored)
         else:
-            stored = self.stored.read(place.start, place.start + len(units))
+            stored = self.stored.read(placed.start, placed.start + len(units))
             right = right_units(units, stored, log_stop, self.stored.topic)
-            if self.differences and place.start < self.differences[-1].stop:
-                self._cut(place.start, place.start + len(units))  # the later message counts
+            if self.differences and placed.start < self.differences[-1].stop:
+                self._cut(placed.start, placed.start + len(units))  # the later message counts
             if right.all():
-                self.equal += len(units) if place.has_messages else 0
+                self.equal += len(units) if placed.has_messages else 0
                 return
-            starts = np.arange(place.start, place.start + len(units))
+            starts = np.arange(placed.start, placed.start + len(units))
             stops = starts + 1
             lacks = ~message_mask(stored)
-        if place.has_messages:
+        if placed.has_messages:
             self.equal += int(right.sum())
         bad = np.flatnonzero(~right)
         edges = (stops[bad[:-1]] != starts[bad[1:]]) | (lacks[bad[1:]] != lacks[bad[:-1]])
@@ -403,10 +405,10 @@ class ComparedQueue:
             kind: Kind = "missing" if lacks[run[0]] else "wrong"
             self._add(
                 Difference(
-                    kind if place.has_messages else "unfilled",
+                    kind if placed.has_messages else "unfilled",
                     int(starts[run[0]]),
                     int(stops[run[-1]]),
-                    len(run) if place.has_messages else 0,
+                    len(run) if placed.has_messages else 0,
                     int(np.count_nonzero(by_broker[run])),
                     int(units["physical_offset"][run[0]]),
                 )
@@ -458,17 +460,17 @@ def _part(whole: Difference, first: int, stop: int, physical: int) -> Difference
 
 # ---- the comparison ----------------------------------------------------------------------------------------
 
-OnPlace = Callable[[ComparedQueue, Place | None], None]
+OnPlacedUnits = Callable[[ComparedQueue, PlacedUnits | None], None]
 
 
 class QueueComparison:
     """Compares queues with the log: `add` takes its entries, in the order of the log.
 
     `find` returns the files of a queue, None for a queue that is not compared. `log_stop` is where the log
-    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_place`
-    gets every place after it was compared, None where a queue begins again. With `is_part`, earlier messages
-    of the log are not added. Messages before the physical offset at which their queue `begins` are of a
-    deleted topic. `lost_before`: see `LogQueue`. Memory does not grow with the log.
+    ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_placed`
+    gets all placed units after they were compared, None where a queue begins again. With `is_part`, earlier
+    messages of the log are not added. Messages before the physical offset at which their queue `begins` are
+    of a deleted topic. `lost_before`: see `LogQueue`. Memory does not grow with the log.
     """
 
     def __init__(
@@ -477,14 +479,14 @@ class QueueComparison:
         *,
         log_stop: int = OFFSET_MAX,
         broker_start: int = OFFSET_MAX,
-        on_place: OnPlace = lambda queue, place: None,
+        on_placed: OnPlacedUnits = lambda queue, placed: None,
         is_part: bool = False,
         begins: Mapping[QueueKey, int] = MappingProxyType({}),
         lost_before: Mapping[QueueKey, int] = MappingProxyType({}),
     ) -> None:
         self._find, self._is_part, self._begins, self._lost_before = find, is_part, begins, lost_before
         self._log_stop, self._broker_start = log_stop, broker_start
-        self._on_place = on_place
+        self._on_placed = on_placed
         self._left_out: set[QueueKey] = set()
         self._old: dict[QueueKey, LogQueue] = {}  # of deleted topics
         self.queues: dict[QueueKey, ComparedQueue] = {}
@@ -534,17 +536,17 @@ class QueueComparison:
             queue.places.begin_again()
             queue.begin_again()
             queue.seen = replace(queue.seen, epochs=[], last=-1, last_old=-1)
-            self._on_place(queue, None)
+            self._on_placed(queue, None)
         queue.seen.add(rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"])
-        for place in queue.places.add(rows):
-            if place is None:
+        for placed in queue.places.add(rows):
+            if placed is None:
                 queue.begin_again()
             elif queue.error is None:
                 try:
-                    queue.compare(place, self._log_stop, self._broker_start)
+                    queue.compare(placed, self._log_stop, self._broker_start)
                 except StoreError as error:
                     queue.error = error
-            self._on_place(queue, place)
+            self._on_placed(queue, placed)
 
     def _queue(self, key: QueueKey) -> ComparedQueue | None:
         found = self.queues.get(key)

@@ -325,7 +325,7 @@ def test_a_waiter_that_is_closed_during_its_first_look_leaves_no_thread(
 ) -> None:
     is_joining = threading.Event()
 
-    def join_late(waiter: watching.Waits) -> tuple[watching.Watcher, watching.Place]:
+    def join_late(waiter: watching.Waits) -> tuple[watching.Watcher, watching.WatchedPath]:
         is_joining.set()
         time.sleep(0.05)  # `close` comes now
         return watching.join(waiter)

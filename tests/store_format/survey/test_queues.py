@@ -13,7 +13,7 @@ from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey import queues
-from store_format.survey.queues import ComparedQueue, Difference, Place, QueueComparison, StoredQueue
+from store_format.survey.queues import ComparedQueue, Difference, PlacedUnits, QueueComparison, StoredQueue
 
 _Units = NDArray[np.void]
 
@@ -199,15 +199,16 @@ def test_places_are_given_out_after_they_were_compared(tmp_path: Path) -> None:
     """In order, None where the queue begins again."""
     seen: list[tuple[int, int, bool, int] | None] = []
 
-    def on_place(queue: ComparedQueue, place: Place | None) -> None:
-        if place is None:
+    def on_placed(queue: ComparedQueue, placed: PlacedUnits | None) -> None:
+        if placed is None:
             seen.append(None)
         else:
-            seen.append((place.start, len(place.units), place.has_messages, len(queue.differences)))
+            seen.append((placed.start, len(placed.units), placed.has_messages, len(queue.differences)))
 
     write(tmp_path, units(0, 1))
     comparison = QueueComparison(
-        lambda key: StoredQueue.list_in(str(tmp_path), key, PER_FILE * 20, is_batch=False), on_place=on_place
+        lambda key: StoredQueue.list_in(str(tmp_path), key, PER_FILE * 20, is_batch=False),
+        on_placed=on_placed,
     )
     comparison.add([("T", 0)], np.concatenate([rows(0, 1, 3), rows(0, first=5000)]))
     assert seen == [(0, 2, True, 0), (2, 1, False, 1), (3, 1, True, 2), None, (0, 1, True, 1)]
