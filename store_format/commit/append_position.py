@@ -133,14 +133,16 @@ def _cut(held: HeldStore) -> WriterEnd:
     return WriterEnd(end.offset, log.store_timestamp_at(last), last, doubtful=doubtful)
 
 
-class QueuePlace(NamedTuple):
+class QueueAppendPosition(NamedTuple):
     """The offset of a queue's next message, and the end of its entries. No message is between them."""
 
     base: int
     end: int
 
 
-def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) -> list[QueuePlace]:
+def queue_append_positions(
+    held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]
+) -> list[QueueAppendPosition]:
     """Where each queue goes on. Completes queues that lack messages of the log first.
 
     Zeroes stale units behind a queue's end: they would count again when the log has grown past them. An
@@ -170,13 +172,13 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
         held.ledger.ends.get(queue) for queue in looked
     )  # then by an earlier commit
     committed = {} if is_known else committed_ends(held.root)
-    places = []
+    positions = []
     for queue, (bounds, has_more, *_) in looked.items():
         least = given_up.get(queue, 0)
         if bounds is None:
             if queue in unfiled and queue not in met and queue in known:
                 least = max(least, known[queue].offset if known[queue].offset < _OFFSET_MAX else 0)
-            places.append(QueuePlace(least, least))
+            positions.append(QueueAppendPosition(least, least))
             continue
         if has_more:
             truncate(bounds.directory, bounds.unit_stop * CQ_UNIT.itemsize, held.files)
@@ -188,13 +190,15 @@ def queue_places(held: HeldStore, end: WriterEnd, queues: Sequence[QueueKey]) ->
                 "%s-%d goes on at offset %d, and %s: this group does not get the messages before its offset",
                 shown(queue[0]), queue[1], base, committed[queue].evidence,
             )  # fmt: skip
-        places.append(QueuePlace(base, bounds.max_offset))
-    return places
+        positions.append(QueueAppendPosition(base, bounds.max_offset))
+    return positions
 
 
-def gaps_before(places: Sequence[QueuePlace]) -> tuple[tuple[int, int], ...]:
+def gaps_before(positions: Sequence[QueueAppendPosition]) -> tuple[tuple[int, int], ...]:
     """`Journal.gaps`."""
-    return tuple((number, place.end) for number, place in enumerate(places) if place.end < place.base)
+    return tuple(
+        (number, position.end) for number, position in enumerate(positions) if position.end < position.base
+    )
 
 
 def complete_known_queues(held: HeldStore) -> None:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.identity import log_place
 from store_format.bookkeeping.journal import Journal, abort_mark
 from store_format.bookkeeping.staged_file import StagedFile, staging_path
-from store_format.commit.append_position import find_writer_end, gaps_before, queue_places
+from store_format.commit.append_position import find_writer_end, gaps_before, queue_append_positions
 from store_format.commit.appended_crc import has_crc_property_before
 from store_format.commit.checkpoint import note_flushed
 from store_format.commit.held_store import HeldStore
@@ -87,7 +87,7 @@ def plan(
     if timestamp < end.last_timestamp <= timestamp + _CLOCK_STEP_MAX_MS:
         timestamp = end.last_timestamp  # store times never go back, unless the clock was far wrong
     messages, bodies = totals(staged)
-    bases = queue_places(held, end, queues)
+    bases = queue_append_positions(held, end, queues)
     places = tuple(log_place(root, directory, files) for directory in held.log.directories)
     if not options.sync and abort_mark(root) is None:
         note_flushed(root, end.last_offset, end.last_timestamp)

@@ -13,7 +13,7 @@ import numpy as np
 
 from store_format.bookkeeping.journal import Journal, state_of, write_crash_mark, write_journal
 from store_format.bookkeeping.states import Abort, Writing
-from store_format.commit.append_position import WriterEnd, gaps_before, queue_places
+from store_format.commit.append_position import WriterEnd, gaps_before, queue_append_positions
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
@@ -192,7 +192,7 @@ def _write_rest(held: HeldStore, journal: Journal, count: int, end: LogEnd) -> N
     root, log, files = held.root, held.log, held.files
     last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
     held = replace(held, options=replace(held.options, unfiled_queues="skip"))
-    places = queue_places(held, last, journal.queues)
+    places = queue_append_positions(held, last, journal.queues)
     rest = replace(
         journal,
         skip=journal.skip + count,

@@ -54,7 +54,7 @@ _Units = NDArray[np.void]
 # ---- whether an entry leads to its message -----------------------------------------------------------------
 
 
-class QueuePlace(NamedTuple):
+class MessagePlace(NamedTuple):
     """What the head of a message says: its queue, its queue offset, its size in bytes and its sysFlag."""
 
     key: QueueKey
@@ -65,7 +65,7 @@ class QueuePlace(NamedTuple):
 
 def place_of_message(
     log: CommitLog, physical: int, view_of: Callable[[StoreFile], FileView] | None = None
-) -> QueuePlace | None:
+) -> MessagePlace | None:
     """What the message says that begins at the physical offset, by one read of its first bytes; None without
     one. No checksum is checked.
     """
@@ -85,7 +85,7 @@ def place_of_message(
         name = data[parts.topic_start : parts.topic_start + parts.topic_length]
         if len(name) < parts.topic_length:
             name = view.read(position + parts.topic_start, parts.topic_length)
-        return QueuePlace(
+        return MessagePlace(
             (decode_utf8(name), head.queue_id), head.queue_offset, head.total_size, head.sys_flag
         )
     except (StoreError, OSError):
