@@ -18,7 +18,7 @@ from rmq_spark.produce.send_back import send_back
 from store_format.commit.session import WriteSession
 from store_format.message.stored import StoredMessages, join_columns, stored_messages
 from store_format.metadata.values import SubscriptionGroup
-from store_format.pop.check_point import CheckPoint, Revive
+from store_format.pop.check_point import BegunRevive, CheckPoint
 from store_format.pop.log import InFlightLog
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopQueue, PopState
@@ -61,7 +61,7 @@ def _is_in_flight(state: PopState, point: CheckPoint, position: int) -> bool:
     return state.order.is_in_flight(point.queue_id, point.offsets[position], point.pop_time)
 
 
-def _begin(state: PopState, messages: Iterable[tuple[CheckPoint, int]]) -> Revive | None:
+def _begin(state: PopState, messages: Iterable[tuple[CheckPoint, int]]) -> BegunRevive | None:
     """Notes what is about to be stored; None if a part was acknowledged meanwhile: the rest comes again."""
     bits: dict[PointKey, int] = {}
     for point, position in messages:

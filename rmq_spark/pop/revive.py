@@ -36,7 +36,7 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import QueueKey
-from store_format.pop.check_point import Revive
+from store_format.pop.check_point import BegunRevive
 from store_format.pop.log import InFlightLog
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopQueue, PopState
@@ -53,7 +53,7 @@ _WAIT_MIN_MS, _WAIT_MAX_MS = 10_000, 7_200_000  # PopReviveService.ckRewriteInte
 
 
 @dataclass(frozen=True, slots=True)
-class Revived:
+class ReviveCounts:
     """What a revive has done, in messages.
 
     `copies` were stored again. `gone` no longer exist. `postponed` are in damaged queues and are tried again
@@ -70,7 +70,7 @@ class Revived:
         return self.copies + self.gone + self.postponed + self.again
 
 
-def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> Revived:
+def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> ReviveCounts:
     """Stores the messages again whose invisible time has passed: `MESSAGES_MAX` of them, or fewer.
 
     A message that is damaged or that cannot be stored is delivered again from its own place from now on. A
@@ -78,12 +78,12 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     """
     finish_revive(name, log, session)
     if not log.run(lambda state: first_due(state, now_ms)):
-        return Revived()
+        return ReviveCounts()
     store = session.store()
     forget_deleted(name, log, queue_ranges(name, store))
     due = log.run(lambda state: first_due(state, now_ms))
     if not due:
-        return Revived()
+        return ReviveCounts()
     why_gone = _why_gone(name, store, broker_conf_of(name.root, session.options.conf))
     rows = DueMessages.of(due)
     to_revive = _MessagesToRevive.none(rows) if why_gone else _read(name, session, store, rows)
@@ -92,7 +92,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     wanted = rows.bits(~(to_revive.is_later | to_revive.is_again))
     revive = log.run(lambda state: _begin(state, wanted, now_ms))
     if revive is None:
-        return Revived(postponed=postponed, again=again)
+        return ReviveCounts(postponed=postponed, again=again)
     begun = rows.marked(revive.bits)
     copies = np.flatnonzero(begun & (to_revive.place >= 0))
     if len(copies):
@@ -105,7 +105,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
             "%s: group %s, topic %s: %d messages that nobody acknowledged are not delivered again: %s",
             name.root, name.group, shown(name.topic), gone, why_gone or "the store no longer has them",
         )  # fmt: skip
-    return Revived(len(copies), gone, postponed, again)
+    return ReviveCounts(len(copies), gone, postponed, again)
 
 
 def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> None:
@@ -123,7 +123,7 @@ def finish_revive(name: PopName, log: InFlightLog, session: WriteSession) -> Non
     log.run(lambda state: state.end_revive(revive.number, is_done=is_done))
 
 
-def revive_turn(name: PopName, revive: Revive) -> ServiceTurn:
+def revive_turn(name: PopName, revive: BegunRevive) -> ServiceTurn:
     """The turn of a revive. The fingerprint tells it from one of the same number of an older, removed log."""
     text = json.dumps(sorted([*key, hex(bits)] for key, bits in revive.bits.items()))
     fingerprint = int.from_bytes(sha256(text.encode()).digest()[:6])
@@ -264,7 +264,7 @@ def _pass_over(state: PopState, to_revive: _MessagesToRevive, now_ms: int) -> tu
     return postponed, again
 
 
-def _begin(state: PopState, wanted: Mapping[PointKey, int], now_ms: int) -> Revive | None:
+def _begin(state: PopState, wanted: Mapping[PointKey, int], now_ms: int) -> BegunRevive | None:
     """Notes the revive of what is still due and not acknowledged; None if nothing is left."""
     left = {}
     for key, bits in wanted.items():
@@ -280,7 +280,7 @@ def _append(
     session: WriteSession,
     messages: StoredMessages,
     keys: Sequence[PointKey],
-    revive: Revive,
+    revive: BegunRevive,
 ) -> None:
     conf = broker_conf_of(name.root, session.options.conf)
     queue_nums = None

@@ -25,7 +25,7 @@ from rmq_spark.pop.mirror import CheckedLock, Mirror, opened
 from rmq_spark.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
-from rmq_spark.pop.revive import Revived, finish_revive, revive_due
+from rmq_spark.pop.revive import ReviveCounts, finish_revive, revive_due
 from rmq_spark.pop.take_over import take_over
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
@@ -224,7 +224,7 @@ class Share:
 
     # ---- revive --------------------------------------------------------------------------------------------
 
-    def revive(self, *, lock_timeout: float | None = None, until_ms: int = 0) -> Revived:
+    def revive(self, *, lock_timeout: float | None = None, until_ms: int = 0) -> ReviveCounts:
         """Stores messages again that are due now, or by `until_ms`; none if another writer has the store now.
 
         Waits `lock_timeout` seconds for the other writer; by default only if messages are late.
@@ -232,7 +232,7 @@ class Share:
         now_ms = max(self.options.clock_ms(), until_ms)
         first, reviving = self.run(lambda state: (state.next_visible, state.reviving))
         if reviving is None and (first is None or first > now_ms):
-            return Revived()
+            return ReviveCounts()
         if lock_timeout is None:
             is_late = first is not None and now_ms - first > _LATE_MS
             lock_timeout = _LATE_WAIT_SECONDS if is_late else 0.0
@@ -241,7 +241,7 @@ class Share:
                 return revive_due(self.name, self.log, session, now_ms)
         except StoreInUseError as error:
             _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
-            return Revived()
+            return ReviveCounts()
 
     def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
         """Stores messages in flight, by check point and position, as dead letters. Returns how many.

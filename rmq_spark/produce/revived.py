@@ -38,7 +38,7 @@ _MAP_CAPACITY = 16  # new HashMap(): PopReviveService does not give a capacity
 
 
 @dataclass(frozen=True, slots=True)
-class Revived:
+class RevivedCopies:
     """Copies to append, one for each message, in their order.
 
     `new_topics` are the topics that a broker creates if topics.json lacks them, with their queues. The group
@@ -57,7 +57,7 @@ def revived(
     keeps_times: _Flags | bool = False,
     queue_nums: int | None = None,
     broker_host: Host | None = None,
-) -> Revived:
+) -> RevivedCopies:
     """The copies of messages that `group` has popped at `pop_times` (ms) and nobody has acknowledged.
 
     A copy has the topic `%RETRY%<group>_<topic>`; the copy of a message that is in a retry topic stays in
@@ -96,7 +96,7 @@ def revived(
         born_port=host["store_port"],
         **host,
     )
-    return Revived(columns, dict.fromkeys(names, queue_nums or _RETRY_QUEUE_NUMS))
+    return RevivedCopies(columns, dict.fromkeys(names, queue_nums or _RETRY_QUEUE_NUMS))
 
 
 def refused_copies(stored: StoredMessages) -> _Flags:

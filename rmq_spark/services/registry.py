@@ -22,9 +22,9 @@ def _timer() -> Service:
 
 
 def _revive() -> Service:
-    from rmq_spark.services.revive import Revive
+    from rmq_spark.services.revive import ReviveService
 
-    return Revive()
+    return ReviveService()
 
 
 def _clean() -> Service:

@@ -35,7 +35,7 @@ _COLUMNS = (
 )
 
 
-class Revive:
+class ReviveService:
     """Looks at all in-flight logs of a store; keeps its place in them between two turns."""
 
     name = "revive"

@@ -97,7 +97,7 @@ class QueueState:
 
 
 @dataclass(frozen=True, slots=True)
-class Revive:
+class BegunRevive:
     """A revive that has begun: its number, and the positions (bits) of each check point."""
 
     number: int

@@ -15,9 +15,9 @@ from typing import Any
 
 from store_format.pop import records
 from store_format.pop.check_point import (
+    BegunRevive,
     CheckPoint,
     QueueState,
-    Revive,
     WitnessEntry,
     as_json,
     bits_of,
@@ -46,7 +46,7 @@ class PopState:
         self.queues: dict[PopQueue, QueueState] = {}
         self.mirrored: dict[PopQueue, tuple[int, int]] = {}
         self.settled: dict[PointKey, CheckPoint] = {}
-        self.reviving: Revive | None = None
+        self.reviving: BegunRevive | None = None
         self.revive_number = 0
         self.is_closed = True  # until the first consumer opens it
         self.totals: Counter[str] = Counter()
@@ -206,14 +206,14 @@ class PopState:
         self.journal += records.renew(key, invisible_ms)
         return True
 
-    def begin_revive(self, bits: Mapping[PointKey, int]) -> Revive:
+    def begin_revive(self, bits: Mapping[PointKey, int]) -> BegunRevive:
         """The messages of these bits are going to be stored again. Nobody acknowledges them from now on."""
         if self.reviving is not None:
             raise ValueError(f"revive {self.reviving.number} has not ended")
         self._note(
             "revive", number=self.revive_number + 1, points=[[*key, hex(each)] for key, each in bits.items()]
         )
-        return Revive(self.revive_number, dict(bits))
+        return BegunRevive(self.revive_number, dict(bits))
 
     def end_revive(self, number: int, *, is_done: bool) -> None:
         """The messages are in the retry topic now, or are still in flight."""
@@ -347,7 +347,7 @@ class PopState:
         bits = {
             (flag, queue, start, pop): int(each, 16) for flag, queue, start, pop, each in values["points"]
         }
-        self.reviving = Revive(self.revive_number, bits)
+        self.reviving = BegunRevive(self.revive_number, bits)
 
     def _apply_revived(self, values: Mapping[str, Any]) -> None:
         revive, self.reviving = self.reviving, None

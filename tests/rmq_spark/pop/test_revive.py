@@ -16,7 +16,7 @@ import pytest
 
 from rmq_spark.pop import revive
 from rmq_spark.pop.due import bits_of, first_due, positions_of
-from rmq_spark.pop.revive import Revived, revive_due
+from rmq_spark.pop.revive import ReviveCounts, revive_due
 from rmq_spark.pop.share import Share, ShareOptions
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
@@ -68,10 +68,10 @@ def test_what_is_not_acknowledged_comes_again_after_its_time_and_once(share: Sha
     pop(share, (0, 1), 3)
     share.run(lambda state: state.ack(point.key, [0, 2]))
     wait_until(share, LATER_MS - 1)
-    assert share.revive() == Revived()
+    assert share.revive() == ReviveCounts()
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=5)
-    assert share.revive() == Revived()
+    assert share.revive() == ReviveCounts(copies=5)
+    assert share.revive() == ReviveCounts()
     assert in_flight(share) == 0
     found = copies(root)
     # numbered() puts message i into queue i % 4
@@ -96,7 +96,7 @@ def test_an_old_handle_acknowledges_nothing_after_the_revive(share: Share) -> No
 def test_an_invisible_time_of_0_comes_again_at_once(share: Share, root: Path) -> None:
     point = pop(share, (0, 0), 2)
     share.run(lambda state: state.change_invisible(point.key, 1, NOW_MS, 0))
-    assert share.revive() == Revived(copies=1)
+    assert share.revive() == ReviveCounts(copies=1)
     assert [m.body.rstrip(b".") for m in copies(root)] == [b"message 4 of T"]
     assert in_flight(share) == 1
 
@@ -107,7 +107,7 @@ def test_a_suspended_message_of_a_broker_keeps_its_times(share: Share, root: Pat
     share.run(lambda state: state.take_over(points))
     assert from_json(as_json(points[1])) == points[1]
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=2)
+    assert share.revive() == ReviveCounts(copies=2)
     assert [m.reconsume_times for m in copies(root)] == [1, 0]
 
 
@@ -115,7 +115,7 @@ def test_a_copy_that_fails_again_stays_in_the_retry_topic(share: Share, root: Pa
     pop(share, (0, 0), 1)
     for times in (1, 2, 3):
         wait_until(share, NOW_MS + times * 60_000)
-        assert share.revive() == Revived(copies=1)
+        assert share.revive() == ReviveCounts(copies=1)
         share.begin([(1, 0)])
         pop(share, (1, 0), 1)
     assert [(m.reconsume_times, m.properties["1ST_POP_TIME"]) for m in copies(root)] == [
@@ -130,7 +130,7 @@ def test_copies_are_flushed_as_the_other_commits_of_the_store(share: Share, root
     (root / ".rmqlog" / "broker.conf").write_text(conf)
     pop(share, (0, 0), 1)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=1)
+    assert share.revive() == ReviveCounts(copies=1)
     assert (root / "abort").exists() is bool(conf)
 
 
@@ -155,7 +155,7 @@ def test_a_message_that_no_longer_exists_is_done_with_a_warning(
     pop(share, (0, 0), 2)
     deleted_topic(root, "T")
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(gone=2)
+    assert share.revive() == ReviveCounts(gone=2)
     assert in_flight(share) == 0
     assert "2 messages that nobody acknowledged are not delivered again: the topic was deleted" in caplog.text
 
@@ -164,7 +164,7 @@ def test_a_group_that_was_deleted_gets_nothing_if_groups_are_not_created(share: 
     (root / ".rmqlog" / "broker.conf").write_text("autoCreateSubscriptionGroup=false\n")
     pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(gone=2)
+    assert share.revive() == ReviveCounts(gone=2)
     assert copies(root) == []
 
 
@@ -178,10 +178,10 @@ def test_a_message_that_cannot_be_stored_is_delivered_in_place_and_stops_no_othe
     share.run(lambda state: state.skip(0, 0, 9))
     pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=1, again=1)
+    assert share.revive() == ReviveCounts(copies=1, again=1)
     assert "1 messages of T-0 cannot be stored again, and are delivered again from their own" in caplog.text
     assert "the first is offset 10: it is a batch, or in light queues too" in caplog.text
-    assert share.revive() == Revived()
+    assert share.revive() == ReviveCounts()
     (point,) = share.run(lambda state: state.again.due(LATER_MS))
     assert (point.offsets, point.again) == (range(10, 11), 1)
     share.log.close()  # as another process reads it
@@ -198,7 +198,7 @@ def test_messages_of_a_damaged_queue_are_tried_later(
     (root / "consumequeue" / "T" / "0" / ("0" * 20)).write_bytes(b"\xff" * 400)
     waits = []
     for _ in range(3):
-        assert share.revive() == Revived(postponed=1)
+        assert share.revive() == ReviveCounts(postponed=1)
         visible = share.run(lambda state: state.next_visible)
         assert visible is not None
         waits.append((visible - share.options.clock_ms()) // 1000)
@@ -211,7 +211,7 @@ def test_separate_queues_of_the_retry_topic(share: Share, root: Path) -> None:
     (root / ".rmqlog" / "broker.conf").write_text("useSeparateRetryQueue=true\n")
     pop(share, (0, 3), 2)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=2)
+    assert share.revive() == ReviveCounts(copies=2)
     assert Counter(m.queue_id for m in copies(root)) == {3: 2}
     assert {q for t, q in read_group_offsets(str(root), "g") if t == RETRY} == {0, 1, 2, 3}
 
@@ -233,7 +233,7 @@ def test_a_revive_that_was_broken_off_is_completed_or_taken_back(
         shutil.copytree(before, share.name.directory, dirs_exist_ok=True)
     share.run(begin)
     assert share.run(lambda state: state.ack(point.key)) == 0
-    assert share.revive() == Revived(copies=0 if is_committed else 2)
+    assert share.revive() == ReviveCounts(copies=0 if is_committed else 2)
     assert len(copies(root)) == 2
     assert in_flight(share) == 0
 
@@ -241,7 +241,7 @@ def test_a_revive_that_was_broken_off_is_completed_or_taken_back(
 def test_a_new_log_does_not_believe_the_revives_of_an_older_one(share: Share, root: Path) -> None:
     pop(share, (0, 0), 2)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=2)
+    assert share.revive() == ReviveCounts(copies=2)
     share.log.close()
     (Path(share.name.directory) / "in-flight.log").unlink()
     share.run(lambda state: state.open())
@@ -249,7 +249,7 @@ def test_a_new_log_does_not_believe_the_revives_of_an_older_one(share: Share, ro
     point = pop(share, (0, 0), 2)
     share.run(lambda state: state.begin_revive({point.key: 3}))
     wait_until(share, LATER_MS + 60_000)
-    assert share.revive() == Revived(copies=2)
+    assert share.revive() == ReviveCounts(copies=2)
     assert len(copies(root)) == 4
 
 
@@ -266,7 +266,7 @@ def test_an_ack_between_look_and_revive_wins(
         return found
 
     monkeypatch.setattr(revive, "_read", acknowledge_then_read)
-    assert share.revive() == Revived(copies=1)
+    assert share.revive() == ReviveCounts(copies=1)
     assert [m.body.rstrip(b".") for m in copies(root)] == [b"message 0 of T"]
 
 
@@ -292,14 +292,14 @@ def test_another_writer_of_the_store_makes_it_wait(share: Share, root: Path) -> 
     pop(share, (0, 0), 1)
     wait_until(share, LATER_MS)
     with write_session(str(root), CommitOptions()) as session:
-        assert share.revive() == Revived()
-        assert revive_due(share.name, share.log, session, LATER_MS) == Revived(copies=1)
+        assert share.revive() == ReviveCounts()
+        assert revive_due(share.name, share.log, session, LATER_MS) == ReviveCounts(copies=1)
     pop(share, (0, 0), 1)
     wait_until(share, LATER_MS + 70_000)  # late: it waits a moment for the other writer
     with ThreadPoolExecutor(1) as pool, write_session(str(root), CommitOptions()):
         late = pool.submit(share.revive)
         time.sleep(0.05)
-    assert late.result() == Revived(copies=1)
+    assert late.result() == ReviveCounts(copies=1)
     assert bodies(root, RETRY).total() == 2
     assert MessageStore.open(str(root)).queue(RETRY, 0).max_offset == 2
 
@@ -333,7 +333,7 @@ def test_revives_the_bytes_that_a_broker_revived(golden: Callable[[str], Path], 
             state.hand_out(0, each.queue_id, [offset], offset + 1, popped, 1)
 
     share.run(hand_out)
-    assert share.revive() == Revived(copies=24)
+    assert share.revive() == ReviveCounts(copies=24)
     ours = [m for m in messages_of(root)[len(before) :] if m.topic == topic]
     assert [m.queue_offset for m in ours] == list(range(24, 48))
     assert {m.properties["UNIQ_KEY"]: _without_places(oracle.encode_message(m)) for m in ours} == {
@@ -349,7 +349,7 @@ def test_a_damaged_queue_waits_and_the_others_are_revived(
     pop(share, (0, 1), 2)
     (root / "consumequeue" / "T" / "0" / ("0" * 20)).write_bytes(b"\xff" * 400)
     wait_until(share, LATER_MS)
-    assert share.revive() == Revived(copies=2, postponed=3)
+    assert share.revive() == ReviveCounts(copies=2, postponed=3)
     assert "3 messages of T-0 cannot be stored again for now" in caplog.text
     assert in_flight(share) == 3
-    assert share.revive() == Revived()
+    assert share.revive() == ReviveCounts()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rmq_spark.services import Services, run_once
-from rmq_spark.services.revive import Revive
+from rmq_spark.services.revive import ReviveService
 from rmq_spark.services.service import Now
 from store_format import MessageStore
 from store_format.bookkeeping.ledger import read_ledger
@@ -60,13 +60,13 @@ def test_messages_come_again_without_a_living_consumer(root: Path) -> None:
 def test_the_plan_names_each_message_and_changes_nothing(root: Path, unchanged: _Unchanged) -> None:
     store, now = MessageStore.open(str(root)), Now(NOW_MS + 60_000)
     with unchanged(root):
-        plan = Revive().plan(store, read_ledger(str(root)), now)
+        plan = ReviveService().plan(store, read_ledger(str(root)), now)
     assert (plan.due, plan.changes, plan.next_due, plan.late_ms) == (5, True, None, 0)
     rows = plan.table().to_pylist()
     assert [(row["group"], row["topic"], row["queueId"], row["queueOffset"]) for row in rows] == [
         ("g", "T", 0, offset) for offset in range(5)
     ]
-    early = Revive().plan(store, read_ledger(str(root)), Now(NOW_MS))
+    early = ReviveService().plan(store, read_ledger(str(root)), Now(NOW_MS))
     assert (early.due, early.changes, early.next_due, early.late_ms) == (0, False, now.ms, None)
 
 
@@ -75,7 +75,7 @@ def test_the_next_turn_is_due_when_more_becomes_visible(root: Path) -> None:
     log.run(lambda state: state.hand_out(0, 1, range(3), 3, NOW_MS + 5_000, 60_000))
     log.close()
     store, ledger = MessageStore.open(str(root)), read_ledger(str(root))
-    assert Revive().plan(store, ledger, Now(NOW_MS + 60_000)).next_due == NOW_MS + 65_000
+    assert ReviveService().plan(store, ledger, Now(NOW_MS + 60_000)).next_due == NOW_MS + 65_000
 
 
 def test_a_damaged_log_keeps_no_other_from_its_turn(root: Path) -> None:
