@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_spark.pop.mirror import Mirror
+from rmq_spark.pop.mirror import PopOffsetMirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from rmq_spark.produce.rows import Host
@@ -65,7 +65,7 @@ class HandedOver:
 
 
 def hand_over(
-    name: PopName, log: InFlightLog, mirror: Mirror, session: WriteSession, now_ms: int
+    name: PopName, log: InFlightLog, mirror: PopOffsetMirror, session: WriteSession, now_ms: int
 ) -> HandedOver | None:
     """Gives what is in flight to the broker that is started next, and closes the in-flight log.
 

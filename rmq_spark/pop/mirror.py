@@ -33,7 +33,7 @@ from store_format.pop.state import PopQueue, PopState
 _log = logging.getLogger(__name__)
 
 
-class Mirror:
+class PopOffsetMirror:
     """Keeps the offsets of an in-flight log and those of the file together."""
 
     def __init__(self, name: PopName, log: InFlightLog, clock_ms: Callable[[], int], *, sync: bool) -> None:

@@ -21,7 +21,7 @@ from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.pop.begin import begin_queues
 from rmq_spark.pop.dead_letters import bury
 from rmq_spark.pop.hand_over import hand_over
-from rmq_spark.pop.mirror import CheckedLock, Mirror, opened
+from rmq_spark.pop.mirror import CheckedLock, PopOffsetMirror, opened
 from rmq_spark.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
@@ -90,7 +90,7 @@ class Share:
         self.failure: Exception | None = None  # why nothing can be popped any more
         self._member = Member(name.directory)
         self._keeper = FileLock(f"{name.directory}/keeper")
-        self._mirror = Mirror(name, self.log, options.clock_ms, sync=options.sync)
+        self._mirror = PopOffsetMirror(name, self.log, options.clock_ms, sync=options.sync)
         self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
         self.is_ordered = False
         self._is_open = False

@@ -24,7 +24,7 @@ from rmq_spark.consume.allocate import described
 from rmq_spark.consume.group.change import Change, write_change
 from rmq_spark.consume.group.leases import Lease, host_name
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, Owned
-from rmq_spark.consume.group.mirror import Mirror
+from rmq_spark.consume.group.mirror import GroupOffsetMirror
 from rmq_spark.consume.group.other_members import OtherMembers
 from rmq_spark.consume.group.state import GroupState, MemberEntry, read_state, state_identity, state_serial
 from rmq_spark.consume.message_queue import MessageQueue
@@ -62,7 +62,7 @@ class Member:
         self.places: Mapping[MessageQueue, int] = {}  # of the messages before the positions (`$at`)
         self._directory = directory
         self._membership = membership
-        self._mirror = Mirror(membership.group, offsets)
+        self._mirror = GroupOffsetMirror(membership.group, offsets)
         self._clocks = clocks
         self._files = FileWrites(sync=True)
         self._id = ""

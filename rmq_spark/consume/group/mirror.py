@@ -33,7 +33,7 @@ from store_format.errors import CorruptStoreError
 _log = logging.getLogger(__name__)
 
 
-class Mirror:
+class GroupOffsetMirror:
     """One member's view of the offset file. Callers hold the directory's lock, except for `is_moved`."""
 
     def __init__(self, group: str, offsets: OffsetStore) -> None:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from rmq_spark.pop.hand_over import HandedOver, hand_over, revive_topic_of
-from rmq_spark.pop.mirror import Mirror
+from rmq_spark.pop.mirror import PopOffsetMirror
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.take_over import take_over
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
@@ -77,7 +77,7 @@ def _closed(
 ) -> HandedOver | None:
     options = CommitOptions(sync=False, conf=conf, clock=lambda: now_ms)
     with write_session(name.root, options) as session:
-        mirror = Mirror(name, log, lambda: now_ms, sync=False)
+        mirror = PopOffsetMirror(name, log, lambda: now_ms, sync=False)
         return hand_over(name, log, mirror, session, now_ms)
 
 
@@ -280,7 +280,7 @@ def test_a_hand_over_that_was_broken_off_is_found(own: PopName) -> None:
     log = _opened(own, {(0, 0): 0})
     log.run(lambda state: state.hand_out(0, 0, range(40), 40, NOW_MS, 60_000))
     wanted = log.run(_in_state)
-    mirror = Mirror(own, log, lambda: NOW_MS, sync=False)
+    mirror = PopOffsetMirror(own, log, lambda: NOW_MS, sync=False)
     mirror.compare(mirror.read())
     files = [
         pathlib.Path(own.directory, "in-flight.log"),
