@@ -119,7 +119,7 @@ def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) 
 
 
 def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
-    """The function that `Member.settle` calls for the start of a queue without a known offset.
+    """The function that `GroupMember.settle` calls for the start of a queue without a known offset.
 
     `queues` may be filled later.
     """

@@ -40,7 +40,7 @@ from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
-from store_format.pop.members import Member, live_topics
+from store_format.pop.members import InFlightLogUser, live_topics
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted
 from store_format.read.store import Store
@@ -88,7 +88,7 @@ class Share:
         self.log = InFlightLog(name.directory, sync=options.sync)
         self.lost = 0
         self.failure: Exception | None = None  # why nothing can be popped any more
-        self._member = Member(name.directory)
+        self._log_user = InFlightLogUser(name.directory)
         self._keeper = FileLock(f"{name.directory}/keeper")
         self._mirror = PopOffsetMirror(name, self.log, options.clock_ms, sync=options.sync)
         self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
@@ -109,7 +109,7 @@ class Share:
         groups = read_subscription_groups(store.path)
         share.is_ordered = is_ordered(groups.get(group) if groups else None, share.options.fifo)
         share._refuse_other_order()
-        share._member.join(share.options.lock_timeout)
+        share._log_user.join(share.options.lock_timeout)
         try:
             share._refuse()  # a query may have joined at the same time
             with write_session(store.path, share._commit_options()) as session:
@@ -202,8 +202,8 @@ class Share:
     def _reopen(self) -> None:
         """Goes on after another program has removed the in-flight log: at the offsets of the file."""
         _log.warning("%s was removed; messages may be delivered again", self.name.directory)
-        self._member.leave()
-        self._member.join(self.options.lock_timeout)
+        self._log_user.leave()
+        self._log_user.join(self.options.lock_timeout)
         with write_session(self.name.root, self._commit_options()) as session:
             self._adopt(session)
 
@@ -264,7 +264,7 @@ class Share:
         in-flight log, and a broker delivers messages again.
         """
         try:
-            if self.failure is None and self._member.is_last():
+            if self.failure is None and self._log_user.is_last():
                 self._hand_over()
         finally:
             self._leave()
@@ -272,13 +272,13 @@ class Share:
     def abandon(self) -> None:
         """In a forked child: closes the locks and files that it shares with its parent, which keeps them."""
         self._keeper.close()
-        self._member.leave()
+        self._log_user.leave()
         self.log.abandon()
 
     def leave(self) -> None:
         """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
         self._keeper.close()
-        self._member.leave()
+        self._log_user.leave()
         self.log.close()
 
     def _hand_over(self) -> None:
@@ -296,7 +296,7 @@ class Share:
         self._is_open = False
         self._keeper.close()
         self.log.close()
-        self._member.leave()
+        self._log_user.leave()
 
     def _adopt(self, session: WriteSession) -> None:
         """Takes over what the in-flight log, the offset file and a broker's records have."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
-from rmq_spark.consume.group.member import Member, join
+from rmq_spark.consume.group.member import GroupMember, join
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
@@ -43,7 +43,7 @@ class StreamGroup:
         self._stores = stores
         self._options = options
         self._clocks = clocks
-        self._part: Member | SoleMember | None = None
+        self._part: GroupMember | SoleMember | None = None
         self._membership: Membership | None = None
         self._queues: Sequence[MessageQueue] = ()
         self._queues_seen: object = None
@@ -93,7 +93,7 @@ class StreamGroup:
             self._part.places = previous.at
             self._part.leave(previous.positions, previous.reset)
 
-    def _join(self) -> Member | SoleMember:
+    def _join(self) -> GroupMember | SoleMember:
         options, stores = self._options, self._stores.stores
         roots = {store.broker_name: store.path for store in stores}
         is_broadcasting = options.message_model == BROADCASTING
@@ -139,7 +139,7 @@ class StreamGroup:
 
     def _meet(
         self, directory: str, others: Sequence[str], membership: Membership, offsets: OffsetStore
-    ) -> Member:
+    ) -> GroupMember:
         """Joins the group in `directory`. Raises OptionError if it has members in one of `others`."""
         group, clocks = self._options.group, self._clocks or Clocks()
         gone = refuse_members_elsewhere(group, directory, others, clocks)

@@ -34,7 +34,7 @@ class LogPlace(NamedTuple):
     id: str = ""
 
 
-class Member(NamedTuple):
+class ClusterMember(NamedTuple):
     """A store of a commit over a cluster: its name in the cluster's directory, and its id.
 
     In the files of an older release `name` is an absolute path and `id` is empty.
@@ -86,12 +86,14 @@ def read_store_id(root: str) -> str | None:
     return _read_id(store_id_path(root))
 
 
-def named_member(root: str, files: FileWrites) -> Member:
+def named_member(root: str, files: FileWrites) -> ClusterMember:
     """The name of a store in the commits of its cluster. The store gets an id if it has none."""
-    return Member(_name_of(root), _made_id(store_id_path(root), files))
+    return ClusterMember(_name_of(root), _made_id(store_id_path(root), files))
 
 
-def separate_copies(roots: Iterable[str], is_known: Callable[[str, Member], bool], files: FileWrites) -> None:
+def separate_copies(
+    roots: Iterable[str], is_known: Callable[[str, ClusterMember], bool], files: FileWrites
+) -> None:
     """Gives a store that has the id of another of these stores, because it is a copy, an id of its own.
 
     The store that `is_known` under its name keeps the id, else the first one.
@@ -102,7 +104,7 @@ def separate_copies(roots: Iterable[str], is_known: Callable[[str, Member], bool
         if id_ is not None:
             by_id.setdefault(id_, []).append(root)
     for id_, same in by_id.items():
-        kept = next((root for root in same if is_known(root, Member(_name_of(root), id_))), same[0])
+        kept = next((root for root in same if is_known(root, ClusterMember(_name_of(root), id_))), same[0])
         for root in same:
             if root != kept:
                 _make_id(store_id_path(root), files)
@@ -112,24 +114,24 @@ def _name_of(root: str) -> str:
     return paths.base_name(paths.absolute(root))
 
 
-def member_path(root: str, member: Member) -> str:
+def member_path(root: str, member: ClusterMember) -> str:
     """Where the store at `root` expects another store of its cluster: beside itself."""
     return paths.join(paths.parent(paths.absolute(root)), member.name)
 
 
-def members_from(values: object) -> tuple[Member, ...]:
+def members_from(values: object) -> tuple[ClusterMember, ...]:
     """Members from JSON. Raises ValueError for a name that leads out of the cluster's directory."""
     if not isinstance(values, list):
         raise ValueError(f"members {values!r:.100}")
     return tuple(map(_member_from, values))
 
 
-def _member_from(value: object) -> Member:
+def _member_from(value: object) -> ClusterMember:
     parts = [value, ""] if isinstance(value, str) else value
     match parts:
         case [str(name), str(id_)]:
             if is_path(name) and (not id_ or is_name(name)):
-                return Member(name, id_)
+                return ClusterMember(name, id_)
     raise ValueError(f"the store {value!r:.100}")
 
 

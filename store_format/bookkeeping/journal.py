@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from store_format.bookkeeping.identity import LogPlace, Member, is_name, is_path, members_from
+from store_format.bookkeeping.identity import ClusterMember, LogPlace, is_name, is_path, members_from
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile, refuse_types, staging_path
 from store_format.bookkeeping.states import Abort, Reading, State, find_state
@@ -59,7 +59,9 @@ class Journal:
     written_at: int  # ms; in the names of new index files and the version of topics.json
     zone_seconds: int  # of the local time in those names
     log_places: tuple[LogPlace, ...]
-    members: tuple[Member, ...] = field(default=())  # the stores that get messages of a commit over a cluster
+    members: tuple[ClusterMember, ...] = field(
+        default=()
+    )  # the stores that get messages of a commit over a cluster
     # False until every member has its journal: nothing was published, so the journal may be dropped
     complete: bool = True
     # messages of the batch in all stores, and the sum of StagedFile.bodies; -1: of an older release

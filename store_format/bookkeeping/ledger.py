@@ -15,7 +15,7 @@ from operator import attrgetter
 from typing import Any
 from zlib import crc32
 
-from store_format.bookkeeping.identity import Member, members_from
+from store_format.bookkeeping.identity import ClusterMember, members_from
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, refuse_types
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
@@ -57,7 +57,7 @@ class LedgerEntry:
     bodies: int = _UNKNOWN
     kept: bool = False
     began: int | None = None
-    members: tuple[Member, ...] = ()
+    members: tuple[ClusterMember, ...] = ()
     given_up: bool = False  # its last message was lost, and a recovery has said so
 
     def damage(self, log: CommitLog) -> str | None:
@@ -128,11 +128,11 @@ class Ledger:
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
     last: LedgerEntry | None = None
-    begun: Mapping[str, tuple[Member, ...]] = field(default_factory=dict)
+    begun: Mapping[str, tuple[ClusterMember, ...]] = field(default_factory=dict)
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
 
     @property
-    def members(self) -> set[Member]:
+    def members(self) -> set[ClusterMember]:
         """The stores that any batch of the ledger has messages in."""
         batches = [*self.keys.values(), *(() if self.last is None else (self.last,))]
         return {member for batch in batches for member in batch.members}

@@ -11,7 +11,7 @@ import json
 from collections.abc import Collection
 from typing import NamedTuple
 
-from store_format.bookkeeping.identity import Member, members_from
+from store_format.bookkeeping.identity import ClusterMember, members_from
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError
@@ -27,7 +27,7 @@ class LeftOut(NamedTuple):
     """A batch that may be committed in the `members`, and not in the store with this note."""
 
     key: tuple[str, int]
-    members: tuple[Member, ...]
+    members: tuple[ClusterMember, ...]
 
 
 def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool) -> None:
@@ -56,7 +56,7 @@ def _write_note(path: str, note: LeftOut, files: FileWrites) -> None:
     files.replace(path, json.dumps(value).encode())
 
 
-def members_in_notes(root: str) -> set[Member]:
+def members_in_notes(root: str) -> set[ClusterMember]:
     """The stores that the notes name. Raises CorruptStoreError for a file that is not a note."""
     return {member for note in _notes(root).values() for member in note.members}
 

@@ -25,7 +25,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.identity import Member, named_member, separate_copies
+from store_format.bookkeeping.identity import ClusterMember, named_member, separate_copies
 from store_format.bookkeeping.journal import abort_mark, journal_path
 from store_format.bookkeeping.ledger import LedgerEntry, ServiceTurn, read_ledger, write_ledger
 from store_format.bookkeeping.left_out import LeftOut, note_left_out, settle_notes
@@ -161,7 +161,7 @@ def flush(root: str, *, options: CommitOptions | None = None) -> None:
 
 
 @dataclass(slots=True)
-class _Member:
+class _CommitMember:
     """A store of a commit. `publication` is None until step 6, and for a store that gets no message."""
 
     root: str
@@ -233,7 +233,7 @@ def _open_members(
     options: CommitOptions,
     files: FileWrites,
     held: StoreLock | None,
-) -> list[_Member]:
+) -> list[_CommitMember]:
     """Steps 1 and 2. `held` is the lock of the only store if the caller has it."""
     roots = sorted(parts)
     for root in roots:
@@ -245,13 +245,13 @@ def _open_members(
     for lock in locks:
         lock.refuse_other_openers()
     return [
-        _Member(root, tuple(parts[root]), lock, open_store(root, options, files))
+        _CommitMember(root, tuple(parts[root]), lock, open_store(root, options, files))
         for root, lock in zip(roots, locks, strict=True)
     ]
 
 
 def _repeated(
-    members: Sequence[_Member], watched: Collection[str], key: tuple[str, int], options: CommitOptions
+    members: Sequence[_CommitMember], watched: Collection[str], key: tuple[str, int], options: CommitOptions
 ) -> str | None:
     """Step 3: the report on a batch whose key is committed in any of the stores; None for a new batch."""
     held = {member.root: member.held for member in members}
@@ -269,7 +269,7 @@ def _repeated(
 
 
 def _plan_members(
-    members: Sequence[_Member],
+    members: Sequence[_CommitMember],
     key: tuple[str, int] | None,
     store_timestamps: int | NDArray[np.int64] | None,
     options: CommitOptions,
@@ -307,7 +307,7 @@ def _plan_members(
 def _note_left_out(
     left_out: Collection[str],
     key: tuple[str, int],
-    named: tuple[Member, ...],
+    named: tuple[ClusterMember, ...],
     options: CommitOptions,
     files: FileWrites,
 ) -> None:
@@ -361,10 +361,10 @@ def carry_out(publication: Publication, held: HeldStore) -> None:
 
 
 def _finish(
-    member: _Member,
+    member: _CommitMember,
     key: tuple[str, int] | None,
     batch: tuple[int, int],
-    named: tuple[Member, ...],
+    named: tuple[ClusterMember, ...],
     files: FileWrites,
     *,
     keeps_key: bool,

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.identity import Member, member_path, read_store_id
+from store_format.bookkeeping.identity import ClusterMember, member_path, read_store_id
 from store_format.bookkeeping.journal import Journal, journal_path, read_journal, state_of, write_journal
 from store_format.bookkeeping.ledger import read_ledger, write_ledger
 from store_format.bookkeeping.left_out import forget_members, members_in_notes
@@ -194,7 +194,7 @@ def refuse_missing_stores(
         forget_members(root, missing, files)
 
 
-def _is_self(root: str, member: Member) -> bool:
+def _is_self(root: str, member: ClusterMember) -> bool:
     """Whether the member is the store at `root`, which may have another name by now."""
     if _is_same(root, member_path(root, member)):
         return True
@@ -205,17 +205,17 @@ def _is_same(root: str, place: str) -> bool:
     return paths.real(root) == paths.real(place)
 
 
-def _is_own_id(root: str, member: Member) -> bool:
+def _is_own_id(root: str, member: ClusterMember) -> bool:
     return bool(member.id) and read_store_id(root) == member.id
 
 
-def _can_be_asked(root: str, member: Member) -> bool:
+def _can_be_asked(root: str, member: ClusterMember) -> bool:
     """Whether the member is at its place. An older release noted no ids, but staged files in every member."""
     place = member_path(root, member)
     return read_store_id(place) == member.id if member.id else is_directory(f"{place}/{OWN_DIRECTORY}")
 
 
-def _answer(root: str, member: Member, journal: Journal) -> bool | None:
+def _answer(root: str, member: ClusterMember, journal: Journal) -> bool | None:
     """Whether the member says that the commit has begun; None if it cannot be asked."""
     place = member_path(root, member)
     if not member.id and not any(_is_same(root, member_path(root, each)) for each in journal.members):
@@ -238,7 +238,7 @@ def _has_begun(member: str, journal_id: str) -> bool:
     return journal_id in ledger.begun or (ledger.last is not None and ledger.last.journal == journal_id)
 
 
-def _may_wait(root: str, member: Member, journal_id: str) -> bool:
+def _may_wait(root: str, member: ClusterMember, journal_id: str) -> bool:
     """Whether the member has an incomplete journal. True if it cannot be asked: it may come back."""
     if not _can_be_asked(root, member):
         return True

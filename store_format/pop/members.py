@@ -17,7 +17,7 @@ _NAME = "members"
 _LAST_SECONDS = 0.02  # another process asks `live_topics` for microseconds
 
 
-class Member:
+class InFlightLogUser:
     """One consumer of the in-flight log in `directory`, which is made if it is missing."""
 
     def __init__(self, directory: str) -> None:

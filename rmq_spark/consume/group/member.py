@@ -44,18 +44,18 @@ _RETRY_SECONDS = 1.0  # between two attempts to save offsets when they are saved
 
 def join(
     directory: str, membership: Membership, offsets: OffsetStore, *, clocks: Clocks | None = None
-) -> Member:
+) -> GroupMember:
     """Joins the group as a new member, which owns no queue before its first `settle`.
 
     Raises OptionError for a subscription, a strategy or a client id that does not fit the other members.
     """
     make_path(directory)
-    member = Member(directory, membership, offsets, clocks or Clocks())
+    member = GroupMember(directory, membership, offsets, clocks or Clocks())
     member.enter()
     return member
 
 
-class Member:
+class GroupMember:
     """One query in a group; made by `join`. Only the thread of the query's reader may use it."""
 
     def __init__(self, directory: str, membership: Membership, offsets: OffsetStore, clocks: Clocks) -> None:

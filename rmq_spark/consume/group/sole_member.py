@@ -1,6 +1,6 @@
 """A query that shares no queues with other queries: messageModel BROADCASTING, or offsetStore=none.
 
-`SoleMember` has the methods of `Member`, but no directory, no lease and no epochs.
+`SoleMember` has the methods of `GroupMember`, but no directory, no lease and no epochs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class SoleMember:
     def __init__(
         self, membership: Membership, offsets: OffsetStore, *, shares: bool, clocks: Clocks | None = None
     ) -> None:
-        self.places: Mapping[MessageQueue, int] = {}  # as in `Member`; nothing records them
+        self.places: Mapping[MessageQueue, int] = {}  # as in `GroupMember`; nothing records them
         self._membership = membership
         self._offsets = offsets
         self._shares = shares
@@ -54,7 +54,7 @@ class SoleMember:
     ) -> Assignment:
         """Returns all queues: each starts at its position, else at the group's offset, else at `begin`.
 
-        The arguments are those of `Member.settle`.
+        The arguments are those of `GroupMember.settle`.
         """
         self._reset = max(self._reset, reset)
         if not self._precedes_correction(reset):
@@ -80,7 +80,7 @@ class SoleMember:
     ) -> Assignment:
         """Moves queues to `targets`, also in the offset store, and returns the new assignment.
 
-        The arguments are those of `Member.correct`.
+        The arguments are those of `GroupMember.correct`.
         """
         self._reset += 1
         self._corrected |= {queue: (offset, self._reset) for queue, offset in targets.items()}

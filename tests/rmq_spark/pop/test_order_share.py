@@ -36,7 +36,7 @@ def _open(root: Path, *, fifo: bool | None = True, now: int = NOW) -> Share:
 def _killed(share: Share) -> None:
     """The system drops the locks of a process that is killed."""
     share._keeper.close()
-    share._member.leave()
+    share._log_user.leave()
 
 
 def _pop(share: Share, queue_id: int, count: int = 3) -> OrderInfo:

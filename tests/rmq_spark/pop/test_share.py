@@ -247,7 +247,7 @@ def test_a_reset_between_two_consumers_counts(root: Path) -> None:
     share.begin(QUEUES)
     pop(share, (0, 1), 5)
     share.log.close()
-    share._member.leave()  # killed
+    share._log_user.leave()  # killed
     stores = [MessageStore.open(str(root))]
     target = {MessageQueue("T", stores[0].broker_name, 1): 7}
     reset_to(group_place("g", stores), stores, target).apply()
@@ -271,7 +271,7 @@ def test_a_reset_to_the_offset_that_the_file_has_counts(root: Path, fifo: bool, 
     assert committed(root)[0] == 0
     if is_killed:
         share.log.close()
-        share._member.leave()
+        share._log_user.leave()
         share._keeper.close()
     stores = [MessageStore.open(str(root))]
     reset_to_earliest(group_place("g", stores), stores, ["T"]).apply()
@@ -299,7 +299,7 @@ def test_a_kill_before_the_file_is_written_moves_nothing(root: Path) -> None:
         share.run(lambda state: compared(state, share.name, known))
         share.run(lambda state: state.skip(0, 1, state.queues[0, 1].next_offset + 1))
     share.log.close()
-    share._member.leave()
+    share._log_user.leave()
     again = open_share(root)
     assert next_offsets(again)[1] == 7
     assert committed(root)[1] == 7

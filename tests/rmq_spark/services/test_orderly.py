@@ -64,7 +64,7 @@ class World:
     def end(self) -> None:
         part = self.positions._group._part
         if part is not None and getattr(part, "_lease", None) is not None:
-            part._lease.end()  # type: ignore[union-attr]  # a Member
+            part._lease.end()  # type: ignore[union-attr]  # a GroupMember
 
     def batch(self, *bad: tuple[int, int], commits: bool = True) -> Read | None:
         """One micro-batch: the offsets that it reads by queue, None without one."""

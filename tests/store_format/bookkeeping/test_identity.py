@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import LogPlace, Member, log_id_path, log_place
+from store_format.bookkeeping.identity import ClusterMember, LogPlace, log_id_path, log_place
 from store_format.bookkeeping.journal import journal_path, read_journal
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry, ledger_path, read_ledger, write_ledger
 from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
@@ -45,7 +45,7 @@ def test_the_names_of_this_release_and_of_an_older_one(root: str) -> None:
     Path(journal_path(root)).write_text(json.dumps(_JOURNAL))
     journal = read_journal(root)
     assert journal is not None
-    assert journal.members == (Member("x", "1"), Member("/data/y"), Member("/data/z"))
+    assert journal.members == (ClusterMember("x", "1"), ClusterMember("/data/y"), ClusterMember("/data/z"))
     assert journal.before == (0, 1, 2)
 
 
@@ -56,7 +56,7 @@ def test_members_that_are_no_stores(root: str, members: object) -> None:
     value = json.loads(Path(ledger_path(root)).read_text())
     for bad in ({"last": value["last"] | {"members": members}}, {"begun": {"j": members}}):
         _refuses(ledger_path(root), value | bad, lambda: read_ledger(root), "ledger")
-    note_left_out(root, LeftOut(("job", 1), (Member("z", "1"),)), _FILES, is_kept=False)
+    note_left_out(root, LeftOut(("job", 1), (ClusterMember("z", "1"),)), _FILES, is_kept=False)
     (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
     value = json.loads(note.read_text())
     _refuses(note, value | {"members": members}, lambda: members_in_notes(root), "note")
@@ -97,7 +97,7 @@ def test_an_id_that_cannot_be_written_beside_a_commitlog_may_be_put_there_by_ano
 
 
 def test_a_note_with_a_number_that_is_none(root: str) -> None:
-    note_left_out(root, LeftOut(("job", 1), (Member("z", "1"),)), _FILES, is_kept=False)
+    note_left_out(root, LeftOut(("job", 1), (ClusterMember("z", "1"),)), _FILES, is_kept=False)
     (note,) = (Path(root) / ".rmqlog" / "left-out").iterdir()
     value = json.loads(note.read_text())
     _refuses(note, value | {"key": ["job", float("inf")]}, lambda: members_in_notes(root), "note")

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_format.bookkeeping.identity import LogPlace, Member
+from store_format.bookkeeping.identity import ClusterMember, LogPlace
 from store_format.bookkeeping.journal import (
     Journal,
     abort_mark,
@@ -63,7 +63,7 @@ _JOURNAL = Journal(
     1_700_000_000_000,
     3600,
     (LogPlace("commitlog"), LogPlace("/somewhere/commitlog", "1a")),
-    (Member("a", "2b"), Member("b", "3c")),
+    (ClusterMember("a", "2b"), ClusterMember("b", "3c")),
     False,
 )
 _ENTRY = LedgerEntry(5, "id1", 0, 100, 40, 60, 99)

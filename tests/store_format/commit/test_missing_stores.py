@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import Member, named_member, read_store_id
+from store_format.bookkeeping.identity import ClusterMember, named_member, read_store_id
 from store_format.bookkeeping.journal import journal_path, read_journal, write_journal
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger, write_ledger
 from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
@@ -279,16 +279,18 @@ def test_a_renamed_store_of_the_cluster_is_there(cluster: Path) -> None:
 
 def test_notes_of_batch_jobs_are_as_many_as_a_ledger_keeps(tmp_path: Path) -> None:
     root = str(tmp_path)
-    stream = LeftOut(("stream", 7), (Member("s", "1"),))
+    stream = LeftOut(("stream", 7), (ClusterMember("s", "1"),))
     note_left_out(root, stream, _FILES, is_kept=True)
     for number in range(JOB_KEYS_MAX + 20):
-        note_left_out(root, LeftOut((f"job {number}", 1), (Member("j", "2"),)), _FILES, is_kept=False)
+        note_left_out(root, LeftOut((f"job {number}", 1), (ClusterMember("j", "2"),)), _FILES, is_kept=False)
     for number in (3, 5, 4):
-        note_left_out(root, LeftOut(("again", number), (Member(f"a{number}", "3"),)), _FILES, is_kept=True)
+        note_left_out(
+            root, LeftOut(("again", number), (ClusterMember(f"a{number}", "3"),)), _FILES, is_kept=True
+        )
     assert len(list((tmp_path / ".rmqlog" / "left-out").iterdir())) == JOB_KEYS_MAX + 3
-    assert members_in_notes(root) == {Member(f"a{number}", "3") for number in (4, 5)} | {
-        Member("j", "2"),
-        Member("s", "1"),
+    assert members_in_notes(root) == {ClusterMember(f"a{number}", "3") for number in (4, 5)} | {
+        ClusterMember("j", "2"),
+        ClusterMember("s", "1"),
     }
 
 
@@ -320,7 +322,7 @@ def test_a_note_forgets_only_the_stores_that_do_not_come_back(cluster: Path) -> 
     shutil.move(cluster / "y", cluster.parent / "y-away")
     assert _write(cluster, 5, "x", "z", options=replace(_IGNORING, keeps_key=True)), "of another stream"
     # the ledger of x has 5, so its note of batch 1 is settled; a note of another key stays
-    other = LeftOut(("job", 1), (Member("gone", "f" * 16), ids["z"]))
+    other = LeftOut(("job", 1), (ClusterMember("gone", "f" * 16), ids["z"]))
     note_left_out(str(cluster / "x"), other, _FILES, is_kept=False)
     with pytest.raises(StoreNotFoundError, match="cluster/gone"):
         _write(cluster, 6, "x", "z")
@@ -411,7 +413,7 @@ def test_ledgers_of_an_older_release_refuse_nothing(cluster: Path) -> None:
             del entry["members"]
         value["begun"] = {"j0": [str(cluster / "gone")]}
         path.write_text(json.dumps(value))
-        assert read_ledger(str(cluster / name)).begun == {"j0": (Member(str(cluster / "gone")),)}
+        assert read_ledger(str(cluster / name)).begun == {"j0": (ClusterMember(str(cluster / "gone")),)}
         write_ledger(str(cluster / name), read_ledger(str(cluster / name)), _FILES)
     _move_away(cluster)
     assert _write(cluster, 2, "y", "z")

@@ -10,7 +10,7 @@ import pytest
 
 from store_format.errors import StoreInUseError
 from store_format.pop.log import InFlightLog, in_flight_directory
-from store_format.pop.members import Member, live_topics
+from store_format.pop.members import InFlightLogUser, live_topics
 from store_format.pop.state import PopState
 
 
@@ -21,8 +21,8 @@ def directory(tmp_path: Path) -> str:
     return directory
 
 
-def member(directory: str) -> Member:
-    made = Member(directory)
+def member(directory: str) -> InFlightLogUser:
+    made = InFlightLogUser(directory)
     made.join(0.1)
     return made
 

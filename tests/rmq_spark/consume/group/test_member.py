@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.change import Change
-from rmq_spark.consume.group.member import Member, join
+from rmq_spark.consume.group.member import GroupMember, join
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
 from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events
 from rmq_spark.consume.group.state import (
@@ -49,9 +49,9 @@ class Group:
     directory: str
     offsets: OffsetStore
     now: float = 1000.0
-    members: list[Member] = field(default_factory=list)
+    members: list[GroupMember] = field(default_factory=list)
 
-    def join(self, *clients: str, **changes: object) -> Member:
+    def join(self, *clients: str, **changes: object) -> GroupMember:
         spec = {
             "group": "g",
             "clients": clients,
@@ -67,14 +67,14 @@ class Group:
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def stand_still(self, member: Member) -> None:
+    def stand_still(self, member: GroupMember) -> None:
         """As a process that is stopped: no beat any more."""
         lease = member._lease
         assert lease is not None
         lease._stop.set()
         lease._thread.join()
 
-    def beat(self, member: Member) -> None:
+    def beat(self, member: GroupMember) -> None:
         """Moving the test's clock does not wake the threads, which wait by the real one."""
         assert member._lease is not None
         member._lease.renew()
@@ -104,7 +104,7 @@ def _zero(queue: MessageQueue) -> int:
 
 
 def _settle(
-    member: Member,
+    member: GroupMember,
     positions: dict[MessageQueue, int] | None = None,
     queues: list[MessageQueue] = QUEUES,
     reset: int = 0,
