@@ -24,7 +24,7 @@ from store_format.commit.log_comparison import RecoverOptions, known_queue_file_
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.repair import (
-    Survey,
+    RecoverySurvey,
     carry_out,
     end_rebuild,
     find_end,
@@ -86,7 +86,7 @@ class RecoverPlan:
     root: str
     options: RecoverOptions
     broker_name: str
-    _survey: Survey | None = field(default=None)
+    _survey: RecoverySurvey | None = field(default=None)
     _seen: object = field(default=None)
 
     def table(self) -> pa.Table:
@@ -173,7 +173,7 @@ class RecoverPlan:
         reason = f"a commit of rmqlog was interrupted; {what}"
         return [(self.broker_name, "commit", None, None, action, None, None, 0, reason)]
 
-    def _table(self, survey: Survey, before: list[_Row] | None = None) -> pa.Table:
+    def _table(self, survey: RecoverySurvey, before: list[_Row] | None = None) -> pa.Table:
         rows = self._commit_row() if before is None else before
         rows += [(self.broker_name, *row) for row in _plan_rows(survey, self.options)]
         return pa.Table.from_batches([batch_of(RECOVER_COLUMNS, rows)])
@@ -267,7 +267,7 @@ def _open_store_log(root: str, options: RecoverOptions) -> CommitLog:
     return replace(log, whole_size=size_of_cut_file(root, log))
 
 
-def _carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
+def _carry_out_recovery(root: str, options: RecoverOptions) -> RecoverySurvey:
     """Recovers the store at `root`, whose lock the caller holds. Raises what `find_end` has as `refused`."""
     files = FileWrites(sync=True)
     files.make_directories(root, OWN_DIRECTORY)
@@ -283,7 +283,7 @@ def _carry_out_recovery(root: str, options: RecoverOptions) -> Survey:
     return survey
 
 
-def _carry_out_into(survey: Survey) -> Survey:
+def _carry_out_into(survey: RecoverySurvey) -> RecoverySurvey:
     """Makes the copy that `_survey_of_copy` describes, whose lock the caller holds, and recovers it."""
     files = FileWrites(sync=True)
     source, target = survey.source, survey.root
@@ -302,7 +302,7 @@ def _carry_out_into(survey: Survey) -> Survey:
     return survey
 
 
-def _finish(survey: Survey, files: FileWrites) -> None:
+def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
     root = survey.root
     if survey.is_crashed:
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
@@ -314,7 +314,7 @@ def _finish(survey: Survey, files: FileWrites) -> None:
     files.remove(sizes_path(root))
 
 
-def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> Survey:
+def _survey_of_copy(source: str, target: str, options: RecoverOptions) -> RecoverySurvey:
     """What a copy would get: the parts, the holes in the log that would be filled, the log's end."""
     log = _open_store_log(source, options)
     journal = read_journal(source)
@@ -353,7 +353,7 @@ def _commit_options(options: RecoverOptions) -> CommitOptions:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
+def _plan_rows(survey: RecoverySurvey, options: RecoverOptions) -> Iterator[_Row]:
     yield from _log_rows(survey)
     for change in survey.changes:
         part = FOLDERS["batch" if change.is_batch else "simple"]
@@ -380,7 +380,7 @@ def _plan_rows(survey: Survey, options: RecoverOptions) -> Iterator[_Row]:
     yield from _index_rows(survey)
 
 
-def _log_rows(survey: Survey) -> Iterator[_Row]:
+def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
     end = survey.end
     how = "abnormal recovery (abort exists)" if survey.is_crashed else "normal recovery"
     why = f": expected {end.end.expected}, found {end.end.found}" if end.end.expected else ""
@@ -418,7 +418,7 @@ def _log_rows(survey: Survey) -> Iterator[_Row]:
         yield FOLDERS[queue.kind], queue.topic, queue.queue_id, "cut", unit, cut, cut, reason
 
 
-def _index_rows(survey: Survey) -> Iterator[_Row]:
+def _index_rows(survey: RecoverySurvey) -> Iterator[_Row]:
     if survey.index_problem:
         yield "index", None, None, "left", None, None, None, survey.index_problem
     check = survey.index

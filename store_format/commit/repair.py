@@ -210,7 +210,7 @@ class LoweredLevel(NamedTuple):
 
 
 @dataclass(slots=True, kw_only=True)
-class Survey(LogComparison):
+class RecoverySurvey(LogComparison):
     """A store's whole log by a broker's rules, and what a recovery changes.
 
     `refused` says why the store cannot be recovered as it is. `known` is the end of the messages in `queues`,
@@ -274,7 +274,7 @@ def find_end(
     source: str | None = None,
     *,
     staged: tuple[int, int] | None = None,
-) -> Survey:
+) -> RecoverySurvey:
     """The end of the log by the broker's rules, and what a recovery would cut off. Changes nothing.
 
     `source` is the store of which `root` is a copy without queues; the copy need not exist yet.
@@ -293,7 +293,7 @@ def find_end(
         end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
     else:
         end = end_of_clean_log(log, read_ledger(root), queues)
-    survey = Survey(
+    survey = RecoverySurvey(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=end.start if is_crashed else max(known + 1, end.start),
@@ -464,10 +464,10 @@ def repair(held: HeldStore, *, mended: int | None = None, staged: tuple[int, int
     return survey.end
 
 
-def carry_out(survey: Survey, files: FileWrites) -> Survey:
+def carry_out(survey: RecoverySurvey, files: FileWrites) -> RecoverySurvey:
     """Makes the changes that a recovery needs. Returns the survey with what was compared."""
     built = compare_aside(survey)
-    assert isinstance(built.found, Survey)
+    assert isinstance(built.found, RecoverySurvey)
     survey, root = built.found, survey.root
     survey.find_files()
     _note_sizes(survey, files)
@@ -481,7 +481,7 @@ def carry_out(survey: Survey, files: FileWrites) -> Survey:
     return survey
 
 
-def cut_behind_end(survey: Survey, files: FileWrites) -> None:
+def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     """Removes what points behind the log's end, then clears the log there.
 
     Messages that are lost, as queue entries or the ledger prove, are noted before as given up. The log may
@@ -550,7 +550,7 @@ def _is_whole(log: CommitLog, physical: int) -> bool:
     return next(iter(log.walk(physical, physical + 1, verify_crc=True)), None) is not None
 
 
-def _cut_queues(survey: Survey, gone: Sequence[Gone], files: FileWrites) -> None:
+def _cut_queues(survey: RecoverySurvey, gone: Sequence[Gone], files: FileWrites) -> None:
     """Removes the queue entries behind the end of a log without a crash, and those of the index."""
     root, log, end = survey.root, survey.log, survey.end
     first = min(gone, key=lambda each: each.physical, default=None)
@@ -613,7 +613,7 @@ def sizes_path(root: str) -> str:
     return f"{root}/{OWN_DIRECTORY}/recover.json"
 
 
-def _note_sizes(survey: Survey, files: FileWrites) -> None:
+def _note_sizes(survey: RecoverySurvey, files: FileWrites) -> None:
     """Notes the sizes of files: after a crash in between, no file of the store may show them any more."""
     if survey.index is not None and (survey.changes or survey.index.bad_from is not None):
         batch = batch_file_size(survey.source, survey.options.batch_queue_file_size)

@@ -45,7 +45,7 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(slots=True)
-class Survey:
+class LogSurvey:
     """The result of a walk over the commitlog.
 
     `log` is the commitlog as it was listed for the walk. `cuts` are physical offsets at which messages begin,
@@ -67,14 +67,14 @@ def survey(
     cut_bytes: int = 64 << 20,
     is_live: bool = False,
     lost_before: Mapping[QueueKey, int] = MappingProxyType({}),
-) -> Survey:
+) -> LogSurvey:
     """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
 
     From the log's first byte, or from `start`, where no message need begin. With `is_live`, a broker is
     writing: an incomplete message at the end does not count. `lost_before`: see `LogQueue`.
     """
     end = log.min_offset if start is None else start
-    result = Survey(log, {}, [end], [])
+    result = LogSurvey(log, {}, [end], [])
     for refs in _units(log, stop, is_live, start):
         if isinstance(refs, Damage):
             result.damage.append(refs)

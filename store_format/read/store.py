@@ -40,7 +40,7 @@ from store_format.message.one import read_head
 from store_format.message.parts import HEAD_SIZE_MAX
 from store_format.metadata.known_topics import known_topics
 from store_format.names import QueueKey
-from store_format.read.log_reader import LogReader, Survey, scan_units, survey
+from store_format.read.log_reader import LogReader, LogSurvey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
 from store_format.read.served_elsewhere import warn_of_other_files
 from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
@@ -226,7 +226,7 @@ class Store:
 
     def survey(
         self, select: Callable[[str], bool] = lambda topic: True, *, cut_bytes: int = 64 << 20
-    ) -> Survey:
+    ) -> LogSurvey:
         """The queues as the commitlog shows them, by one walk over the whole commitlog.
 
         Without the queues of deleted topics (`deleted_until`).
@@ -280,7 +280,7 @@ class Store:
         store = replace(self, log=taken.log)
         return [Queue(store, queue, None) for queue in taken.queues.values()]
 
-    def _scanned(self, found: Survey) -> list[Queue]:
+    def _scanned(self, found: LogSurvey) -> list[Queue]:
         store = replace(self, log=found.log)
         return [Queue(store, queue.range, queue) for _, queue in sorted(found.queues.items())]
 
