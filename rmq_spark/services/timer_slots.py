@@ -16,7 +16,7 @@ from store_format.commit.unsupported import refuse_topics
 from store_format.errors import IllegalMessageError, StoreError, UnsupportedFormatError
 from store_format.java.number_columns import read_integers
 from store_format.message.encode import MessageColumns
-from store_format.message.encode_parts import Topics
+from store_format.message.encode_parts import EncodedTopics
 from store_format.message.stored import StoredMessages
 from store_format.metadata.read import read_topics
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL
@@ -176,7 +176,7 @@ def _refused_topics(root: str, names: Collection[str]) -> dict[str, StoreError]:
     errors: dict[str, StoreError] = {}
     for name in names:
         try:
-            Topics(name)
+            EncodedTopics(name)
             refuse_topics(root, [(name, 0)], configured)
         except (IllegalMessageError, UnsupportedFormatError) as error:
             errors[name] = error

@@ -19,7 +19,7 @@ from store_format import kernels
 from store_format.arrays.ranges import flat_bytes, without_nulls
 from store_format.layouts import CRC_PROPERTY_SIZE
 from store_format.message.crc import range_crcs
-from store_format.message.encode_parts import Addresses, Integers, Topics, UnitParts
+from store_format.message.encode_parts import Addresses, EncodedTopics, Integers, UnitParts
 from store_format.message.parts import head_offset
 from store_format.message.properties import crc_properties
 from store_format.message.property_encoder import without_crc_property
@@ -106,7 +106,7 @@ def encode(
     properties = without_nulls(messages.properties)
     if crc_property:
         properties = without_crc_property(properties.cast(pa.large_binary()))
-    topics = Topics(messages.topic)
+    topics = EncodedTopics(messages.topic)
     parts = UnitParts(
         topics,
         *flat_bytes(without_nulls(messages.body)),

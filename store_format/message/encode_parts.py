@@ -69,7 +69,7 @@ def _topic_piece(name: str) -> _TopicPiece:
     return _TopicPiece(name, len(raw).to_bytes(1 if v1 else 2, "big") + raw, MAGIC_V1 if v1 else MAGIC_V2)
 
 
-class Topics:
+class EncodedTopics:
     """The topics of a batch as stored, each once: `codes` has the place of each message's, or of all."""
 
     def __init__(self, topic: pa.Array | str) -> None:
@@ -117,7 +117,7 @@ class UnitParts:
 
     def __init__(
         self,
-        topics: Topics,
+        topics: EncodedTopics,
         body: NDArray[np.uint8],
         body_ends: NDArray[np.int64],
         properties: NDArray[np.uint8],

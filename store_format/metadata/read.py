@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
-class Topics(Mapping[str, TopicConfig]):
+class TopicConfigs(Mapping[str, TopicConfig]):
     """topics.json: topic -> configuration. `raw` is the whole file; a rewrite keeps unknown members."""
 
     table: Mapping[str, TopicConfig]
@@ -121,18 +121,18 @@ def data_version(raw: Mapping[str, Any]) -> DataVersion | None:
     )
 
 
-def read_topics(root: str) -> Topics | None:
+def read_topics(root: str) -> TopicConfigs | None:
     """topics.json (TopicConfigManager); None also for a store that keeps its topics in RocksDB."""
     return read_config(config_path(root, "topics.json"), _topics)
 
 
-def _topics(raw: dict[str, Any]) -> Topics:
+def _topics(raw: dict[str, Any]) -> TopicConfigs:
     table = members(raw.get("topicConfigTable"), "topicConfigTable")
     topics = {
         name: bean(TopicConfig, value, f"topicConfigTable.{name}", topic_name=name)
         for name, value in table.items()
     }
-    return Topics(topics, data_version(raw), raw)
+    return TopicConfigs(topics, data_version(raw), raw)
 
 
 def read_subscription_groups(root: str) -> Groups | None:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import Committed, read_committed
-from store_format.metadata.read import Topics, read_topics
+from store_format.metadata.read import TopicConfigs, read_topics
 from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import QueueKey, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
@@ -196,7 +196,7 @@ def group_queues(
 
 
 def _pairs(
-    store: Store, committed: Committed, topics: Topics | None, progress: PopProgress, group: str | None
+    store: Store, committed: Committed, topics: TopicConfigs | None, progress: PopProgress, group: str | None
 ) -> set[tuple[str, str]]:
     """The (group, topic) pairs to show; `progress` learns which of them are retry topics of pop."""
     pairs = {pair for pair in committed.pairs() | progress.ours if group in (None, pair[0])}
@@ -226,13 +226,13 @@ def _popped(progress: PopProgress, group: str, topic: str, queue_id: int) -> Pop
     return Popped(tuple(offsets), next_offset, min((each.pop_time for each in found), default=None))
 
 
-def _configured(topics: Topics | None, topic: str) -> range:
+def _configured(topics: TopicConfigs | None, topic: str) -> range:
     if topics is None or topic not in topics:
         return range(0)
     return topics[topic].read_queue_ids
 
 
-def _empty(store: Store, topics: Topics | None, topic: str, queue_id: int) -> tuple[int, int] | None:
+def _empty(store: Store, topics: TopicConfigs | None, topic: str, queue_id: int) -> tuple[int, int] | None:
     """(0, 0) for a configured queue without files: it has had no message, as retention keeps a file."""
     return (0, 0) if queue_id in _configured(topics, topic) and store.has_consume_queues else None
 

@@ -19,7 +19,7 @@ from store_format.display.columns import (
     batches_of,
     time_us,
 )
-from store_format.metadata.read import Topics, read_topics
+from store_format.metadata.read import TopicConfigs, read_topics
 from store_format.names import perm_text
 from store_format.views.queues import SizedQueue, sized_queues
 from store_format.views.view import View
@@ -61,7 +61,7 @@ def topics(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
     return batches_of(TOPIC_COLUMNS, rows)
 
 
-def _topic_row(name: str, configured: Topics | None, sized: Sequence[SizedQueue]) -> tuple[object, ...]:
+def _topic_row(name: str, configured: TopicConfigs | None, sized: Sequence[SizedQueue]) -> tuple[object, ...]:
     config = None if configured is None else configured.get(name)
     times = [time for each in sized for time in (each.first, each.last) if time is not None]
     settings: tuple[object, ...] = (None,) * 7
