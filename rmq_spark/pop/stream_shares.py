@@ -55,7 +55,7 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
+class _OffsetsToPop:
     """The matching `offsets` in [start, stop) of a queue; `dead` ones were delivered too often.
 
     `physical_offsets` has the last offset of each run that is handed out as one; -1: unknown.
@@ -207,7 +207,7 @@ class StreamShares:
         counts: Mapping[MessageQueue, int] = {}
         if limit:
             counts = admit(self._stores, ready.begins, ready.stops, replace(limits, max_offsets=limit))
-        wanted: dict[ShareKey, list[_Wanted]] = {}
+        wanted: dict[ShareKey, list[_OffsetsToPop]] = {}
         for key, count in counts.items():
             if count:
                 wanted.setdefault(self._queues.share_key(key), []).append(
@@ -217,8 +217,8 @@ class StreamShares:
             share = self._opened(share_key)
 
             def change(
-                state: PopState, parts: Sequence[_Wanted] = parts
-            ) -> list[tuple[_Wanted, CheckPoint, bool]]:
+                state: PopState, parts: Sequence[_OffsetsToPop] = parts
+            ) -> list[tuple[_OffsetsToPop, CheckPoint, bool]]:
                 return [(part, *each) for part in parts for each in self._hand_out(state, part)]
 
             taken = share.run(change)
@@ -333,7 +333,7 @@ class StreamShares:
             ]
         return found
 
-    def _wanted(self, key: MessageQueue, start: int, count: int) -> _Wanted:
+    def _wanted(self, key: MessageQueue, start: int, count: int) -> _OffsetsToPop:
         queue = self._stores.queues[key]
         piece, dead = queue.piece(start, start + count), frozenset[int]()
         if self._queues.pop_queue(key)[0] == TOPIC:
@@ -344,9 +344,9 @@ class StreamShares:
             dead = frozenset(offset for offset, count in times.items() if count > times_max)
         lasts = [run[-1] for _, run in _runs(offsets, dead)]
         physical_offsets = {last: physical_offset_at(queue.range, last) for last in lasts}
-        return _Wanted(key, start, start + count, offsets, physical_offsets, dead)
+        return _OffsetsToPop(key, start, start + count, offsets, physical_offsets, dead)
 
-    def _hand_out(self, state: PopState, wanted: _Wanted) -> Iterator[tuple[CheckPoint, bool]]:
+    def _hand_out(self, state: PopState, wanted: _OffsetsToPop) -> Iterator[tuple[CheckPoint, bool]]:
         """Takes what other members have left of the messages since `ready`.
 
         Yields check points, and whether the messages have been delivered too often. Those get check points of

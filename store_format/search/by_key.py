@@ -24,7 +24,7 @@ from store_format.metadata.values import TopicConfig
 from store_format.read.snapshot import find_log_end
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
-from store_format.search.key_scan import KeySearch, Wanted
+from store_format.search.key_scan import KeyQuery, KeySearch
 from store_format.survey.right_entries import Contradictions
 
 _LOOK_SIZE = 8  # total size and magic code of a message, never zero
@@ -35,7 +35,7 @@ def find(
     root: str,
     log: CommitLog,
     state: StoreState,
-    wanted: Wanted,
+    query: KeyQuery,
     *,
     columns: Sequence[str],
     broker_name: str,
@@ -55,11 +55,11 @@ def find(
     scan with the bytes scanned so far and the bytes to scan at most.
     """
     coverage, topics, stop = cover(
-        root, log, state, wanted, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
+        root, log, state, query, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
     )
     names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
     search = KeySearch(
-        log, wanted, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE,
+        log, query, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE,
         Contradictions(root, log),
     )  # fmt: skip
     if on_scanned is not None:
@@ -83,7 +83,7 @@ def cover(
     root: str,
     log: CommitLog,
     state: StoreState,
-    wanted: Wanted,
+    query: KeyQuery,
     *,
     use_index: bool = True,
     hash_slot_num: int | None = None,
@@ -93,7 +93,7 @@ def cover(
     stop = find_log_end(root, log, state)
     if stop is None:
         stop = log.stop
-    topics, reason = _topics_to_look_up(root, wanted) if use_index else ((), "the caller does not use it")
+    topics, reason = _topics_to_look_up(root, query) if use_index else ((), "the caller does not use it")
     if not topics:
         return (
             Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()),
@@ -109,12 +109,12 @@ def cover(
         timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
         hash_slot_num=hash_slot_num,
         index_num=index_num,
-        keys=[(topic, wanted.key) for topic in topics],
+        keys=[(topic, query.key) for topic in topics],
     )
     return coverage, topics, stop
 
 
-def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]:
+def _topics_to_look_up(root: str, query: KeyQuery) -> tuple[tuple[str, ...], str]:
     """The topics to look up in the index; none, with the reason, where only a scan finds all messages.
 
     Without a topic in the question these are all topics with a queue or a configuration. Messages that a
@@ -122,15 +122,15 @@ def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]
     """
     configured: Mapping[str, TopicConfig] = read_topics(root) or {}
     stored = {
-        (topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: wanted.topic in (None, topic))
+        (topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: query.topic in (None, topic))
     }
     batch = {topic for topic, kind in stored if kind == "batch"} | {
         name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
     }
-    if batch if wanted.topic is None else wanted.topic in batch:
+    if batch if query.topic is None else query.topic in batch:
         return (), "topics with queue.type=BatchCQ keep keys inside batches, which index files do not cover"
-    if wanted.topic is not None:
-        return (wanted.topic,), ""
+    if query.topic is not None:
+        return (query.topic,), ""
     if not stored:
         return (), "without consume queue files the store's topics are unknown; give the topic"
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
@@ -139,7 +139,7 @@ def _topics_to_look_up(root: str, wanted: Wanted) -> tuple[tuple[str, ...], str]
 def _search(
     search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]
 ) -> Found:
-    candidates = _indexed_offsets(search.wanted, coverage, topics)
+    candidates = _indexed_offsets(search.query, coverage, topics)
     candidates = candidates[(candidates >= search.log.min_offset) & (candidates < stop)]
     batches = list(search.candidates(candidates))
     for start, end in coverage.uncovered:
@@ -163,12 +163,10 @@ def _search(
     return Found(ordered(batches, search.names).select(shown), how, searched)
 
 
-def _indexed_offsets(wanted: Wanted, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
+def _indexed_offsets(query: KeyQuery, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
     if not coverage.files or not topics:
         return np.empty(0, np.int64)
-    parts = [
-        find_offsets(coverage.files, topic, wanted.key, wanted.begin_ms, wanted.end_ms) for topic in topics
-    ]
+    parts = [find_offsets(coverage.files, topic, query.key, query.begin_ms, query.end_ms) for topic in topics]
     return np.unique(np.concatenate(parts))
 
 

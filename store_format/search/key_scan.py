@@ -30,8 +30,8 @@ from store_format.survey.right_entries import Contradictions
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
-    """The question. Store times in ms, both inclusive, as in the broker's queryMessage."""
+class KeyQuery:
+    """What a search by key looks for. Store times in ms, both inclusive, as in the broker's queryMessage."""
 
     key: str
     topic: str | None = None
@@ -56,7 +56,7 @@ class KeySearch:
     """One search: decodes the messages that match, and counts what was read."""
 
     log: CommitLog
-    wanted: Wanted
+    query: KeyQuery
     broker_name: str
     names: tuple[str, ...]
     tolerance: Tolerance
@@ -113,13 +113,13 @@ class KeySearch:
 
         All messages of the run where the bytes cannot tell, and of a run that is not worth a kernel.
         """
-        rows, key = np.arange(len(run.positions)), self.wanted.key
+        rows, key = np.arange(len(run.positions)), self.query.key
         # malformed bytes decode to U+FFFD
         if run.buffer is None or "\ufffd" in key or not kernels.worth(0):
             return rows
         starts, offset = run.positions - run.buffer_start, run.file.start + run.buffer_start
-        wanted = np.frombuffer(key.encode(), np.uint8)
-        count = kernels.search.rows_with(run.buffer, starts, run.sizes, offset, wanted, rows)
+        word = np.frombuffer(key.encode(), np.uint8)
+        count = kernels.search.rows_with(run.buffer, starts, run.sizes, offset, word, rows)
         return rows[:count]
 
     def _refs(self, run: UnitRun, rows: NDArray[np.int64]) -> UnitRefs:
@@ -135,10 +135,10 @@ class KeySearch:
         if not len(units):
             return
         table = PropertyTable(units.raw_properties())
-        by_key: NDArray[np.bool_] = table.has_key(self.wanted.key).to_numpy(zero_copy_only=False)
+        by_key: NDArray[np.bool_] = table.has_key(self.query.key).to_numpy(zero_copy_only=False)
         inner = inner_batches(units)
         # A batch matches as a whole by its own key, and its messages match by theirs.
-        for rows, key in ((by_key, None), (inner & ~by_key, self.wanted.key)):
+        for rows, key in ((by_key, None), (inner & ~by_key, self.query.key)):
             if rows.any():
                 yield from self._decode(self._whole(units.select(rows)), key)
 
@@ -153,16 +153,16 @@ class KeySearch:
     def _of_topic_and_time(self, units: Units) -> NDArray[np.bool_]:
         # Rolled back units are not indexed (IndexService.buildIndex), so a scan does not show them either.
         keep: NDArray[np.bool_] = (units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK
-        if self.wanted.topic is not None:
+        if self.query.topic is not None:
             topics = units.stored_topics()
-            keep &= pc.equal(topics, pa.scalar(self.wanted.topic.encode(), topics.type)).to_numpy(
+            keep &= pc.equal(topics, pa.scalar(self.query.topic.encode(), topics.type)).to_numpy(
                 zero_copy_only=False
             )
         times = units.integers("store_timestamp").astype(np.int64)
-        if self.wanted.begin_ms is not None:
-            keep &= times >= self.wanted.begin_ms
-        if self.wanted.end_ms is not None:
-            keep &= times <= self.wanted.end_ms
+        if self.query.begin_ms is not None:
+            keep &= times >= self.query.begin_ms
+        if self.query.end_ms is not None:
+            keep &= times <= self.query.end_ms
         return keep
 
     def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:

@@ -30,7 +30,7 @@ from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
 from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
-from store_format.search.key_scan import Wanted
+from store_format.search.key_scan import KeyQuery
 from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.right_entries import Contradictions
 
@@ -67,10 +67,10 @@ class Question:
                 "the message id is empty; give the id that a client shows, or an offset message id"
             )
 
-    def with_key(self, key: str) -> Wanted:
+    def with_key(self, key: str) -> KeyQuery:
         """The question for a key, with the last ms of the broker's queryMessage."""
         last_ms = None if self.until_ms is None else self.until_ms - 1
-        return Wanted(key, self.topic, self.since_ms, last_ms)
+        return KeyQuery(key, self.topic, self.since_ms, last_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,12 +114,12 @@ def bytes_to_scan(store: Store, question: Question, how: How) -> int:
     key = question.key or question.message_id
     if key is None:
         return 0
-    wanted = question.with_key(key)
+    query = question.with_key(key)
     coverage, _, _ = cover(
         store.path,
         store.log,
         store.state,
-        wanted,
+        query,
         use_index=how.use_index,
         hash_slot_num=how.hash_slot_num,
         index_num=how.index_num,
@@ -162,14 +162,14 @@ def _rows_wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
 
 
 def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
-    wanted = question.with_key(key)
+    query = question.with_key(key)
 
     def look(*, use_index: bool) -> Found:
         return find(
             store.path,
             store.log,
             store.state,
-            wanted,
+            query,
             columns=_names(how, question),
             broker_name=store.broker_name,
             tolerance=Tolerance(how.on_damage),

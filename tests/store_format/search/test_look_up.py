@@ -14,7 +14,7 @@ from store_format.errors import ChecksumError, OptionError
 from store_format.files.view import FileView
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found
-from store_format.search.key_scan import KeySearch, Wanted
+from store_format.search.key_scan import KeyQuery, KeySearch
 from store_format.search.look_up import How, Question, bytes_to_scan
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
@@ -242,7 +242,7 @@ def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
 
 def _scan(store: MessageStore, *, is_live: bool) -> list[int]:
     search = KeySearch(
-        store.log, Wanted("k1"), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live
+        store.log, KeyQuery("k1"), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live
     )
     end = store.log.files[-1].stop
     return [
@@ -311,7 +311,7 @@ def test_a_unit_that_begins_at_the_end_of_a_hole_is_found(tmp_path: Path) -> Non
 def _tolerant(store: MessageStore) -> list[int]:
     search = KeySearch(
         store.log,
-        Wanted("k1"),
+        KeyQuery("k1"),
         "b",
         ("physicalOffset", "queueOffset"),
         Tolerance("DROPMALFORMED"),
