@@ -13,7 +13,7 @@ from rmq_spark.consume.tag_filter import TagFilter
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.plan.output_fields import OutputFields
-from rmq_spark.plan.splits import Share, Split
+from rmq_spark.plan.splits import Split, StoreShare
 from store_format.consumequeue.slices import QueueSlice
 from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
@@ -58,7 +58,7 @@ class Scan:
             )
 
     def _read_share(
-        self, share: Share, tolerance: Tolerance, where: CountingFilter | None
+        self, share: StoreShare, tolerance: Tolerance, where: CountingFilter | None
     ) -> Iterator[pa.RecordBatch]:
         _FILES.forget_deleted()
         store = Store.open(
@@ -130,7 +130,9 @@ class Scan:
         )
 
 
-def _scanned(reader: QueueReader, slices: Sequence[QueueSlice], share: Share) -> Iterator[pa.RecordBatch]:
+def _scanned(
+    reader: QueueReader, slices: Sequence[QueueSlice], share: StoreShare
+) -> Iterator[pa.RecordBatch]:
     assert share.scan is not None
     topics = {piece.topic for piece in slices}
     repeated = {(queue.topic, queue.queue_id): queue for queue in share.repeated if queue.topic in topics}

@@ -31,7 +31,7 @@ _SAMPLES = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class StoreShare:
     """The part of one store in a split: slices of queues.
 
     One pass over the commitlog files reads all slices. `scan` is a physical range of the commitlog that has
@@ -51,7 +51,7 @@ class Share:
 class Split:
     """One Spark task's share of a read; without shares it reads nothing."""
 
-    shares: tuple[Share, ...] = ()
+    shares: tuple[StoreShare, ...] = ()
 
 
 @dataclass(slots=True)
@@ -123,7 +123,7 @@ def splits_of_clients(
     ]
 
 
-def _whole_shares(own: StoreSlices) -> Iterator[Share]:
+def _whole_shares(own: StoreSlices) -> Iterator[StoreShare]:
     """The slices as they are, in at most two shares: by the consume queues, and by one scan of the log."""
     if own.slices:
         yield _share(own.store, own.slices)
@@ -227,7 +227,7 @@ def _splits_along_log(slices: Sequence[Sized], options: ReadOptions, cores: int)
     return [Split(tuple(_shares(members))) for members in groups]
 
 
-def _shares(slices: Sequence[Sized]) -> Iterator[Share]:
+def _shares(slices: Sequence[Sized]) -> Iterator[StoreShare]:
     found: dict[str, tuple[Store, list[QueueSlice]]] = {}
     for each in slices:
         found.setdefault(each.store.path, (each.store, []))[1].append(each.slice)
@@ -235,11 +235,11 @@ def _shares(slices: Sequence[Sized]) -> Iterator[Share]:
         yield _share(store, pieces)
 
 
-def _share(store: Store, slices: Sequence[QueueSlice]) -> Share:
-    return Share(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
+def _share(store: Store, slices: Sequence[QueueSlice]) -> StoreShare:
+    return StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
 
 
-def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[Share]:
+def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[StoreShare]:
     if not found.scanned:
         return
     for scan in pairwise(_scan_edges(found.cuts, options, len(found.scanned), cores)):

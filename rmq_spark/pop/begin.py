@@ -48,7 +48,7 @@ def begin_queues(
     known: Mapping[QueueKey, int],
     first_offset: Callable[[int, int, int], int],
 ) -> Begun:
-    """Sets the next offsets of these queues, see `Share.begin`; a change of the in-flight log.
+    """Sets the next offsets of these queues, see `ConsumerShare.begin`; a change of the in-flight log.
 
     `known` are the committed offsets. `first_offset` tells from (flag, first offset, end) of a queue where a
     group without an offset begins.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from rmq_spark.pop.metrics import Counters
-from rmq_spark.pop.share import Share
+from rmq_spark.pop.share import ConsumerShare
 from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.pop.state import PopQueue, PopState
@@ -23,7 +23,7 @@ def note_deleted(counters: Counters, queue: Queue, start: int, count: int) -> No
     )  # fmt: skip
 
 
-def skip_deleted(share: Share, key: PopQueue, queue: Queue) -> int:
+def skip_deleted(share: ConsumerShare, key: PopQueue, queue: Queue) -> int:
     """Moves the next offset to the first message that the store has now. Returns how many it passes over.
 
     The queue was listed before retention deleted the messages: entries that were read ahead lead to them.

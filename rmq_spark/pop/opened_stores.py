@@ -14,7 +14,7 @@ from rmq_spark.pop.handed_out import PopRequest
 from rmq_spark.pop.keeper import begin_keeping, end_keeping
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.order import OrderPop
-from rmq_spark.pop.share import Share
+from rmq_spark.pop.share import ConsumerShare
 from rmq_spark.pop.store_pop import PopSettings, StorePop, topics_of
 from rmq_spark.pop.topic_pop import TopicPop
 from rmq_spark.pop.waiting import Look, Waiter, WaiterClosedError
@@ -178,7 +178,7 @@ class OpenedStores:
         if before is not None:
             before.close()
 
-    def _close_shares(self, shares: Sequence[Share]) -> None:
+    def _close_shares(self, shares: Sequence[ConsumerShare]) -> None:
         """Closes shares that no new call can reach, as soon as the present calls have ended."""
         if not shares:
             return

@@ -74,8 +74,8 @@ class ShareOptions:
     clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
 
 
-class Share:
-    """The share of one consumer; threads may use it together. `Share.open` makes one.
+class ConsumerShare:
+    """The share of one consumer; threads may use it together. `ConsumerShare.open` makes one.
 
     `lost` counts messages that were deleted before the group could read them. `is_ordered`: the group pops in
     order, see `rmq_spark.pop.order`.
@@ -97,7 +97,7 @@ class Share:
         self._keeping = threading.Lock()
 
     @classmethod
-    def open(cls, store: Store, group: str, topic: str, options: ShareOptions | None = None) -> Share:
+    def open(cls, store: Store, group: str, topic: str, options: ShareOptions | None = None) -> ConsumerShare:
         """Joins the consumers of the group, and takes over what a broker has in flight.
 
         Raises OptionError for a name that RocketMQ does not allow and for a group with queries that read

@@ -17,7 +17,7 @@ from rmq_spark.pop.followed import StoreLook
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.order import OrderPop
 from rmq_spark.pop.pop_name import PopName
-from rmq_spark.pop.share import Share, ShareOptions
+from rmq_spark.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.pop.topic_pop import DeadLetters, TopicPop
 from rmq_spark.pop.window import Subscription
 from store_format.errors import OptionError, StoreError
@@ -53,7 +53,7 @@ class StorePop:
         self.root = root
         self.topics: Mapping[str, TopicPop] = {}
         self._settings = settings
-        self._shares: dict[str, Share] = {}
+        self._shares: dict[str, ConsumerShare] = {}
         self._names = topics_of(settings.subscriptions, settings.group)  # the topics of a look
         self._version = 0
         self._lock = threading.Lock()
@@ -62,8 +62,8 @@ class StorePop:
     def update(self, look: StoreLook) -> None:
         """Takes in the queues of a look. Opens a topic that the store has, and sets offsets of new queues.
 
-        A look at other topics is left out: the subscriptions have changed since. Raises what `Share.open`
-        raises.
+        A look at other topics is left out: the subscriptions have changed since. Raises what
+        `ConsumerShare.open` raises.
         """
         if look.version <= self._version:
             return
@@ -93,7 +93,7 @@ class StorePop:
         self._settings.counters.add(lost=share.take_lost())
         pop.take_queues(found)
 
-    def change(self, settings: PopSettings) -> list[Share]:
+    def change(self, settings: PopSettings) -> list[ConsumerShare]:
         """Takes other subscriptions. Returns the shares of the topics that are not subscribed any more.
 
         The next look opens new topics. The caller closes the shares as soon as no call uses their topics.
@@ -113,7 +113,7 @@ class StorePop:
         settings = self._settings
         group = consuming_group(self.root, settings.group)
         _refuse_too_many_files(self.root, len(self._shares))
-        share = Share.open(look.store, settings.group, topic, settings.share)
+        share = ConsumerShare.open(look.store, settings.group, topic, settings.share)
         max_attempts = group.retry_max_times + 1 if settings.max_attempts is None else settings.max_attempts
         pop = (OrderPop if share.is_ordered else TopicPop)(
             topic,
@@ -130,7 +130,7 @@ class StorePop:
         self.topics = {**self.topics, topic: pop}
         return pop
 
-    def _give_up(self, share: Share, group: SubscriptionGroup) -> Callable[[DeadLetters], None]:
+    def _give_up(self, share: ConsumerShare, group: SubscriptionGroup) -> Callable[[DeadLetters], None]:
         def give_up(dead: DeadLetters) -> None:
             try:
                 self._settings.counters.add(dead_letters=share.bury(group, dead))
@@ -160,7 +160,7 @@ class StorePop:
         if errors:
             raise errors[0]
 
-    def _correct(self, pop: TopicPop, share: Share) -> None:
+    def _correct(self, pop: TopicPop, share: ConsumerShare) -> None:
         """Lowers offsets behind the end of their queues, and sets those that the in-flight log has lost."""
         queues = pop.queues
         wrong = share.run(

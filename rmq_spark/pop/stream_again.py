@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.pop_offset import PoppedRange
 from rmq_spark.plan.scan import Scan
-from rmq_spark.pop.share import Share
+from rmq_spark.pop.share import ConsumerShare
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopState
 from store_format.read.store import Queue
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 class DueAgain:
     """One message that waits to be delivered again from its own place, by the key of its check point."""
 
-    share: Share
+    share: ConsumerShare
     name: MessageQueue
     queue: Queue
     key: PointKey
@@ -32,7 +32,7 @@ class DueAgain:
 
 
 def due_again(
-    share: Share, broker_name: str, queues: Mapping[MessageQueue, Queue], now_ms: int
+    share: ConsumerShare, broker_name: str, queues: Mapping[MessageQueue, Queue], now_ms: int
 ) -> list[DueAgain]:
     """The messages of a share, in these queues, that wait to be delivered again; the oldest first."""
     found = []

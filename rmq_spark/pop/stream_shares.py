@@ -16,7 +16,7 @@ from rmq_spark.options.pop_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.unknown_names import refuse_unknown_names
 from rmq_spark.pop.order_mirror import is_ordered
-from rmq_spark.pop.share import InitMode, Share, ShareOptions
+from rmq_spark.pop.share import ConsumerShare, InitMode, ShareOptions
 from rmq_spark.pop.shared_queues import SharedQueues, ShareKey
 from rmq_spark.pop.stream_again import AgainTaker, DueAgain, due_again
 from rmq_spark.stream.admission import admit
@@ -87,7 +87,7 @@ class StreamShares:
         self._options = options
         self._owner = owner
         self._losses = Losses(stores.options.fail_on_data_loss, keeps_offsets=False)
-        self._shares: dict[ShareKey, Share] = {}
+        self._shares: dict[ShareKey, ConsumerShare] = {}
         self._groups: dict[ShareKey, SubscriptionGroup] = {}
         self._begun: dict[ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
         self._queues = SharedQueues(stores, options)
@@ -95,7 +95,10 @@ class StreamShares:
         self.has_again = False  # whether messages waited at the last `keep` to be delivered again in place
 
     def open(self) -> None:
-        """Joins the group. Raises OptionError for a topic that no store has, and what `Share.open` raises."""
+        """Joins the group.
+
+        Raises OptionError for a topic that no store has, and what `ConsumerShare.open` raises.
+        """
         refuse_unknown_names(self._stores.stores, self._stores.options, list(self._stores.queues))
         for share_key, keys in self._queues.by_share().items():
             self._begin_new(share_key, keys)
@@ -105,7 +108,7 @@ class StreamShares:
         for share in self._shares.values():
             share.close()
 
-    def _opened(self, key: ShareKey) -> Share:
+    def _opened(self, key: ShareKey) -> ConsumerShare:
         """The share of a topic on a broker. A topic may be created on a broker while the query runs."""
         share = self._shares.get(key)
         if share is None:
@@ -114,7 +117,7 @@ class StreamShares:
             mode: InitMode = "MIN" if self._options.from_first else "MAX"
             options = ShareOptions(init_mode=mode, clock_ms=self.now_ms)
             self._groups[key] = _group_of(store, self._options.group)
-            share = self._shares[key] = Share.open(store, self._options.group, topic, options)
+            share = self._shares[key] = ConsumerShare.open(store, self._options.group, topic, options)
         return share
 
     # ---- between micro-batches -----------------------------------------------------------------------------
@@ -138,7 +141,9 @@ class StreamShares:
         found: list[PoppedRange] = []
         for (_, broker), share in self._shares.items():
 
-            def change(state: PopState, share: Share = share, broker: str = broker) -> list[PoppedRange]:
+            def change(
+                state: PopState, share: ConsumerShare = share, broker: str = broker
+            ) -> list[PoppedRange]:
                 now, renewed = self.now_ms(), []
                 for point in [each for each in state.check_points() if each.owner == self._owner]:
                     queue = MessageQueue(share.topic_of(point.flag), broker, point.queue_id)
@@ -187,7 +192,7 @@ class StreamShares:
         stops = {key: max(self._stores.queues[key].max_offset, begin) for key, begin in begins.items()}
         return Ready(begins, stops, len(members), again)
 
-    def _due_again(self, share_key: ShareKey, share: Share) -> list[DueAgain]:
+    def _due_again(self, share_key: ShareKey, share: ConsumerShare) -> list[DueAgain]:
         return due_again(share, share_key[1], self._stores.queues, self.now_ms())
 
     def _is_behind(self, key: MessageQueue, offset: int) -> bool:
@@ -230,7 +235,7 @@ class StreamShares:
             self._bury(share, self._groups[share_key], [point for _, point, is_dead in taken if is_dead])
         return found
 
-    def _bury(self, share: Share, group: SubscriptionGroup, points: Sequence[CheckPoint]) -> None:
+    def _bury(self, share: ConsumerShare, group: SubscriptionGroup, points: Sequence[CheckPoint]) -> None:
         """Stores messages as dead letters; if that fails they are tried again after their invisible time."""
         messages = [(point, position) for point in points for position in range(len(point.offsets))]
         if not messages:
@@ -283,7 +288,7 @@ class StreamShares:
 
     # ---- one share -----------------------------------------------------------------------------------------
 
-    def _begin_new(self, share_key: ShareKey, keys: Sequence[MessageQueue]) -> Share:
+    def _begin_new(self, share_key: ShareKey, keys: Sequence[MessageQueue]) -> ConsumerShare:
         """Sets the next offset of queues that the group has not popped, also of those without a message.
 
         A group that is new to the topic begins as `consumeFromWhere` says. Queues that are created later are
@@ -307,7 +312,7 @@ class StreamShares:
         begun |= firsts.keys()
         return share
 
-    def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[Share, list[PoppedRange]]]:
+    def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[ConsumerShare, list[PoppedRange]]]:
         """The ranges of each share. Ranges of topics that are subscribed no longer are left out."""
         found: dict[ShareKey, list[PoppedRange]] = {}
         for each in ranges:

@@ -20,7 +20,7 @@ from rmq_spark.pop.handed_out import HandedOut, PopRequest
 from rmq_spark.pop.handles import acknowledge, position_of, unknown_handle
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import Counters
-from rmq_spark.pop.share import Share
+from rmq_spark.pop.share import ConsumerShare
 from rmq_spark.pop.watcher import notify
 from rmq_spark.pop.window import Subscription, Window, read_window
 from store_format.errors import (
@@ -63,7 +63,7 @@ class TopicPop:
         self,
         topic: str,
         broker_name: str,
-        share: Share,
+        share: ConsumerShare,
         subscription: Subscription,
         *,
         rules: ShareRules,
@@ -379,7 +379,7 @@ class TopicPop:
         self.wake()
 
     def revive(self, lock_timeout: float | None = None, until_ms: int = 0) -> None:
-        """Stores due messages again, as `Share.revive`. Those that no longer exist count as lost."""
+        """Stores due messages again, as `ConsumerShare.revive`. Those that no longer exist count as lost."""
         self._counters.add(lost=self.share.revive(lock_timeout=lock_timeout, until_ms=until_ms).gone)
 
     def wake(self) -> None:

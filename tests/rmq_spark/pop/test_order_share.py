@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.pop.share import Share, ShareOptions
+from rmq_spark.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
@@ -28,18 +28,18 @@ def root(tmp_path: Path) -> Path:
     return popped_store(tmp_path / "s", 20, queues=2)
 
 
-def _open(root: Path, *, fifo: bool | None = True, now: int = NOW) -> Share:
+def _open(root: Path, *, fifo: bool | None = True, now: int = NOW) -> ConsumerShare:
     options = ShareOptions(fifo=fifo, clock_ms=lambda: now)
-    return Share.open(MessageStore.open(str(root)), GROUP, TOPIC, options)
+    return ConsumerShare.open(MessageStore.open(str(root)), GROUP, TOPIC, options)
 
 
-def _killed(share: Share) -> None:
+def _killed(share: ConsumerShare) -> None:
     """The system drops the locks of a process that is killed."""
     share._keeper.close()
     share._log_user.leave()
 
 
-def _pop(share: Share, queue_id: int, count: int = 3) -> OrderInfo:
+def _pop(share: ConsumerShare, queue_id: int, count: int = 3) -> OrderInfo:
     def change(state: PopState) -> OrderInfo:
         start = state.queues[0, queue_id].next_offset
         return state.order.hand_out(
@@ -49,11 +49,11 @@ def _pop(share: Share, queue_id: int, count: int = 3) -> OrderInfo:
     return share.run(change)
 
 
-def _ack(share: Share, queue_id: int, offset: int, info: OrderInfo) -> bool:
+def _ack(share: ConsumerShare, queue_id: int, offset: int, info: OrderInfo) -> bool:
     return share.run(lambda state: state.order.acknowledge(queue_id, offset, info.pop_time))
 
 
-def _batches(share: Share) -> dict[int, OrderInfo]:
+def _batches(share: ConsumerShare) -> dict[int, OrderInfo]:
     return share.run(lambda state: dict(state.order.batches))
 
 

@@ -22,7 +22,7 @@ from rmq_spark.consume.offset_store import StoreOffsets, make_path
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_earliest
 from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop.mirror import compared
-from rmq_spark.pop.share import Share, ShareOptions
+from rmq_spark.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.shared_log import FileLock
@@ -53,12 +53,14 @@ class Clock:
         return self.ms
 
 
-def open_share(root: Path, **options: Any) -> Share:
-    return Share.open(MessageStore.open(str(root)), "g", "T", ShareOptions(clock_ms=Clock(), **options))
+def open_share(root: Path, **options: Any) -> ConsumerShare:
+    return ConsumerShare.open(
+        MessageStore.open(str(root)), "g", "T", ShareOptions(clock_ms=Clock(), **options)
+    )
 
 
 @pytest.fixture
-def share(root: Path) -> Iterator[Share]:
+def share(root: Path) -> Iterator[ConsumerShare]:
     share = open_share(root, init_mode="MIN")
     yield share
     share.close()
@@ -67,7 +69,7 @@ def share(root: Path) -> Iterator[Share]:
 QUEUES = [(0, number) for number in range(4)]
 
 
-def pop(share: Share, queue: tuple[int, int], count: int, invisible_ms: int = 60_000) -> Any:
+def pop(share: ConsumerShare, queue: tuple[int, int], count: int, invisible_ms: int = 60_000) -> Any:
     def change(state: PopState) -> Any:
         start = state.queues[queue].next_offset
         return state.hand_out(
@@ -81,7 +83,7 @@ def committed(root: Path) -> dict[int, int]:
     return {queue: at for (topic, queue), at in read_group_offsets(str(root), "g").items() if topic == "T"}
 
 
-def next_offsets(share: Share) -> dict[int, int]:
+def next_offsets(share: ConsumerShare) -> dict[int, int]:
     return share.run(lambda state: {q: each.next_offset for (f, q), each in state.queues.items() if f == 0})
 
 
@@ -135,7 +137,7 @@ def test_messages_that_retention_deleted_are_counted(
     store = MessageStore.open(str(root))
     queue = next(each for each in store.queues() if each.min_offset > 1)
     write_group_offsets(str(root), "g", {queue.key: 1}, timestamp=1)
-    share = Share.open(store, "g", queue.topic)
+    share = ConsumerShare.open(store, "g", queue.topic)
     share.begin([(0, queue.queue_id)])
     assert next_offsets(share)[queue.queue_id] == queue.min_offset
     assert share.lost == queue.min_offset - 1
@@ -202,7 +204,7 @@ def test_a_retry_topic_starts_at_its_first_message(root: Path) -> None:
 # ---- the offset file ---------------------------------------------------------------------------------------
 
 
-def test_the_file_has_the_lowest_offset_that_is_not_acknowledged(share: Share, root: Path) -> None:
+def test_the_file_has_the_lowest_offset_that_is_not_acknowledged(share: ConsumerShare, root: Path) -> None:
     share.begin(QUEUES)
     first, second = pop(share, (0, 0), 4), pop(share, (0, 0), 2)
     share.run(lambda state: state.ack(second.key))
@@ -215,7 +217,7 @@ def test_the_file_has_the_lowest_offset_that_is_not_acknowledged(share: Share, r
     assert committed(root)[0] == 6
 
 
-def test_one_process_writes_the_file(share: Share, root: Path) -> None:
+def test_one_process_writes_the_file(share: ConsumerShare, root: Path) -> None:
     share.begin(QUEUES)
     share.keep()
     other = open_share(root)
@@ -227,7 +229,9 @@ def test_one_process_writes_the_file(share: Share, root: Path) -> None:
     other.close()
 
 
-def test_a_reset_while_pop_runs_counts(share: Share, root: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_reset_while_pop_runs_counts(
+    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     share.begin(QUEUES)
     point = pop(share, (0, 0), 5)
     share.run(lambda state: state.ack(point.key))
@@ -307,7 +311,7 @@ def test_a_kill_before_the_file_is_written_moves_nothing(root: Path) -> None:
 
 
 def test_a_file_without_the_group_is_written_again(
-    share: Share, root: Path, caplog: pytest.LogCaptureFixture
+    share: ConsumerShare, root: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     share.begin(QUEUES)
     point = pop(share, (0, 0), 3)
@@ -326,7 +330,7 @@ def test_a_file_without_the_group_is_written_again(
 @pytest.mark.parametrize(("group", "topic"), [("../g", "T"), ("g", "../T"), ("g", ""), ("g/x", "T")])
 def test_names_that_are_no_names_are_refused(root: Path, group: str, topic: str) -> None:
     with pytest.raises(OptionError):
-        Share.open(MessageStore.open(str(root)), group, topic)
+        ConsumerShare.open(MessageStore.open(str(root)), group, topic)
     assert not (root / ".rmqlog" / "pop").exists()
 
 
@@ -346,7 +350,7 @@ def test_pop_in_rocksdb_is_refused(root: Path) -> None:
 
 
 @pytest.mark.process
-def test_a_broker_is_noticed_at_the_start_and_while_consumers_run(share: Share, root: Path) -> None:
+def test_a_broker_is_noticed_at_the_start_and_while_consumers_run(share: ConsumerShare, root: Path) -> None:
     share.begin(QUEUES)
     with held(root) as broker:
         with pytest.raises(StoreInUseError, match="a broker"):
@@ -373,7 +377,7 @@ def test_a_group_with_queries_that_read_whole_queues_is_refused(root: Path) -> N
     try:
         with pytest.raises(OptionError, match="found the query client in"):
             open_share(root)
-        Share.open(store, "h", "T").close()
+        ConsumerShare.open(store, "h", "T").close()
     finally:
         member.leave({}, 0)
     open_share(root).close()
