@@ -155,8 +155,8 @@ def _measure_scanned(store: Store, queues: Sequence[Queue], found: Mapping[Queue
 
 
 @dataclass(frozen=True, slots=True)
-class LogPart:
-    """Messages of one queue in the order of the commitlog.
+class QueueMessagesInLog:
+    """Messages of one queue that a walk over the commitlog found, in the order of the commitlog.
 
     `begins` is True for the first message of a batch and for a message outside a batch.
     """
@@ -168,7 +168,7 @@ class LogPart:
     begins: NDArray[np.bool_]
 
 
-def walk_queues(queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, LogPart]]:
+def walk_queues(queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, QueueMessagesInLog]]:
     """One walk over the commitlog for all queues without a consume queue (`Queue.scanned`)."""
     tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
     pieces = [(queue, queue.piece()) for queue in queues if queue.scanned is not None]
@@ -176,7 +176,7 @@ def walk_queues(queues: Sequence[Queue]) -> Iterator[tuple[QueueKey, LogPart]]:
         yield from _parts_by_queue(batch)
 
 
-def _parts_by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, LogPart]]:
+def _parts_by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, QueueMessagesInLog]]:
     topics = batch["topic"].dictionary_encode()
     combined = topics.indices.to_numpy().astype(np.int64) << 32 | batch["queueId"].to_numpy().astype(np.int64)
     columns = [
@@ -190,11 +190,11 @@ def _parts_by_queue(batch: pa.RecordBatch) -> Iterator[tuple[QueueKey, LogPart]]
         begins[1:] = places[1:] != places[:-1]
         yield (
             (topics.dictionary[value >> 32].as_py(), value & 0xFFFFFFFF),
-            LogPart(offsets, places, sizes, times, begins),
+            QueueMessagesInLog(offsets, places, sizes, times, begins),
         )
 
 
-def _add_part(stretches: Stretches, part: LogPart) -> None:
+def _add_part(stretches: Stretches, part: QueueMessagesInLog) -> None:
     stretch = np.searchsorted(np.array(stretches.edges, np.int64), part.offsets, "right") - 1
     stretch = np.where(part.begins, stretch, -1)
     for i in np.unique(stretch[(stretch >= 0) & (stretch < len(stretches.bytes))]).tolist():
