@@ -8,7 +8,7 @@ from rmq_spark.cli.zones import UTC_ZONE, Zone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
+class TableLook:
     """The look of a table.
 
     `terminal_columns` is the width of the terminal, else None; with `wide` the table is not fitted to it.

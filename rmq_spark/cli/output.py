@@ -18,7 +18,7 @@ import click
 
 from rmq_spark.cli.cells import BODY_FORMS, csv_value, json_value
 from rmq_spark.cli.completion import complete_column
-from rmq_spark.cli.look import Look
+from rmq_spark.cli.look import TableLook
 from rmq_spark.cli.options import Command, standing_for
 from rmq_spark.cli.pager import paged
 from rmq_spark.cli.table import write_table
@@ -35,7 +35,7 @@ _MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need
 
 
 @dataclass(frozen=True, slots=True)
-class Output(Look):
+class Output(TableLook):
     """How rows are written. `columns` are those of `--columns`, () for the command's own choice."""
 
     form: str

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence, Set
 
 from rmq_spark.cli.cells import cell
 from rmq_spark.cli.column_look import BOLD, colour_of, painted
-from rmq_spark.cli.look import Look
+from rmq_spark.cli.look import TableLook
 from store_format.display.rows import Row
 from store_format.display.text import body_text, shown
 from store_format.display.units import size_text, unit_of
@@ -16,7 +16,7 @@ _BODY_CHARACTERS = 2000
 _PROPERTIES_MAX = 200
 
 
-def write_record(look: Look, row: Row, names: Sequence[str], times: Set[str]) -> None:
+def write_record(look: TableLook, row: Row, names: Sequence[str], times: Set[str]) -> None:
     """Writes one row as a record. `times` are the columns with times."""
     longest = max(map(len, names))
     for name in names:

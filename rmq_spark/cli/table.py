@@ -31,7 +31,7 @@ from rmq_spark.cli.column_look import (
     short_file,
     short_id,
 )
-from rmq_spark.cli.look import Look
+from rmq_spark.cli.look import TableLook
 from rmq_spark.cli.records import write_record
 from store_format.display.rows import Row
 from store_format.display.text import cut, width
@@ -43,7 +43,7 @@ _GAP = "  "
 
 
 def write_table(
-    look: Look, rows: Iterable[Row], names: Sequence[str], times: Set[str], measured_rows: int
+    look: TableLook, rows: Iterable[Row], names: Sequence[str], times: Set[str], measured_rows: int
 ) -> None:
     """Writes a table whose widths fit the first rows; without rows, nothing. `times` are columns with times.
 
@@ -84,7 +84,7 @@ class _Times:
 class _Layout:
     """The columns that are shown, and their widths. `short` is None for a table that is not fitted."""
 
-    look: Look
+    look: TableLook
     names: list[str]
     times: Set[str]
     short: _Times | None
@@ -98,7 +98,7 @@ class _Layout:
     @classmethod
     def measure(
         cls,
-        look: Look,
+        look: TableLook,
         measured: Sequence[Row],
         names: list[str],
         times: Set[str],
@@ -189,7 +189,7 @@ def _is_number(value: object) -> bool:
 
 
 def _fit_terminal(
-    look: Look, measured: Sequence[Row], names: Sequence[str], times: Set[str], all_measured: bool
+    look: TableLook, measured: Sequence[Row], names: Sequence[str], times: Set[str], all_measured: bool
 ) -> _Layout | None:
     """The first layout that fits the terminal; None if only records do."""
     assert look.terminal_columns is not None
@@ -217,7 +217,7 @@ def _fit_terminal(
 
 
 def _steps(
-    look: Look, shown: list[str], date: str, ids: frozenset[str]
+    look: TableLook, shown: list[str], date: str, ids: frozenset[str]
 ) -> Iterator[tuple[list[str], _Times, frozenset[str], int]]:
     """(columns, times, columns to shorten, multiple of the least room for free text), the best first."""
     yield shown, _Times(date), frozenset(), _ROOMY
@@ -229,7 +229,7 @@ def _steps(
                 yield shown, _Times(date, milliseconds=False), ids, room
 
 
-def _says_nothing(look: Look, measured: Sequence[Row], name: str) -> bool:
+def _says_nothing(look: TableLook, measured: Sequence[Row], name: str) -> bool:
     """Whether all rows have one value, which says nothing. Of a cluster, each row names its broker."""
     if name == "brokerName":
         return not look.several_stores

@@ -8,7 +8,7 @@ from datetime import timedelta
 
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
 from rmq_spark.consume.tag_filter import TagFilter, parse_tags
-from rmq_spark.pop.waiting import Look
+from rmq_spark.pop.waiting import WaiterLook
 from rmq_spark.pop.window import Subscription
 from store_format.errors import OptionError
 from store_format.metadata.read import read_topics
@@ -63,7 +63,7 @@ def compile_subscriptions(group: str, subscriptions: object) -> dict[str, Subscr
     }
 
 
-def refuse_unknown_topics(path: str, look: Look, topics: Iterable[str]) -> None:
+def refuse_unknown_topics(path: str, look: WaiterLook, topics: Iterable[str]) -> None:
     """Raises OptionError for a topic that no store at the path has."""
     known: set[str] = set()
     for root in store_roots(path):

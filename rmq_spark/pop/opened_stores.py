@@ -17,7 +17,7 @@ from rmq_spark.pop.order import OrderPop
 from rmq_spark.pop.share import ConsumerShare
 from rmq_spark.pop.store_pop import PopSettings, StorePop, topics_of
 from rmq_spark.pop.topic_pop import TopicPop
-from rmq_spark.pop.waiting import Look, Waiter, WaiterClosedError
+from rmq_spark.pop.waiting import Waiter, WaiterClosedError, WaiterLook
 from rmq_spark.pop.watcher import notify
 from rmq_spark.pop.window import Subscription
 from store_format.errors import (
@@ -51,7 +51,7 @@ class OpenedStores:
         self._has_ended = False
         self._turn = 0
 
-    def open(self) -> Look:
+    def open(self) -> WaiterLook:
         """The stores as they are now; opens those that were not there before."""
         if self._waiter is None:
             with self._lock:
@@ -91,7 +91,7 @@ class OpenedStores:
     def _is_ordered(self) -> bool:
         return any(isinstance(pop, OrderPop) for pop in self._pops)
 
-    def _look(self) -> Look:
+    def _look(self) -> WaiterLook:
         """A look of the waiter, or of the next one if the subscriptions change meanwhile."""
         while True:
             waiter = self._waiter
@@ -102,7 +102,7 @@ class OpenedStores:
                 if waiter is self._waiter:
                     raise
 
-    def _taken(self, look: Look) -> Look:
+    def _taken(self, look: WaiterLook) -> WaiterLook:
         if any(store.root not in self._stores for store in look.stores):
             with self._lock:
                 self._take(look)
@@ -110,7 +110,7 @@ class OpenedStores:
             self._take(look)
         return look
 
-    def _take(self, look: Look) -> None:
+    def _take(self, look: WaiterLook) -> None:
         for each in look.stores:
             store = self._stores.get(each.root)
             if store is None:
@@ -199,7 +199,7 @@ class OpenedStores:
         with self.calls:
             return _first_found(self._next_pops(), request)
 
-    def pop_from(self, look: Look, request: PopRequest) -> list[MessageView]:
+    def pop_from(self, look: WaiterLook, request: PopRequest) -> list[MessageView]:
         """The messages of the first topic that has some, beginning with the store whose news are oldest."""
         places = {each.root: place for place, each in enumerate(look.stores)}
         with self.calls:
@@ -215,7 +215,7 @@ class OpenedStores:
         first = self._turn % len(pops)
         return (*pops[first:], *pops[:first])
 
-    def wait(self, look: Look, timeout: float) -> Look:
+    def wait(self, look: WaiterLook, timeout: float) -> WaiterLook:
         """The next look with news, or a look at the end of the time."""
         waiter = self._waiter
         assert waiter is not None

@@ -24,7 +24,7 @@ _TIMEOUT_MAX = 1e8  # seconds, three years; locks take no endless timeout
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class WaiterLook:
     """All stores at one look. Stores with news since the look before come first, the oldest news first.
 
     A pop that takes from one store at a time begins with the first one ("pop with notify", spec 11.12).
@@ -87,7 +87,7 @@ class Waiter:
 
     # ---- what a consumer calls -----------------------------------------------------------------------------
 
-    def look(self) -> Look:
+    def look(self) -> WaiterLook:
         """Looks at all stores now: about 0.04 ms each. A path that is no store, yet or any more, has
         no stores.
 
@@ -108,9 +108,9 @@ class Waiter:
         found.sort(key=lambda each: self._news.get(each.root, float("inf")))
         for each in found:
             self._news.pop(each.root, None)
-        return Look(tuple(found), notified, (watched, version), self)
+        return WaiterLook(tuple(found), notified, (watched, version), self)
 
-    def wait(self, look: Look, timeout: float) -> Look | None:
+    def wait(self, look: WaiterLook, timeout: float) -> WaiterLook | None:
         """The next look with news since `look`, after at most `timeout` seconds; None on a timeout.
 
         News are new messages (or other changes) in queues of the topics, a new store, a call of `notify`, and
@@ -209,7 +209,7 @@ class Waiter:
                 self._joined = join(self)
             return self._joined
 
-    def _has_news(self, look: Look) -> bool:
+    def _has_news(self, look: WaiterLook) -> bool:
         joined = self._joined
         if self.is_closed or joined is None or self._notified != look.notified:
             return True

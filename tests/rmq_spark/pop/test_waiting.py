@@ -14,7 +14,7 @@ import pytest
 
 from rmq_spark.pop import waiting
 from rmq_spark.pop import watcher as watching
-from rmq_spark.pop.waiting import Look, Waiter
+from rmq_spark.pop.waiting import Waiter, WaiterLook
 from rmq_spark.pop.watcher import notify
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
@@ -38,7 +38,7 @@ def _send(root: Path, topic: str = "T", count: int = 4) -> None:
     append(root, numbered(topic, 0, count), options=_ASYNC)
 
 
-def _offsets(look: Look) -> dict[tuple[str, str, int], int]:
+def _offsets(look: WaiterLook) -> dict[tuple[str, str, int], int]:
     return {
         (Path(store.root).name, *key): queue.max_offset
         for store in look.stores
@@ -46,7 +46,7 @@ def _offsets(look: Look) -> dict[tuple[str, str, int], int]:
     }
 
 
-def _all_of(look: Look) -> int:
+def _all_of(look: WaiterLook) -> int:
     return sum(_offsets(look).values())
 
 
@@ -119,7 +119,7 @@ def test_other_topics_do_not_wake(tmp_path: Path) -> None:
 def test_one_look_serves_all_waiters(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     waiters = [Waiter(str(root), ["T"]) for _ in range(30)]
-    found: list[Look | None] = []
+    found: list[WaiterLook | None] = []
     try:
         looks = [waiter.look() for waiter in waiters]
         threads = [
@@ -143,7 +143,7 @@ def test_of_a_group_one_waiter_wakes_for_a_message(tmp_path: Path) -> None:
     woken: list[float] = []
     waiters = [Waiter(str(root), ["T"], group="g") for _ in range(4)]
 
-    def wait(waiter: Waiter, look: Look) -> None:
+    def wait(waiter: Waiter, look: WaiterLook) -> None:
         if waiter.wait(look, _LONG) is not None:
             woken.append(time.monotonic())
 
@@ -169,7 +169,7 @@ def test_a_waiter_that_was_woken_in_vain_wakes_again(tmp_path: Path, monkeypatch
     """Another thread may report news that this waiter's look has seen already."""
     monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
     root = make_store(tmp_path / "store")
-    found: list[Look | None] = []
+    found: list[WaiterLook | None] = []
     with Waiter(str(root), ["T"], group="g") as waiter:
         look = waiter.look()
         thread = threading.Thread(target=lambda: found.append(waiter.wait(look, _LONG)))
@@ -185,7 +185,7 @@ def test_a_waiter_that_was_woken_in_vain_wakes_again(tmp_path: Path, monkeypatch
 
 def test_threads_share_a_waiter(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
-    found: list[Look | None] = []
+    found: list[WaiterLook | None] = []
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
         threads = [threading.Thread(target=lambda: found.append(waiter.wait(look, _LONG))) for _ in range(8)]
@@ -201,7 +201,7 @@ def test_threads_share_a_waiter(tmp_path: Path) -> None:
 def test_a_store_and_a_topic_that_come_later(tmp_path: Path) -> None:
     path = tmp_path / "a" / "store"
     with Waiter(str(path), ["T"]) as waiter:
-        look: Look | None = waiter.look()
+        look: WaiterLook | None = waiter.look()
         assert look is not None
         assert look.stores == ()
 
@@ -225,7 +225,7 @@ def test_every_store_of_a_cluster_wakes_those_that_come_later_too(tmp_path: Path
     for name in ("broker-a", "broker-b"):
         make_store(tmp_path / name)
     with Waiter(str(tmp_path), ["T"]) as waiter:
-        look: Look | None = waiter.look()
+        look: WaiterLook | None = waiter.look()
         for name in ("broker-b", "broker-a", "broker-c"):
             assert look is not None
             if name == "broker-c":
@@ -251,7 +251,7 @@ def test_a_store_whose_files_are_replaced(tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "copy")
     _send(root)
     with Waiter(str(root), ["T"]) as waiter:
-        look: Look | None = waiter.look()
+        look: WaiterLook | None = waiter.look()
         assert look is not None
         assert _all_of(look) == 8
         root.rename(tmp_path / "old")
@@ -282,7 +282,7 @@ def test_a_file_of_the_store_wakes(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     log = root / ".rmqlog" / "pop" / "g" / "T" / "in-flight.log"
     with Waiter(str(root), ["T"], also=[".rmqlog/pop/g/T/in-flight.log"]) as waiter:
-        look: Look | None = waiter.look()
+        look: WaiterLook | None = waiter.look()
         for text in ("one", "two"):
             assert look is not None
             log.parent.mkdir(parents=True, exist_ok=True)
@@ -385,7 +385,7 @@ def test_without_inotify_files_are_polled(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(watching, "FileWatch", lambda: FileWatch(use_inotify=False))
     root = make_store(tmp_path / "store")
     with Waiter(str(root), ["T"]) as waiter:
-        look: Look | None = waiter.look()
+        look: WaiterLook | None = waiter.look()
         for messages in (4, 8):
             assert look is not None
             began = time.monotonic()

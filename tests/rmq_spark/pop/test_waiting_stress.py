@@ -16,7 +16,7 @@ import pytest
 
 from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop import watcher as watching
-from rmq_spark.pop.waiting import Look, Waiter
+from rmq_spark.pop.waiting import Waiter, WaiterLook
 from store_format.commit.options import CommitOptions
 from store_format.files.watch import FileWatch
 from tests.support.fork_server import ForkServer
@@ -63,7 +63,7 @@ def _committed(counts: mmap.mmap) -> int:
     return sum(int.from_bytes(counts[8 * i : 8 * i + 8], "little") for i in range(_WRITERS))
 
 
-def _seen(look: Look) -> int:
+def _seen(look: WaiterLook) -> int:
     return sum(queue.max_offset for store in look.stores for queue in store.queues.values())
 
 
