@@ -26,7 +26,7 @@ from store_format.diagnose.index import (
     open_index_check,
     report_missing_entries,
 )
-from store_format.diagnose.problems import Diagnosis, Findings, Summary
+from store_format.diagnose.problems import Diagnosis, Findings, LogSummary
 from store_format.diagnose.queues import QueueCheck
 from store_format.diagnose.state import (
     check_checkpoint,
@@ -71,7 +71,7 @@ def diagnose(
     check_formats(findings, root)
     check_config(findings, root)
     has_more = check_elsewhere(findings, root)
-    unchecked = partial(Diagnosis, summary=Summary(state=state.value), root=root)
+    unchecked = partial(Diagnosis, summary=LogSummary(state=state.value), root=root)
     if is_dledger_only(root, commit_log_paths):
         return unchecked(findings.problems(), is_checked=False)
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
@@ -141,8 +141,8 @@ def diagnose(
 
 
 def _with_cut(
-    findings: Findings, root: str, log: CommitLog, summary: Summary, readable: ReadableEnd | None
-) -> Summary:
+    findings: Findings, root: str, log: CommitLog, summary: LogSummary, readable: ReadableEnd | None
+) -> LogSummary:
     """Reports what a broker cuts from the log of a store that was stopped in order, and counts that."""
     if readable is not None and not readable.remains:
         report_torn(findings, log, readable.offset)

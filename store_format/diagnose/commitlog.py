@@ -18,7 +18,7 @@ from store_format.bookkeeping.given_up import FILLER_TOPIC
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
-from store_format.diagnose.problems import Findings, Severity, Summary
+from store_format.diagnose.problems import Findings, LogSummary, Severity
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
@@ -88,7 +88,7 @@ def check_log(
     visit: Callable[[UnitRun], None],
     readable: ReadableEnd | None = None,
     fillers: Sequence[tuple[int, int]] = (),
-) -> Summary:
+) -> LogSummary:
     """Walks the log with CRC checks, reports its damage, and calls `visit` with every run of good messages.
 
     `file_size` is the length that all files should have. `readable` says how far the log of a crashed store
@@ -96,7 +96,7 @@ def check_log(
     those of a salvage. Lost ranges are added to `lost`.
     """
     if not log.files:
-        return Summary()
+        return LogSummary()
     walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
     counts = _CountsBehindEnd(log, readable, fillers)
     for step in _one_ahead(walk):
@@ -118,7 +118,7 @@ def check_log(
         report_cut(findings, log, readable)
     sums = walk.sums
     is_cut = state is StoreState.CRASHED and readable is not None and counts.cut_bytes > 0
-    return Summary(
+    return LogSummary(
         files=len(log.files),
         units=sums.units,
         unit_bytes=sums.unit_bytes,

@@ -67,7 +67,7 @@ _NOT_CHECKED = (
     "read"
 )
 
-# of the card: names, and the fields of `Summary`
+# of the card: names, and the fields of `LogSummary`
 _SUMS = (
     ("messages", "unit_bytes"),
     ("padding", "blank_bytes"),
@@ -103,7 +103,7 @@ class Problem:
 
 
 @dataclass(frozen=True, slots=True)
-class Summary:
+class LogSummary:
     """How many bytes of the commitlog files are messages, padding, damage or unwritten.
 
     `files` and `units` are the numbers of files and messages. `unplaced_bytes` are in files that do not fit
@@ -156,7 +156,7 @@ class Diagnosis(list[Problem]):
     """
 
     problems: InitVar[Iterable[Problem]]
-    summary: Summary
+    summary: LogSummary
     root: str = ""
     is_checked: bool = True
     has_more: bool = False

@@ -16,7 +16,7 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of
-from store_format.diagnose.problems import Findings, Summary
+from store_format.diagnose.problems import Findings, LogSummary
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import read_bytes
@@ -194,7 +194,7 @@ def check_formats(findings: Findings, root: str) -> None:
             )
 
 
-def check_checkpoint(findings: Findings, root: str, summary: Summary, log_stop: int) -> None:
+def check_checkpoint(findings: Findings, root: str, summary: LogSummary, log_stop: int) -> None:
     """Reports a checkpoint whose numbers no broker writes, or that points behind `log_stop`.
 
     `log_stop` is the log's end, or the end that the log had before it was damaged.

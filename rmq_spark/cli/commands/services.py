@@ -81,14 +81,14 @@ def services_(
     named = named_roots(roots)
     asked = _Asked(roots, commit_log_paths, names, conf, apply_)
     turns = None if once or not apply_ else _until_signal()  # before the first turn: none must end it
-    summary = _Summary([("", error) for error in left_out])
+    first = _FirstTurns([("", error) for error in left_out])
     with _needs_reader(apply_):
-        _write_turns(output, _first_turns(asked, summary))
+        _write_turns(output, _first_turns(asked, first))
         if not apply_:
             remark(f"nothing was written to {', '.join(named)}; add --apply to write")
         if turns is None:
-            return summary.end()
-        summary.end_of_first_turn()
+            return first.end()
+        first.end_of_first_turn()
         return _loop(asked, every_ms / 1000, output, turns, is_whole=not left_out)
 
 
@@ -104,8 +104,8 @@ class _Asked:
 
 
 @dataclass(slots=True)
-class _Summary:
-    """What failed in the first turns, as (who, why), and whether anything did its work."""
+class _FirstTurns:
+    """The first turns of all services: what failed, as (who, why), and whether anything did its work."""
 
     failed: list[tuple[str, Exception]] = field(default_factory=list)
     has_worked: bool = False
@@ -169,7 +169,7 @@ def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: i
     write_rows(output, batches, output.columns or ["brokerName", *names], following=following)
 
 
-def _first_turns(asked: _Asked, summary: _Summary) -> Iterator[pa.RecordBatch]:
+def _first_turns(asked: _Asked, first: _FirstTurns) -> Iterator[pa.RecordBatch]:
     """One turn of each store. A store that fails has one row, without a service, beside other stores."""
     from rmq_spark.services.registry import chosen_services
     from rmq_spark.services.turn import TurnReport, now_of, take_turn
@@ -185,7 +185,7 @@ def _first_turns(asked: _Asked, summary: _Summary) -> Iterator[pa.RecordBatch]:
             )
         except Exception as error:  # also what nobody foresaw: the other stores have their turn
             reports = [TurnReport("", errors=(error,))]
-        summary.add(root, reports)
+        first.add(root, reports)
         if any(each.service for each in reports) or len(asked.roots) > 1:
             yield _batch(root, reports)
 

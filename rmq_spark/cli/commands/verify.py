@@ -19,7 +19,7 @@ from rmq_spark.cli.verdict import Verdict, write_verdict
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
-    from store_format.diagnose.problems import Diagnosis, Severity, Summary
+    from store_format.diagnose.problems import Diagnosis, LogSummary, Severity
 
 _SUMS = (
     ("unit_bytes", "in messages"),
@@ -154,7 +154,7 @@ def _fitted(output: Output, severity: str, line: str) -> str:
     return painted(severity, colour) + line.removeprefix(severity)
 
 
-def _sums(summary: Summary) -> dict[str, int | str | None]:
+def _sums(summary: LogSummary) -> dict[str, int | str | None]:
     return {_camel(name): value for name, value in asdict(summary).items()} | {
         "totalBytes": summary.total_bytes
     }
