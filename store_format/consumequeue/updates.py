@@ -115,7 +115,7 @@ def cq_updates(ends: Sequence[QueueEnd], batch: CqBatch) -> list[CqUpdate]:
     ]
 
 
-class _Run(NamedTuple):
+class _QueueRun(NamedTuple):
     """The units [start, stop) of a queue, from the queue offset `offset` on."""
 
     queue: int
@@ -124,7 +124,7 @@ class _Run(NamedTuple):
     stop: int
 
 
-def _group(batch: CqBatch, queue_count: int) -> tuple[NDArray[np.void] | None, list[_Run]]:
+def _group(batch: CqBatch, queue_count: int) -> tuple[NDArray[np.void] | None, list[_QueueRun]]:
     """(all units by queue and place, their runs); None if the offsets of a queue have a gap."""
     begins, stops, firsts = np.zeros((3, queue_count), np.int64)
     units = np.empty(len(batch.sizes), CQ_UNIT)
@@ -141,10 +141,10 @@ def _group(batch: CqBatch, queue_count: int) -> tuple[NDArray[np.void] | None, l
     )
     queues = np.flatnonzero(stops > begins)
     columns = (queues, firsts[queues], begins[queues], stops[queues])
-    return units if ascends else None, list(map(_Run, *(column.tolist() for column in columns)))
+    return units if ascends else None, list(map(_QueueRun, *(column.tolist() for column in columns)))
 
 
-def _sort(batch: CqBatch) -> tuple[NDArray[np.void] | None, list[_Run]]:
+def _sort(batch: CqBatch) -> tuple[NDArray[np.void] | None, list[_QueueRun]]:
     """`_group` without the kernel."""
     order = np.argsort(batch.queue_index, kind="stable")
     units = np.empty(len(order), CQ_UNIT)
@@ -154,14 +154,14 @@ def _sort(batch: CqBatch) -> tuple[NDArray[np.void] | None, list[_Run]]:
     queues, offsets = batch.queue_index[order], batch.queue_offsets[order]
     firsts = np.flatnonzero(np.diff(queues, prepend=-1)).tolist()
     runs = [
-        _Run(int(queues[start]), int(offsets[start]), start, stop)
+        _QueueRun(int(queues[start]), int(offsets[start]), start, stop)
         for start, stop in pairwise([*firsts, len(order)])
     ]
     ascends = all(np.array_equal(offsets[a:b], np.arange(first, first + b - a)) for _, first, a, b in runs)
     return units if ascends else None, runs
 
 
-def _check_run(end: QueueEnd, run: _Run) -> None:
+def _check_run(end: QueueEnd, run: _QueueRun) -> None:
     """Raises if the units do not continue their queue, or do not fit into its files."""
     if end.file_stop is not None and run.offset != end.max_offset:
         raise _misplaced(end, end.max_offset, run.offset)

@@ -389,7 +389,7 @@ def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = Fa
     last = last_unit(log)
     if last is None:
         return None
-    run = _Run.read(root, is_live=is_live)
+    run = _BrokerRun.read(root, is_live=is_live)
     if run.ended_with(log, last):
         is_certain = run.is_live or run.surely_ended_with(log, last)
         quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
@@ -423,13 +423,13 @@ def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:
     last = last_unit(log)
     return (
         last is not None
-        and _walked(root, log, _Run.read(root, is_live=False), last).offset >= physical_offset
+        and _walked(root, log, _BrokerRun.read(root, is_live=False), last).offset >= physical_offset
     )
 
 
 def knows_more(root: str, last: LastUnit) -> bool:
     """Whether the checkpoint, the index or our ledger knows of a message behind the last whole one."""
-    run = _Run.read(root, is_live=False)
+    run = _BrokerRun.read(root, is_live=False)
     checkpoint, ours = run.checkpoint, read_ledger(root).last
     known = max(run.indexed(), checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
     is_later = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) > last.timestamp
@@ -449,7 +449,7 @@ class LastUnit:
 
 
 @dataclass(frozen=True, slots=True)
-class _Run:
+class _BrokerRun:
     """The broker's last run, as far as files show it. `start` in ms; None if no start is known."""
 
     root: str
@@ -458,7 +458,7 @@ class _Run:
     checkpoint: Checkpoint
 
     @staticmethod
-    def read(root: str, *, is_live: bool) -> _Run:
+    def read(root: str, *, is_live: bool) -> _BrokerRun:
         is_live = is_live and abort_mark(root) == ""  # else our own commit holds the lock
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
@@ -466,7 +466,7 @@ class _Run:
         checkpoint = Checkpoint()
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
             checkpoint = read_checkpoint(f"{root}/checkpoint") or checkpoint
-        return _Run(root, is_live, None if status is None else status[1], checkpoint)
+        return _BrokerRun(root, is_live, None if status is None else status[1], checkpoint)
 
     def ended_with(self, log: CommitLog, last: LastUnit) -> bool:
         """Whether the log certainly ends with its last whole message, or continues with damage only."""
@@ -606,7 +606,7 @@ class _Known:
     end: WrittenEnd
 
 
-def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
+def _walked(root: str, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
     known = _known.setdefault(log.cache, {})
     key = (root, run.is_live)
     signs = (last, run.start, run.checkpoint.confirm_phy_offset)
@@ -626,12 +626,12 @@ def _walked(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
     return end
 
 
-def _is_new(run: _Run, timestamp: int) -> bool:
+def _is_new(run: _BrokerRun, timestamp: int) -> bool:
     """Whether a message was written in the broker's current run."""
     return run.is_live and run.start is not None and timestamp >= run.start
 
 
-def _whole_look(root: str, log: CommitLog, run: _Run, last: LastUnit) -> WrittenEnd:
+def _whole_look(root: str, log: CommitLog, run: _BrokerRun, last: LastUnit) -> WrittenEnd:
     end = end_after_stop(log)
     found = find_readable_end(root, log, end)
     result = WrittenEnd(
@@ -676,7 +676,7 @@ def _turn(log: CommitLog, start_ms: int, first: int, stop: int) -> tuple[int, in
     return None
 
 
-def _grown(log: CommitLog, run: _Run, before: WrittenEnd) -> WrittenEnd:
+def _grown(log: CommitLog, run: _BrokerRun, before: WrittenEnd) -> WrittenEnd:
     """The end after the messages that were written since it was found."""
     end = before
     assert run.start is not None
