@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from rmq_spark.pop.window import Window
+from rmq_spark.pop.window import QueueWindow
 from store_format.pop.check_point import CheckPoint
 from store_format.read.store import Queue
 
@@ -33,5 +33,5 @@ class HandedOut:
 
     point: CheckPoint
     queue: Queue
-    window: Window | None
+    window: QueueWindow | None
     attempts: Mapping[int, int] = field(default_factory=dict)

@@ -15,7 +15,7 @@ from rmq_spark.pop.handed_out import HandedOut, PopRequest
 from rmq_spark.pop.handles import unknown_handle
 from rmq_spark.pop.message import ReceiptHandle
 from rmq_spark.pop.topic_pop import TopicPop
-from rmq_spark.pop.window import Window
+from rmq_spark.pop.window import QueueWindow
 from store_format.errors import InvalidReceiptHandleError
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
@@ -49,7 +49,7 @@ class OrderPop(TopicPop):
         self,
         state: PopState,
         queue: Queue,
-        window: Window,
+        window: QueueWindow,
         taken: tuple[PopQueue, list[int], int],
         request: PopRequest,
     ) -> HandedOut:

@@ -22,7 +22,7 @@ from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.share import ConsumerShare
 from rmq_spark.pop.watcher import notify
-from rmq_spark.pop.window import Subscription, Window, read_window
+from rmq_spark.pop.window import QueueWindow, Subscription, read_window
 from store_format.errors import (
     CorruptStoreError,
     InvalidReceiptHandleError,
@@ -82,7 +82,7 @@ class TopicPop:
         self._random = random
         self._counters = counters
         self._give_up = give_up
-        self._windows: dict[PopQueue, Window] = {}
+        self._windows: dict[PopQueue, QueueWindow] = {}
         self._last_read: dict[PopQueue, tuple[int, int]] = {}  # entries of the last window, and its stop
         self._next: dict[PopQueue, int] = {}  # the next offsets when this process last had the log
         self._renewals: int | None = None  # those that the windows are from
@@ -160,7 +160,7 @@ class TopicPop:
             if count <= 0:
                 return
 
-    def _read(self, queue: Queue, key: PopQueue, start: int, failed: _Failed) -> Window | None:
+    def _read(self, queue: Queue, key: PopQueue, start: int, failed: _Failed) -> QueueWindow | None:
         """The next window of the queue; None, with a note in `failed`, for a queue that cannot be read."""
         length, stop = self._last_read.get(key, (0, 0))
         try:
@@ -252,7 +252,7 @@ class TopicPop:
         self,
         state: PopState,
         queue: Queue,
-        window: Window,
+        window: QueueWindow,
         taken: tuple[PopQueue, list[int], int],
         request: PopRequest,
     ) -> HandedOut:

@@ -29,7 +29,7 @@ _Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Window:
+class QueueWindow:
     """The matching entries of queue offsets [start, stop): queue offsets, physical offsets and sizes."""
 
     start: int
@@ -71,7 +71,7 @@ class Subscription:
     where: CountingFilter | None = None
 
 
-def read_window(queue: Queue, start: int, count: int, subscription: Subscription) -> Window:
+def read_window(queue: Queue, start: int, count: int, subscription: Subscription) -> QueueWindow:
     """About `count` entries of a queue from `start` on, within limits.
 
     Queues of retry topics are filtered too, as by a broker. The window is empty (`stop` == `start`) at the
@@ -86,7 +86,7 @@ def read_window(queue: Queue, start: int, count: int, subscription: Subscription
         offsets, units = read_slice(queue.piece(start, stop))
     except (OffsetOutOfRangeError, StoreNotFoundError):
         # retention has deleted the files since the queue was listed; the next look lists it again
-        return Window(start, start, *(np.empty(0, np.int64) for _ in range(3)))
+        return QueueWindow(start, start, *(np.empty(0, np.int64) for _ in range(3)))
     physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
     if not subscription.tags.subscribe_all:
         kept = _matching_codes(queue, units["tags_code"].astype(np.int64), subscription.tags)
@@ -94,7 +94,7 @@ def read_window(queue: Queue, start: int, count: int, subscription: Subscription
     if where is not None and len(offsets):
         kept = _matching_messages(queue, offsets, physical, sizes, where)
         offsets, physical, sizes = offsets[kept], physical[kept], sizes[kept]
-    return Window(start, stop, offsets, physical, sizes)
+    return QueueWindow(start, stop, offsets, physical, sizes)
 
 
 def _refuse(queue: Queue) -> None:

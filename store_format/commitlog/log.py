@@ -25,7 +25,7 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.read import StoreFile, list_store_files, offset_file_name
-from store_format.files.view import Buffers, FileCache, FileView, Window
+from store_format.files.view import Buffers, FileCache, FileView, FileWindow
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.check import UnitKind, check_unit
 from store_format.message.one import read_head
@@ -259,7 +259,7 @@ class CommitLog:
 
     def unit_windows(
         self, file: StoreFile, parts: Iterable[tuple[_Ints, _Ints]], buffers: Buffers | None = None
-    ) -> Iterator[Window]:
+    ) -> Iterator[FileWindow]:
         """Yields a window of `FileView.windows` for each (physical offsets, sizes) of units of one file.
 
         All offsets must be in the file. Sizes may be wrong: of a long unit that stores another size only the

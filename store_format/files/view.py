@@ -34,8 +34,8 @@ _Ints = NDArray[np.int64]
 Buffers = list[_Bytes]  # memory of windows, to be used again
 
 
-class Window(NamedTuple):
-    """The bytes of some ranges of a file: range i begins at `positions[i]` of `data`.
+class FileWindow(NamedTuple):
+    """A window over ranges of a file, with their bytes: range i begins at `positions[i]` of `data`.
 
     `data` ends where the range that reaches furthest ends; behind another range there may be any bytes.
     """
@@ -103,7 +103,7 @@ class FileView:
 
     def windows(
         self, parts: Iterable[tuple[_Ints, _Ints]], buffers: Buffers | None = None
-    ) -> Iterator[Window]:
+    ) -> Iterator[FileWindow]:
         """Yields a window for each (starts, stops) of `parts`: one or more ranges inside the file.
 
         Ranges may have any order; those that are close to each other are read together. A window keeps its
@@ -116,12 +116,12 @@ class FileView:
         for starts, stops in parts:
             yield self._window_of(starts, stops, buffers)
 
-    def _window_of(self, starts: _Ints, stops: _Ints, buffers: Buffers) -> Window:
+    def _window_of(self, starts: _Ints, stops: _Ints, buffers: Buffers) -> FileWindow:
         low, high = int(starts.min()), int(stops.max())
         if high - low <= _SPARSE * int((stops - starts).sum()):
             data = _room(buffers, high - low, low)
             self._fill(low, data)
-            return Window(data, starts - low)
+            return FileWindow(data, starts - low)
         order = np.argsort(starts, kind="stable")
         reach = np.maximum.accumulate(stops[order])
         cuts = np.flatnonzero(starts[order][1:] > reach[:-1] + _GAP_MAX) + 1
@@ -134,7 +134,7 @@ class FileView:
             self._fill(run_low, data[run_low + by : run_high + by])
         positions = np.empty(len(starts), np.int64)
         positions[order] = starts[order] + np.repeat(shift, np.diff(np.append(first, len(starts))))
-        return Window(data, positions)
+        return FileWindow(data, positions)
 
     def _fill(self, position: int, buffer: _Bytes) -> None:
         found = self.read_into(position, buffer)

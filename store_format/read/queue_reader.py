@@ -35,7 +35,7 @@ from store_format.errors import (
     StoreNotFoundError,
 )
 from store_format.files.read import StoreFile
-from store_format.files.view import Buffers, Window, read_sizes
+from store_format.files.view import Buffers, FileWindow, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
@@ -389,7 +389,7 @@ class QueueReader:
             )
             yield from self._decode(refs, pieces)
 
-    def _windows(self, file: StoreFile, parts: Sequence[Entries]) -> Iterator[Window]:
+    def _windows(self, file: StoreFile, parts: Sequence[Entries]) -> Iterator[FileWindow]:
         """The bytes of the messages of each part; ends with a part that is lost."""
         done = 0
         try:
