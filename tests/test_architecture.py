@@ -509,6 +509,30 @@ def test_every_room_says_what_lives_in_it() -> None:
     assert found == [], "modules without a docstring that says what they hold"
 
 
+def _classes_of_one_name(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
+    """The class names that these modules define twice, each with its modules. A leading underscore does not
+    make another name.
+    """
+    homes: dict[str, list[str]] = {}
+    for module, tree in trees.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name.lstrip("_"), []).append(module)
+    return {name: modules for name, modules in homes.items() if len(modules) > 1}
+
+
+@pytest.mark.process
+def test_a_class_name_has_one_meaning() -> None:
+    """A reader who searches for a class finds one, and its name says what the class holds."""
+    assert _classes_of_one_name({module: _tree(module) for module in MODULES}) == {}
+
+
+def test_a_second_class_of_a_name_is_found() -> None:
+    texts = {"a.py": "class Entry: ...", "b.py": "def f():\n    class _Entry: ...", "c.py": "Entry = 1"}
+    trees = {module: ast.parse(text) for module, text in texts.items()}
+    assert _classes_of_one_name(trees) == {"Entry": ["a.py", "b.py"]}
+
+
 _TEXT_SUFFIXES = {
     "",
     ".cfg",
