@@ -14,10 +14,10 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from store_format.bookkeeping.commit_states import Abort, Reading, State, find_state
 from store_format.bookkeeping.identity import ClusterMember, LogPlace, is_name, is_path, members_from
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile, refuse_types, staging_path
-from store_format.bookkeeping.states import Abort, Reading, State, find_state
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names, read_bytes
 from store_format.files.status import stat_identity
