@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.write import dumps
+from store_format.metadata.encode import dumps
 
 CK_TAG, ACK_TAG, BATCH_ACK_TAG = "ck", "ack", "bAck"  # PopAckConstants
 CK_LEAD_MS = 1000  # a check point is delivered before its acks (PopAckConstants.ackTimeInterval)

@@ -1,4 +1,4 @@
-"""Writes configuration files byte for byte as RocketMQ's two JSON libraries do (spec 6.2, 6.3).
+"""Encodes configuration files byte for byte as RocketMQ's two JSON libraries do (spec 6.2, 6.3).
 
 fastjson2 writes the files of 5.4 and later; fastjson 1.2 wrote the files before. Every broker reads both. The
 functions return bytes and touch no file.
