@@ -28,7 +28,7 @@ from store_format.diagnose.index import (
 )
 from store_format.diagnose.problems import Diagnosis, Findings, LogSummary
 from store_format.diagnose.queues import QueueCheck
-from store_format.diagnose.state import (
+from store_format.diagnose.state_files import (
     check_checkpoint,
     check_commits,
     check_config,
