@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 
@@ -156,9 +157,7 @@ class World:
         thing shows it if the ledger knows the end, or if no queue has an entry of a later message.
         """
         entries, ledger = entries_of(self.root), self.ledger()
-        lost = {each.physical_offset for each in self.truth.of(Fate.DAMAGED, Fate.LOST, Fate.GIVEN_UP)}
-        has_last = "last" in ledger and ledger["last"]["last_offset"] not in lost
-        ends = ledger["ends"] if has_last and ledger["last"]["stop"] <= self.log_end() else {}
+        ends = ledger["ends"] if "last" in ledger and self._has(ledger["last"]) else {}
         dispatched = max((at + size for at, size in entries.values()), default=0)
         last_entry: dict[QueueKey, int] = {}
         for topic, queue_id, offset in entries:
@@ -171,6 +170,15 @@ class World:
                 known |= each.physical_offset >= dispatched
                 found[each.queue] = found.get(each.queue, False) or known
         return {queue for queue, known in found.items() if not known}
+
+    def _has(self, batch: dict[str, Any]) -> bool:
+        """Whether the log has the last message of a batch of the ledger."""
+        start, size = batch["last_offset"], batch["last_size"]
+        for path in self.log_files():
+            if 0 <= start - int(path.name) < path.stat().st_size:
+                data = path.read_bytes()[start - int(path.name) :][:size]
+                return crc32(data) == batch["last_crc"]
+        return False
 
     def ledger(self) -> dict[str, Any]:
         path = self.root / ".rmqlog/ledger.json"
