@@ -98,7 +98,7 @@ def check_log(
     if not log.files:
         return LogSummary()
     walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
-    counts = _CountsBehindEnd(log, readable, fillers)
+    counts, torn_bytes = _CountsBehindEnd(log, readable, fillers), 0
     for step in _one_ahead(walk):
         counts.count(step)
         if isinstance(step, Damage):
@@ -109,7 +109,9 @@ def check_log(
             _report_damage(findings, log, file_size, state, step)
             # At the tail of a crashed store the log ends before the damage, and entries behind its end are
             # reported on their own.
-            if not (step.at_tail and state is StoreState.CRASHED):
+            if step.at_tail and state is StoreState.CRASHED:
+                torn_bytes += step.stop - step.start
+            else:
                 lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
             visit(step)
@@ -124,6 +126,7 @@ def check_log(
         unit_bytes=sums.unit_bytes,
         blank_bytes=sums.blank_bytes,
         damage_bytes=sums.damage_bytes,
+        torn_bytes=torn_bytes,
         # The walk does not go into the files behind the log's end, which a broker creates in advance.
         unwritten_bytes=sums.unwritten_bytes + sum(file.size for file in log.files) - sums.total_bytes,
         missing_bytes=sums.missing_bytes,

@@ -107,8 +107,9 @@ class LogSummary:
     """How many bytes of the commitlog files are messages, padding, damage or unwritten.
 
     `files` and `units` are the numbers of files and messages. `unplaced_bytes` are in files that do not fit
-    into the sequence, `missing_bytes` in files that do not exist. `total_bytes` is the exact sum of the
-    lengths of all files. `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
+    into the sequence, `missing_bytes` in files that do not exist. `torn_bytes` of the damage are the part of
+    a message at the end of a crashed store. `total_bytes` is the exact sum of the lengths of all files.
+    `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
     A batch is one of `units`; `batched` counts the other messages of the batches.
     """
@@ -118,6 +119,7 @@ class LogSummary:
     unit_bytes: int = 0
     blank_bytes: int = 0
     damage_bytes: int = 0
+    torn_bytes: int = 0
     unwritten_bytes: int = 0
     unplaced_bytes: int = 0
     missing_bytes: int = 0
@@ -261,7 +263,7 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     crash = crash if summary.lost_in_crash else ""
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
-        gone = summary.damage_bytes + summary.missing_bytes + summary.unplaced_bytes
+        gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes + summary.unplaced_bytes
         lost = "the commitlog has no damaged byte"  # damage of queues and index files costs no message
         if summary.lost_entries:
             lost = f"{summary.lost_entries:,} {_messages(summary.lost_entries)} lost"

@@ -12,7 +12,7 @@ are not in the order of the log.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import pairwise
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
 from store_format.consumequeue.slices import QueueSlice, cut_slice, place_of_entry
@@ -312,6 +313,7 @@ class QueueReader:
     ext_directory: str = ""
     chunk_entries: int = CHUNK_ENTRIES
     _buffers: Buffers = field(default_factory=list)
+    _damage: dict[StoreFile, list[tuple[int, int]]] = field(default_factory=dict)
 
     def read(self, slices: Sequence[QueueSlice]) -> Iterator[pa.RecordBatch]:
         """Batches of about 2 MB. Rows of one queue are in queue order; queues read together may interleave.
@@ -488,8 +490,8 @@ class QueueReader:
         suspects = {
             i: each for i, each in suspects.items() if each[0] in numbers and not is_own(self.log, *each)
         }
-        # with offsets of messages in lost files, the log may have those of a topic that was deleted before
-        lost = lost_ranges(self.log) if suspects else []
+        # with offsets of messages in lost or damaged bytes, the log may have those of a deleted topic
+        lost = [*lost_ranges(self.log), *self._damaged(suspects.values())] if suspects else []
         suspects = {
             i: each
             for i, each in suspects.items()
@@ -518,6 +520,18 @@ class QueueReader:
                 len(right), offset, shown(topic), queue_id,
             )  # fmt: skip
         return right
+
+    def _damaged(self, suspects: Iterable[_Suspect]) -> Iterator[tuple[int, int]]:
+        """The damaged bytes [start, stop) of the commitlog files to which entries lead. Each is read once."""
+        for file in {self.log.file_at(physical) for _, _, (physical, _) in suspects}:
+            if file is not None and file not in self._damage:
+                steps = self.log.walk(file.start, file.stop, verify_crc=True, resync=True)
+                self._damage[file] = [
+                    (file.start + step.start, file.start + step.stop)
+                    for step in steps
+                    if isinstance(step, Damage)
+                ]
+            yield from () if file is None else self._damage[file]
 
     def _with_bad(
         self, refs: UnitRefs, bad: list[BadUnit], right: Mapping[int, Entries], pieces: Sequence[QueueSlice]
