@@ -30,6 +30,7 @@ from store_format.errors import CorruptStoreError, StoreError, StorePermissionEr
 from store_format.files import paths
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
 from store_format.files.status import symbolic_link
+from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import deleted_until
@@ -113,7 +114,8 @@ def _taken(
         queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
-    queues, gaps = _settled_queues(root, log, state, queues, end)
+    astray = _astray(log, before.values())
+    queues, gaps = _settled_queues(root, log, state, queues, end, astray)
     damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
@@ -134,12 +136,25 @@ def _last_queued(queues: Iterable[QueueRange]) -> int:
     )
 
 
+def _astray(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:
+    """The queues whose newest entry leads behind the file that follows the log's last one: it is wrong, while
+    one that leads into that file may be of a message that a recovery has cut.
+    """
+    stop = log.stop + log.file_size if log.files else OFFSET_MAX
+    return {
+        (queue.topic, queue.queue_id)
+        for queue in queues
+        if queue.bounds is not None and queue.bounds.last_physical_offset >= stop
+    }
+
+
 def _settled_queues(
     root: str,
     log: CommitLog,
     state: StoreState,
     queues: dict[QueueKey, QueueRange],
     end: WrittenEnd | None,
+    astray: set[QueueKey],
 ) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
     """The queues without newest entries that do not count yet, or no longer, and with those that their files
     lack; and the queues that cannot be used.
@@ -153,7 +168,7 @@ def _settled_queues(
         if is_live:
             return queues, {}
         return completed_queues(
-            root, log, queues, wrong, end, lambda: broker_conf_of(root).message_delay_levels_ms
+            root, log, queues, wrong, end, lambda: broker_conf_of(root).message_delay_levels_ms, astray
         )
     except StorePermissionError:
         return queues, {}  # a read of its messages raises the error; views do not need the file
@@ -188,9 +203,10 @@ def take_queue(
             continue
         log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
         end = None if log_end is not None else certain_end(root, log, state, _last_queued([queue]))
+        astray = _astray(log, [queue])
         if end is not None and _last_queued([queue]) >= end.offset:
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
-        found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, end)
+        found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, end, astray)
         for error in gaps.values():
             raise error
         return found[topic, queue_id]

@@ -93,13 +93,16 @@ def completed_queues(
     wrong: set[QueueKey],
     end: WrittenEnd | None,
     delay_levels_ms: Callable[[], tuple[int, ...]],
+    astray: Collection[QueueKey] = (),
 ) -> tuple[_Queues, _Damaged]:
     """The queues of a store without a crash, with newest entries that their files lack, and those with a gap
     before these entries. Costs one read of the log if nothing is missing.
 
-    The newest entry of the queues `wrong` leads to no message of theirs. `end` is the end of the log.
+    The newest entry of the queues `wrong` leads to no message of theirs; that of the queues `astray` led far
+    behind the log, and is left out. `end` is the end of the log.
     """
-    starts = {key: last_own(log, queues[key]) for key in wrong}
+    starts = {key: last_own(log, queues[key]) for key in wrong.union(astray) & queues.keys()}
+    starts |= {key: log.min_offset for key in astray if key in starts and starts[key] is None}
     places = [start for start in starts.values() if start is not None]
     stop = log.stop if end is None else end.offset
     ends: Mapping[QueueKey, int] = {}
