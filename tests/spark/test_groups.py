@@ -23,6 +23,7 @@ from rmq_spark.plan.group_start import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
+from tests.rmq_spark.stream.test_positions import expected
 from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
 from tests.support.staged import append, make_store, numbered
@@ -109,12 +110,6 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def group(spark: SparkSession, root: Path, tmp_path: Path) -> Group:
     return Group(spark, root, tmp_path)
-
-
-def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
-    return sorted(
-        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
-    )
 
 
 # ---- where it begins and goes on ---------------------------------------------------------------------------

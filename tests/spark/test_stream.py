@@ -14,6 +14,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from store_format import MessageStore
+from tests.rmq_spark.stream.test_positions import expected
 from tests.support.live_writer import LOG_FILE_SIZE, QUEUES, message_body
 from tests.support.spark.frames import PLACE, Place, places, told, told_places
 from tests.support.staged import append, make_store, numbered, update_topic
@@ -70,12 +71,6 @@ def root(tmp_path: Path) -> Path:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     return root
-
-
-def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
-    return sorted(
-        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
-    )
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.files.view import FileCache
+from tests.support.referee.world import overwrite
 
 
 class Unit(NamedTuple):
@@ -67,14 +68,8 @@ class Damaged:
 _BODY_AT = 90  # a byte of the body, behind a head with IPv4 hosts
 
 
-def _change(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
 def _flip(path: Path, position: int) -> None:
-    _change(path, position, bytes([path.read_bytes()[position] ^ 0x5A]))
+    overwrite(path, position, bytes([path.read_bytes()[position] ^ 0x5A]))
 
 
 # ---- the commitlog -----------------------------------------------------------------------------------------
@@ -107,11 +102,11 @@ def flip_first_magic(store: Damaged) -> None:
 
 
 def zero_page(store: Damaged) -> None:
-    _change(store.middle, 4096, bytes(4096))
+    overwrite(store.middle, 4096, bytes(4096))
 
 
 def garbage_page(store: Damaged) -> None:
-    _change(store.files[0], 8192, random.Random(1).randbytes(4096))
+    overwrite(store.files[0], 8192, random.Random(1).randbytes(4096))
 
 
 def lose_middle_file(store: Damaged) -> None:
@@ -195,7 +190,7 @@ def flip_a_queue_entry(store: Damaged) -> None:
 
 
 def zero_queue_entries(store: Damaged) -> None:
-    _change(store.paths("consumequeue/[A-Z]*/*/*")[0], 40, bytes(120))
+    overwrite(store.paths("consumequeue/[A-Z]*/*/*")[0], 40, bytes(120))
 
 
 def lose_a_queue_file(store: Damaged) -> None:

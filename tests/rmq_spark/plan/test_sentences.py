@@ -36,7 +36,6 @@ def sentence_of(path: Path | str, **given: str) -> str:
 
 # Options of a read of basic-5.5.0 -> the sentence.
 OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "unknown": ({"subscripe": "Orders"}, "OptionError: unknown option 'subscripe'; did you mean subscribe?"),
     "of Kafka": (
         {"kafka.bootstrap.servers": "x:9092"},
         "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path? The path is ",
@@ -49,43 +48,13 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
         {"failOnDataLoss": "no"},
         "OptionError: failOnDataLoss: expected true or false, found 'no'",
     ),
-    "not a mode": (
-        {"mode": "LENIENT"},
-        "OptionError: mode: expected one of FAILFAST, DROPMALFORMED, PERMISSIVE, found 'LENIENT'",
-    ),
     "not a size": (
         {"maxBytesPerPartition": "much"},
         "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g",
     ),
-    "contradiction": (
-        {"subscribe": "Orders", "subscribePattern": "O.*"},
-        (
-            "OptionError: subscribe and subscribePattern are given together; use only one of subscribe, "
-            "subscribePattern, assign"
-        ),
-    ),
-    "key and id": (
-        {"key": "a", "messageId": "b"},
-        "OptionError: key and messageId are given together; use only one of key, messageId",
-    ),
-    "times the wrong way": (
-        {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
-        "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them",
-    ),
     "no JSON": (
         {"startingOffsets": "lates"},
         "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'",
-    ),
-    "an empty batch": (
-        {"startingOffsets": "latest"},
-        "a batch read with startingOffsets=latest is always empty",
-    ),
-    "SQL92": (
-        {"expressionType": "SQL92", "subExpression": "a > 'x'"},
-        (
-            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
-            "a > 'x' <-- HERE; "
-        ),
     ),
     "unknown column": (
         {"columns": "queueOfset"},

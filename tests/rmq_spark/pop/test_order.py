@@ -14,15 +14,8 @@ from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.members import live_topics
+from tests.rmq_spark.pop.test_deliveries import Clock
 from tests.support.popped import GROUP, TOPIC, popped_store
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
 
 
 def _consumer(root: Path, clock: Clock, expression: str = "*", *, fifo: bool = True) -> SimpleConsumer:

@@ -313,7 +313,7 @@ def test_another_writer_of_the_store_makes_it_wait(share: ConsumerShare, root: P
 _PLACES = ((20, 36), (56, 64), (64, 72))  # queue offset, physical offset; store time; store host
 
 
-def _without_places(unit: bytes) -> bytes:
+def without_places(unit: bytes) -> bytes:
     masked = bytearray(unit)
     for start, stop in _PLACES:
         masked[start:stop] = bytes(stop - start)
@@ -342,8 +342,8 @@ def test_revives_the_bytes_that_a_broker_revived(golden: Callable[[str], Path], 
     assert share.revive() == ReviveCounts(copies=24)
     ours = [m for m in messages_of(root)[len(before) :] if m.topic == topic]
     assert [m.queue_offset for m in ours] == list(range(24, 48))
-    assert {m.properties["UNIQ_KEY"]: _without_places(oracle.encode_message(m)) for m in ours} == {
-        key: _without_places(oracle.encode_message(m)) for key, m in by_broker.items()
+    assert {m.properties["UNIQ_KEY"]: without_places(oracle.encode_message(m)) for m in ours} == {
+        key: without_places(oracle.encode_message(m)) for key, m in by_broker.items()
     }
     share.close()
 

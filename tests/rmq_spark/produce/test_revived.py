@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,22 +13,12 @@ from rmq_spark.produce.revived import refused_copies, revived
 from store_format import MessageStore
 from store_format.message.encode import encode
 from store_format.message.hosts import parse_host
-from store_format.message.stored import StoredMessages
-from store_format.read.stored_messages import read_stored
-from tests.rmq_spark.produce.test_send_back import stored
+from tests.rmq_spark.produce.test_send_back import read, stored
 from tests.support import goldens
 
 GOLDEN = "pop-5.5.0"
 RETRY = "%RETRY%CG_pop_PopWork"
 Row = dict[str, Any]
-
-
-def read(store: MessageStore, rows: Sequence[Row]) -> StoredMessages:
-    offsets = np.array([row["physicalOffset"] for row in rows], np.int64)
-    sizes = np.array([row["storeSize"] for row in rows], np.int64)
-    messages, places, damaged = read_stored(store.log, offsets, sizes)
-    assert (places.tolist(), damaged) == (list(range(len(rows))), [])
-    return messages
 
 
 @pytest.mark.parametrize("given_host", [True, False])

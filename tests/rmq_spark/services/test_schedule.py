@@ -25,22 +25,14 @@ from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
+from tests.rmq_spark.pop.test_revive import without_places
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import columns_of, make_store, messages_of, numbered
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed
 
-# In a message unit: queue offset, physical offset; store time; the store's host (IPv4).
-_PLACES = ((20, 36), (56, 64), (64, 72))
 _FUTURE_MS = 2_000_000_000_000
 _MINUTE_MS = 60_000
-
-
-def _without_places(unit: bytes) -> bytes:
-    masked = bytearray(unit)
-    for start, stop in _PLACES:
-        masked[start:stop] = bytes(stop - start)
-    return bytes(masked)
 
 
 def _identity(message: Message) -> tuple[str, int]:
@@ -68,8 +60,8 @@ def test_delivers_the_bytes_that_a_broker_delivered(
 
     assert (report["due"], report["done"], len(wanted)) == (delivered,) * 3
     ours = messages_of(root)[len(before) :]
-    assert [_without_places(oracle.encode_message(m)) for m in ours] == [
-        _without_places(oracle.encode_message(by_broker[_identity(m)])) for m in wanted
+    assert [without_places(oracle.encode_message(m)) for m in ours] == [
+        without_places(oracle.encode_message(by_broker[_identity(m)])) for m in wanted
     ]
     assert {m.store_timestamp for m in ours} == {now_ms}
     assert read_delay_offsets(str(root)) == done | {level: 0 for level, offset in done.items() if not offset}

@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow import follower as follower_module
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
@@ -305,20 +304,6 @@ def test_a_new_stream_begins_where_the_topic_ends_that_was_created_last(tmp_path
     append(source, numbered("T", 108, 24, queues=1))
     mirror(source, root, ("commitlog", "config"))
     assert stream.step() == expected("T", (8, 32))
-
-
-def test_retention_and_growth_are_no_such_thing(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 14, 20 * 20, 50, 200))
-    append(root, numbered("T", 0, 40))
-    stream = Stream(root)
-    total = len(stream.step() or [])
-    for number in range(40, 400, 40):
-        append(root, numbered("T", number, 40))
-        if number % 120 == 0:
-            total += len(stream.step() or [])
-            for path in sorted((root / "commitlog").iterdir())[:-2]:
-                path.unlink()
-    assert total + len(stream.step() or []) == 400
 
 
 # ---- a broker whose consume queues are behind its log ------------------------------------------------------

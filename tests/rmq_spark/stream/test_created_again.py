@@ -16,8 +16,6 @@ import pytest
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
-from rmq_spark.stream.positions import StreamPositions
-from rmq_spark.stream.stores import StreamStores
 from store_format import CommitOptions, MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.replaced import physical_offset_of
@@ -183,16 +181,6 @@ def test_it_is_an_error_with_fail_on_data_loss(root: Path, count: int, restarts:
         stream.step()
 
 
-def test_a_look_between_the_deletion_and_the_new_topic(root: Path) -> None:
-    """Spark asks with the same start until a micro-batch is made."""
-    stream = Stream(root, subscribe="T,Other", failOnDataLoss=False)
-    assert len(stream.step() or []) == 24
-    deleted_topic(root, "T")
-    stream.stores.look(anew=True)  # as planning looks
-    append(root, numbered("T", 100, 4))
-    assert stream.step() == expected("T", *[(0, 1)] * 4)
-
-
 @pytest.mark.parametrize("kind", ["stream", "group"])
 def test_a_query_that_waits_for_more_messages_while_the_topic_is_gone(
     root: Path, tmp_path: Path, kind: str
@@ -334,16 +322,6 @@ def test_the_checkpoint_has_the_places_of_the_last_messages(root: Path) -> None:
     idle = stream.start()
     assert stream.positions.latest(idle) is idle
     assert json.dumps(start) != json.dumps(idle)
-
-
-def test_an_idle_query_compares_once(root: Path) -> None:
-    stream = Stream(root, subscribe="T")
-    stream.step()
-    positions = StreamPositions(StreamStores(stream.options))
-    start = stream.start()
-    assert positions.latest(start) is start
-    assert positions.latest(start) is start
-    assert not positions.stores.replaced
 
 
 # ---- a topic that is gone, and comes back ------------------------------------------------------------------

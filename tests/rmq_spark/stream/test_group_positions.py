@@ -33,6 +33,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
 from store_format.files.write import FileWrites
+from tests.rmq_spark.stream.test_positions import expected
 from tests.support.ownership import double_ownership, read_events
 from tests.support.staged import append, make_store, numbered
 from tests.support.writes import held
@@ -168,12 +169,6 @@ def world(tmp_path: Path) -> Iterator[World]:
             query.member()._lease.end()
     if read_events(world.directory):
         assert double_ownership(read_events(world.directory)) == []
-
-
-def expected(topic: str, *ranges: tuple[int, int]) -> list[Place]:
-    return sorted(
-        (topic, queue, offset) for queue, (low, high) in enumerate(ranges) for offset in range(low, high)
-    )
 
 
 def _json(**queues: int) -> dict[str, dict[str, dict[str, int]]]:

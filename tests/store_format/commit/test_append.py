@@ -511,18 +511,6 @@ def test_a_reader_sees_whole_batches_only(root: Path) -> None:
 # ---- what happened to earlier batches ----------------------------------------------------------------------
 
 
-def test_a_batch_that_was_overwritten_since_is_reported(root: Path) -> None:
-    append(root, numbered("T", 0, 20), key=("q", 0))
-    last = messages_of(root)[-1]
-    with (root / "commitlog" / "00000000000000000000").open("r+b") as file:
-        file.seek(last.physical_offset)
-        file.write(bytes(last.total_size))
-    result = append(root, numbered("T", 20, 5), key=("q", 1))
-    assert len(result.reports) == 1
-    assert "batch 0 of q" in result.reports[0]
-    assert "was cut or overwritten" in result.reports[0]
-
-
 _OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
 
 
@@ -576,17 +564,6 @@ def test_a_batch_of_the_right_end_and_the_wrong_number_of_messages_was_overwritt
     assert (
         replace(wrong, suspect=True).damage(log) == "was overwritten: 20 messages found where 21 were written"
     )
-
-
-def test_a_broker_that_appended_in_between_is_followed(root: Path) -> None:
-    """The ledger's end is a hint: units behind it are found, and nothing of theirs is overwritten."""
-    append(root, numbered("T", 0, 20), key=("q", 0))
-    ledger = (root / ".rmqlog" / "ledger.json").read_bytes()
-    append(root, numbered("T", 20, 20), key=("other", 0))
-    # as if another program had written the second batch
-    (root / ".rmqlog" / "ledger.json").write_bytes(ledger)
-    append(root, numbered("T", 40, 20), key=("q", 1))
-    assert _bodies(root) == _expected(60)
 
 
 def test_the_disk_error_is_an_oserror_too(root: Path) -> None:

@@ -15,19 +15,9 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import UnsupportedFormatError
 from tests.support import goldens
-from tests.support.staged import Rows, append, numbered, rows_by_queue, settings_from, stage
+from tests.support.staged import append, numbered, rows_by_queue, settings_from
 
 pytestmark = pytest.mark.golden
-
-
-def _told(name: str) -> Rows:
-    """What the broker's own recovery made of the store."""
-    found: Rows = {}
-    for row in goldens.expected_rows(name):
-        found.setdefault((row["topic"], row["queueId"]), []).append(
-            (row["queueOffset"], row["physicalOffset"])
-        )
-    return found
 
 
 def _options(name: str) -> CommitOptions:
@@ -54,16 +44,6 @@ def test_rocksdb_stores_are_refused(copy: Callable[[str], Path], name: str) -> N
     with pytest.raises(UnsupportedFormatError) as caught:
         commit(str(root), [], key=("q", 0))
     assert "RocksDB" in str(caught.value)
-
-
-def test_batch_topics_are_refused(copy: Callable[[str], Path]) -> None:
-    root = copy("batchcq-5.5.0")
-    topic = next(path.name for path in (root / "batchconsumequeue").iterdir())
-    staged = stage(root, numbered(topic, 0, 3))
-    with pytest.raises(UnsupportedFormatError) as caught:
-        commit(str(root), [staged])
-    assert topic in str(caught.value)
-    assert "BatchCQ" in str(caught.value)
 
 
 def _last_unit(directory: Path) -> tuple[Path, int]:
@@ -95,14 +75,3 @@ def test_a_batch_queue_that_lacks_entries_is_completed(
         path.write_bytes(data[:at] + bytes(46) + data[at + 46 :])
     append(root, numbered("T", 0, 3), options=_options("batchcq-5.5.0"))
     assert {key: found for key, found in rows_by_queue(root).items() if key[0] != "T"} == rows
-
-
-def test_a_crashed_brokers_batch_queue_that_has_its_entries_is_no_obstacle(
-    copy: Callable[[str], Path],
-) -> None:
-    root = copy("batchcq-5.5.0")
-    (root / "abort").write_text("4711")
-    append(root, numbered("T", 0, 3), options=_options("batchcq-5.5.0"))
-    rows = rows_by_queue(root)
-    assert {key: found for key, found in rows.items() if key[0] != "T"} == _told("batchcq-5.5.0")
-    assert sum(len(found) for key, found in rows.items() if key[0] == "T") == 3

@@ -78,16 +78,6 @@ def _files(root: Path) -> dict[Path, bytes]:
 # ---- a damaged end -----------------------------------------------------------------------------------------
 
 
-def test_the_lost_offset_is_not_given_again(root: Path) -> None:
-    _damage_last_body(root)
-    append(root, numbered("T", 12, 1, queues=1))
-    append(root, numbered("U", 3, 1, queues=1))
-    assert _bodies(root)["U", 0][2:] == [(3, b"message 3 of U")]
-    assert read_given_up(str(root)).messages == (("U", 0, 2, 3),)
-    diagnosis = MessageStore.open(str(root)).diagnose()
-    assert diagnosis.of("damage", "warning") == []
-
-
 def test_queues_that_are_newer_than_log_and_ledger_show_what_is_lost(
     root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -148,21 +138,6 @@ def test_a_store_of_ours_in_order_costs_no_look_at_its_queues(
     monkeypatch.setattr("store_format.commit.repair.queues_in_log", None)
     append(root, numbered("T", 12, 8))
     assert len(messages_of(root)) == 23
-
-
-def test_entries_that_a_recovery_left_are_removed(root: Path) -> None:
-    """A broker that cut the log cleared no entry; some lead to a file that it removed, and it has written
-    since.
-    """
-    _as_of_broker(root)
-    queue = root / "consumequeue" / "U" / "0" / f"{0:020d}"
-    with queue.open("r+b") as file:
-        for number, physical in ((3, 5000), (4, 3 << 14)):
-            file.seek(number * CQ_UNIT.itemsize)
-            file.write(physical.to_bytes(8, "big") + (191).to_bytes(4, "big") + bytes(8))
-    append(root, numbered("T", 12, 200))
-    assert [offset for offset, _ in _bodies(root)["U", 0]] == [0, 1, 2]
-    assert _problems(root) == []
 
 
 @pytest.mark.process

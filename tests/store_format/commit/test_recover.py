@@ -375,19 +375,6 @@ def test_a_light_queue_whose_name_no_directory_can_have(tmp_path: Path, by: str)
     assert [path.name for path in (recovered / "consumequeue").iterdir()] == ["T"]
 
 
-def test_a_copy_leaves_a_deleted_topic_out(copied: Callable[[str], Path], tmp_path: Path) -> None:
-    root, new = copied("basic-5.5.0"), tmp_path / "new"
-    topics = root / "config/topics.json"
-    text = topics.read_text()
-    topics.write_text(
-        text.replace('"Audit":{', '"Other":{').replace('"topicName":"Audit"', '"topicName":"Other"')
-    )
-    shutil.rmtree(root / "consumequeue/Audit")
-    recover(str(root), into=str(new)).apply()
-    assert not (new / "consumequeue/Audit").exists()
-    assert (new / "consumequeue/Orders").exists()
-
-
 def test_options_that_do_not_fit_are_refused(copied: Callable[[str], Path], tmp_path: Path) -> None:
     root = copied("batchcq-5.5.0")
     with pytest.raises(OptionError, match="into=DIRECTORY"):

@@ -22,6 +22,7 @@ from store_format.errors import StoreNotFoundError
 from store_format.index.file import IndexFile
 from store_format.store import MessageStore
 from tests.support import goldens
+from tests.support.referee.world import overwrite
 from tests.support.writes import held
 
 Golden = Callable[[str], Path]
@@ -59,14 +60,8 @@ def _diagnose(root: Path) -> Diagnosis:
     return diagnosis
 
 
-def _write(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
 def _flip(path: Path, position: int, mask: int = 1) -> None:
-    _write(path, position, bytes([path.read_bytes()[position] ^ mask]))
+    overwrite(path, position, bytes([path.read_bytes()[position] ^ mask]))
 
 
 @functools.cache
@@ -158,7 +153,7 @@ def test_a_crash_explains_queues_that_lag_behind(golden: Golden, tmp_path: Path)
     )
     last = int(np.flatnonzero(units[:, 2]).max())
     place = f"{queue}/{last * 20 // CQ_FILE_SIZE * CQ_FILE_SIZE:020d}", last * 20 % CQ_FILE_SIZE
-    _write(Path(place[0]), place[1], bytes(20))
+    overwrite(Path(place[0]), place[1], bytes(20))
     assert [problem for problem in _serious(_diagnose(root)) if "consumequeue" in problem[1]] == [
         ("warning", *place)
     ]
@@ -330,7 +325,7 @@ def test_a_file_in_place_of_a_directory(copy: Path) -> None:
 )
 def test_an_entry_that_disagrees_with_its_message(copy: Path, data: bytes, at: int, expected: str) -> None:
     file, position = _cq_place(copy, _row())
-    _write(file, position + at, data)
+    overwrite(file, position + at, data)
     diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == [("damage", str(file), position + at)]
     (problem,) = diagnosis.of("damage")
@@ -344,7 +339,7 @@ def test_an_entry_of_the_queue_beside_it(copy: Path) -> None:
     other = next(one for one in _rows() if one["topic"] == row["topic"] and one["queueId"] != row["queueId"])
     file, position = _cq_place(copy, row)
     from_file, from_position = _cq_place(copy, other)
-    _write(file, position, from_file.read_bytes()[from_position : from_position + 20])
+    overwrite(file, position, from_file.read_bytes()[from_position : from_position + 20])
     assert _serious(_diagnose(copy)) == [("damage", str(file), position)]
 
 
@@ -352,7 +347,7 @@ def test_an_entry_of_the_queue_beside_it(copy: Path) -> None:
 def test_an_entry_that_is_not_there(copy: Path, which: str) -> None:
     rows = _queue_rows()
     file, position = _cq_place(copy, rows[{"first": 0, "middle": len(rows) // 2, "last": -1}[which]])
-    _write(file, position, bytes(20))
+    overwrite(file, position, bytes(20))
     assert _serious(_diagnose(copy)) == [("damage", str(file), position)]
 
 
@@ -360,7 +355,7 @@ def test_entries_behind_the_end_of_the_log(copy: Path) -> None:
     row = _queue_rows()[-1]
     file, position = _cq_place(copy, row | {"queueOffset": row["queueOffset"] + 1})
     assert file.exists()
-    _write(file, position, struct.pack(">qiq", 1_000_000, 200, 0))
+    overwrite(file, position, struct.pack(">qiq", 1_000_000, 200, 0))
     diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == [("damage", str(file), position)]
     assert "first of 1 entries" in diagnosis.of("damage")[0].found
@@ -402,7 +397,7 @@ def test_a_batch_queue(golden: Golden, tmp_path: Path) -> None:
     directory = root / "batchconsumequeue" / row["topic"] / str(row["queueId"])
     (file, *_) = sorted(directory.iterdir())
     number = file.read_bytes().find(struct.pack(">qi", row["physicalOffset"], row["storeSize"]))
-    _write(file, number + 8, struct.pack(">i", row["storeSize"] + 1))
+    overwrite(file, number + 8, struct.pack(">i", row["storeSize"] + 1))
     assert _serious(_diagnose(root)) == [("damage", str(file), number + 8)]
 
 
@@ -420,7 +415,7 @@ def _index(root: Path) -> tuple[Path, int, Any]:
 def test_a_chain_that_runs_in_a_circle(copy: Path) -> None:
     path, start, units = _index(copy)
     number = int(np.flatnonzero(units["prev_index"])[3]) + 1
-    _write(path, start + 20 * number + 16, struct.pack(">i", number))
+    overwrite(path, start + 20 * number + 16, struct.pack(">i", number))
     diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 16)]
     assert diagnosis.of("damage")[0].found == f"unit {number}"
@@ -435,7 +430,7 @@ def test_a_link_that_passes_over_a_unit(copy: Path) -> None:
     ]
     number = chains[0] + 1
     over = int(units["prev_index"][units["prev_index"][number - 1] - 1])
-    _write(path, start + 20 * number + 16, struct.pack(">i", over))
+    overwrite(path, start + 20 * number + 16, struct.pack(">i", over))
     assert _serious(_diagnose(copy)) == [("damage", str(path), start + 20 * number + 16)]
 
 
@@ -444,7 +439,7 @@ def test_a_link_into_another_chain(copy: Path) -> None:
     number = int(np.flatnonzero(units["prev_index"])[-1]) + 1
     slots = units["key_hash"] % ((start - 40) // 4)
     other = next(n for n in range(number - 1, 0, -1) if slots[n - 1] != slots[number - 1])
-    _write(path, start + 20 * number + 16, struct.pack(">i", other))
+    overwrite(path, start + 20 * number + 16, struct.pack(">i", other))
     assert _serious(_diagnose(copy)) == [("damage", str(path), start + 20 * number + 16)]
 
 
@@ -452,9 +447,9 @@ def test_a_slot_that_leads_nowhere(copy: Path) -> None:
     path, start, units = _index(copy)
     data = path.read_bytes()
     slot = next(at for at in range(40, start, 4) if any(data[at : at + 4]))
-    _write(path, slot, struct.pack(">i", len(units) + 50))
+    overwrite(path, slot, struct.pack(">i", len(units) + 50))
     assert _serious(_diagnose(copy)) == [("damage", str(path), slot)]
-    _write(path, slot, bytes(4))
+    overwrite(path, slot, bytes(4))
     assert _serious(_diagnose(copy)) == [("damage", str(path), slot)]
 
 
@@ -464,14 +459,14 @@ def test_an_index_unit_that_leads_to_no_message_of_its_key(copy: Path, at: int, 
     number = len(units) // 2
     place = start + 20 * number + at
     (value,) = struct.unpack_from(field, path.read_bytes(), place)
-    _write(path, place, struct.pack(field, value + 1))
+    overwrite(path, place, struct.pack(field, value + 1))
     assert _serious(_diagnose(copy)) == [("damage", str(path), place)]
 
 
 def test_index_units_behind_the_end_of_the_log(copy: Path) -> None:
     path, start, units = _index(copy)
     number = len(units) // 2
-    _write(path, start + 20 * number + 4, struct.pack(">q", 10_000_000))
+    overwrite(path, start + 20 * number + 4, struct.pack(">q", 10_000_000))
     diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 4)]
     assert diagnosis.of("damage")[0].found == "1 units that point behind it"
@@ -483,7 +478,7 @@ def test_index_units_behind_the_end_of_the_log(copy: Path) -> None:
 )
 def test_an_index_header_that_disagrees_with_its_units(copy: Path, at: int, data: bytes) -> None:
     path, _, _ = _index(copy)
-    _write(path, at, data)
+    overwrite(path, at, data)
     assert ("damage", str(path), at) in _serious(_diagnose(copy))
     if at != 36:  # a wrong count makes units of what is none
         assert len(_serious(_diagnose(copy))) == 1
@@ -500,13 +495,13 @@ def test_an_index_file_that_is_cut(copy: Path) -> None:
 
 @pytest.mark.parametrize("at", [0, 8, 16, 24])
 def test_negative_numbers_in_the_checkpoint(copy: Path, at: int) -> None:
-    _write(copy / "checkpoint", at, struct.pack(">q", -5))
+    overwrite(copy / "checkpoint", at, struct.pack(">q", -5))
     assert _serious(_diagnose(copy)) == [("warning", f"{copy}/checkpoint", at)]
 
 
 @pytest.mark.parametrize("at", [32, 40])
 def test_offsets_in_the_checkpoint_that_are_ahead_of_the_log(copy: Path, at: int) -> None:
-    _write(copy / "checkpoint", at, struct.pack(">q", 1 << 40))
+    overwrite(copy / "checkpoint", at, struct.pack(">q", 1 << 40))
     assert _serious(_diagnose(copy)) == [("warning", f"{copy}/checkpoint", at)]
 
 
@@ -538,8 +533,8 @@ def test_what_a_broker_is_writing_is_no_damage(copy: Path) -> None:
     """
     last = _row(-1)
     file, position = _log_place(copy, last["physicalOffset"] + last["storeSize"])
-    _write(file, position, file.read_bytes()[position - last["storeSize"] : position - 50])
-    _write(*(_cq_place(copy, last)), bytes(20))
+    overwrite(file, position, file.read_bytes()[position - last["storeSize"] : position - 50])
+    overwrite(*(_cq_place(copy, last)), bytes(20))
     assert len(_serious(_diagnose(copy))) == 1  # without a broker, the unit is one that a recovery has cut
     with held(copy) as broker:
         diagnosis = _diagnose(copy)
@@ -569,7 +564,7 @@ def test_any_bytes_end_in_a_list(golden: Golden, tmp_path: Path, seed: int) -> N
                 case 1:
                     path.unlink()
                 case 2:
-                    _write(path, position, b"\x7f\xff\xff\xff")
+                    overwrite(path, position, b"\x7f\xff\xff\xff")
                 case 3 if path.stat().st_size:
                     _flip(path, position, 1 << int(random.integers(8)))
         _diagnose(root)

@@ -79,15 +79,6 @@ def test_no_command_counts_what_nobody_can_read(
 
 
 @pytest.mark.golden
-def test_a_crash_does_not_hide_it(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("crash-5.5.0"), tmp_path / "store"))
-    _unmount(root, "empty directory")
-    with pytest.raises(StoreNotFoundError, match=_SAID):
-        MessageStore.open(str(root)).queues()
-    assert verdict(diagnose(str(root)))[1] is NextStep.AGAIN
-
-
-@pytest.mark.golden
 def test_a_store_of_a_cluster_is_named(
     golden: Callable[[str], Path],
     tmp_path: Path,

@@ -249,11 +249,13 @@ def lost_queue_beside_a_running_query(place: Path) -> World:
 
 
 def lost_queue_after_a_crash(place: Path) -> World:
-    """The queue gets all its entries, also those before the part of the log that a recovery scans."""
+    """A recovery scans the last messages, and the queue and the index have lost earlier ones as well."""
     world = new_world(place)
-    world.broker_writes(numbered("T", 800, 60, queues=1), queued=50, torn=False)
+    world.broker_writes(
+        [*numbered("T", 800, 30, queues=1), *numbered("V", 800, 20, queues=1)], queued=40, torn=False
+    )
     world.commit_offset("G", "V", 0, 3)
-    world.lose(world.root / "consumequeue/V")
+    world.lose(world.root / "consumequeue/V", max((world.root / "index").iterdir()))
     world.refresh()
     return world
 
