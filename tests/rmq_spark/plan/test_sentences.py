@@ -52,9 +52,20 @@ OPTIONS: dict[str, tuple[dict[str, str], str]] = {
         {"maxBytesPerPartition": "much"},
         "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g",
     ),
+    "times the wrong way": (
+        {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
+        "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them",
+    ),
     "no JSON": (
         {"startingOffsets": "lates"},
         "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'",
+    ),
+    "SQL92": (
+        {"expressionType": "SQL92", "subExpression": "a > 'x'"},
+        (
+            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
+            "a > 'x' <-- HERE; "
+        ),
     ),
     "unknown column": (
         {"columns": "queueOfset"},
