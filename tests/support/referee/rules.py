@@ -189,7 +189,7 @@ def _counts_what_can_be_read(answer: Answer) -> Iterator[str]:
         return
     kept = len(answer.truth.of(Fate.KEPT))
     # these callers look at the ends of queues, not at the bytes of messages
-    most = kept + len(answer.truth.of(Fate.UNKNOWN, Fate.DAMAGED, Fate.GIVEN_UP)) + answer.truth.vanished
+    most = kept + len(answer.truth.of(Fate.UNKNOWN, Fate.DAMAGED))
     if not kept <= (answer.counts["messages"] or 0) <= most:
         yield f"counts {answer.counts['messages']} messages, and {kept} can be read"
 
