@@ -82,16 +82,15 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
         if 0 <= last < begin and first < stop:  # -1: an entry does not say where the last message was
             return Replaced(stop, first)
         return Replaced(stop, None) if intact is not None and stop else None
-    last = last_physical_offset(before.range)
+    last, bounds = last_physical_offset(before.range), now.range.bounds
     if last < 0:
         return None
+    if bounds is not None and now.min_offset < stop and bounds.first_physical_offset > last:
+        return Replaced(stop, now.min_offset)
     if intact is not None and last > intact:
         return Replaced(stop, None)
-    bounds = now.range.bounds
     if bounds is None or now.min_offset >= stop:  # retention deleted the entry
         return None
-    if bounds.first_physical_offset > last:
-        return Replaced(stop, now.min_offset)
     # Offsets show a queue that ends earlier.
     return (
         Replaced(stop, None)

@@ -191,6 +191,13 @@ class World:
         if not (self.root / "config/topics.json").exists():
             self.truth.differences.append("topics.json is lost")
         self.truth.is_crashed = (self.root / "abort").exists()
+        if self.truth.is_crashed and self._has_half_entries():
+            self.truth.differences.append("half of an entry behind the log's end is left")
+
+    def _has_half_entries(self) -> bool:
+        """Whether a recovery was killed while it wrote zeros over an entry behind the log's end."""
+        known, end = {each.place for each in self.truth.messages}, self.log_end()
+        return any(place not in known and at < end for place, (at, _) in entries_of(self.root).items())
 
     def write(self, messages: Sequence[Message], *, sync: bool = True) -> Answer:
         """A write that may refuse."""
