@@ -27,10 +27,14 @@ class GivenUp:
 
     `fillers` are the physical offsets [start, stop) of damaged bytes that a salvage has filled, with messages
     of FILLER_TOPIC. The log may have been cut there since.
+
+    `begins` are (topic, queue id, physical offset) of queues whose first messages were given up: earlier
+    messages are of a topic that was deleted before.
     """
 
     messages: tuple[tuple[str, int, int, int], ...] = ()
     fillers: tuple[tuple[int, int], ...] = ()
+    begins: tuple[tuple[str, int, int], ...] = ()
 
     @property
     def count(self) -> int:
@@ -56,9 +60,11 @@ class GivenUp:
         """Both, and what is in both once: a recovery that was broken off notes the rest again."""
         messages = [((topic, id_), first, stop) for topic, id_, first, stop in self.messages + more.messages]
         fillers = [(("", 0), start, stop) for start, stop in self.fillers + more.fillers]
+        begins = {each[:2]: each[2] for each in sorted(self.begins + more.begins)}
         return GivenUp(
             tuple((*queue, first, stop) for queue, first, stop in _joined(messages)),
             tuple((start, stop) for _, start, stop in _joined(fillers)),
+            tuple((*queue, physical) for queue, physical in begins.items()),
         )
 
 
@@ -84,6 +90,7 @@ def read_given_up(root: str) -> GivenUp:
         return GivenUp(
             tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
             tuple((int(start), int(stop)) for start, stop in value["fillers"]),
+            tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value.get("begins", ())),
         )
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
         raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
@@ -101,9 +108,11 @@ def given_up_ranges(root: str) -> dict[QueueKey, list[tuple[int, int]]]:
     return found
 
 
-def lost_before(root: str) -> dict[QueueKey, int]:
-    """The queues whose messages from offset 0 on were given up, with the offset behind these."""
-    return {key: ranges[0][1] for key, ranges in given_up_ranges(root).items() if not ranges[0][0]}
+def noted_begins(root: str) -> dict[QueueKey, int]:
+    """The physical offsets at which queues begin whose first messages were given up; as `given_up_ranges`."""
+    with suppress(StoreError, OSError):
+        return {(topic, queue_id): physical for topic, queue_id, physical in read_given_up(root).begins}
+    return {}
 
 
 def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:
@@ -116,7 +125,8 @@ def forget_topics(root: str, topics: Collection[str], files: FileWrites) -> None
     """Removes the notes about topics that were deleted: a topic that is created again begins at offset 0."""
     before = read_given_up(root)
     left = tuple(each for each in before.messages if each[0] not in topics)
-    _write(root, before, replace(before, messages=left), files)
+    begins = tuple(each for each in before.begins if each[0] not in topics)
+    _write(root, before, replace(before, messages=left, begins=begins), files)
 
 
 def _write(root: str, before: GivenUp, now: GivenUp, files: FileWrites) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from store_format.bookkeeping.given_up import lost_before
+from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
@@ -137,7 +137,7 @@ class LogComparison:
     written: Collection[str] | None = None
     unfiled: Unfiled | None = None
     holes: list[Hole] = field(default_factory=list)
-    begins: Mapping[QueueKey, int] = field(default_factory=dict)
+    begins: dict[QueueKey, int] = field(default_factory=dict)
     scan: LogScan = field(default_factory=LogScan, init=False)
     units: int = field(default=0, init=False)
     damage: list[Damage] = field(default_factory=list, init=False)
@@ -173,8 +173,7 @@ class LogComparison:
             broker_start=self.broker_start,
             on_placed=on_placed,
             is_part=self.is_part,
-            begins=self.begins,
-            lost_before=lost_before(self.source),
+            begins=noted_begins(self.source) | self.begins,
         )
         if self.options.index:
             self._begin_index()

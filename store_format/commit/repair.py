@@ -297,7 +297,7 @@ def find_end(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
         broker_start=end.start if is_crashed else max(known + 1, end.start),
-        begins=begun_again(root, log, queues),
+        begins=begun_again(log, queues),
     )  # fmt: skip
     survey.end_at(end)
     try:
@@ -498,12 +498,14 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
     lost += [*pointing_to(survey.queues, holes), *gone_by_ledger(root, log, lambda: ends)]
-    noted = (
-        (each.topic, each.queue_id, *places)
-        for each in lost
-        for places in _without_whole(each, survey.compared.get((each.topic, each.queue_id)))
-    )
-    note_given_up(root, GivenUp(tuple(noted), fillers), files)
+    noted, begins = [], []
+    for each in lost:
+        key = each.topic, each.queue_id
+        places = list(_without_whole(each, survey.compared.get(key)))
+        noted += [(*key, *place) for place in places]
+        if places and not places[0][0] and each.physical >= 0:
+            begins.append((*key, min(each.physical, end.offset)))  # behind the end it may lead anywhere
+    note_given_up(root, GivenUp(tuple(noted), fillers, tuple(begins)), files)
     before = read_ledger(root)
     ledger = before.with_given_up(
         lambda last: last >= survey.stop or any(start <= last < stop for start, stop in holes)

@@ -14,7 +14,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import GivenUp, lost_before, read_given_up
+from store_format.bookkeeping.given_up import GivenUp, noted_begins, read_given_up
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -131,12 +131,10 @@ class QueueCheck:
         batch_topics = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
         self._dispatch = Dispatch({}, {}, batch_topics, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
-        begins: Mapping[QueueKey, int] = {}
+        begins = noted_begins(root)
         with suppress(StoreError):  # `queue_directories` reports what is no queue
-            begins = begun_again(root, log, queues_in_log(root, log, lambda _: None))
-        self.comparison = QueueComparison(
-            self._find, log_stop=end, begins=begins, lost_before=lost_before(root)
-        )
+            begins |= begun_again(log, queues_in_log(root, log, lambda _: None))
+        self.comparison = QueueComparison(self._find, log_stop=end, begins=begins)
 
     def _find(self, key: QueueKey) -> StoredQueue:
         return self._stored.get(key) or StoredQueue(

@@ -66,12 +66,13 @@ def survey(
     stop: int | None = None,
     cut_bytes: int = 64 << 20,
     is_live: bool = False,
-    lost_before: Mapping[QueueKey, int] = MappingProxyType({}),
+    begins: Mapping[QueueKey, int] = MappingProxyType({}),
 ) -> LogSurvey:
     """The queues of the selected topics. Damage is skipped and listed; a read decides whether it is an error.
 
     From the log's first byte, or from `start`, where no message need begin. With `is_live`, a broker is
-    writing: an incomplete message at the end does not count. `lost_before`: see `LogQueue`.
+    writing: an incomplete message at the end does not count. Messages before the physical
+    offset at which their queue `begins` are of a deleted topic.
     """
     end = log.min_offset if start is None else start
     result = LogSurvey(log, {}, [end], [])
@@ -83,7 +84,7 @@ def survey(
         if first - result.cuts[-1] >= cut_bytes:
             result.cuts.append(first)
         units, _ = locate(refs, verify_crc=False)
-        _collect(result.queues, find_entries(units, select), units, lost_before)
+        _collect(result.queues, find_entries(units, select), units, begins)
         end = int(refs.physical_offsets[-1] + refs.sizes[-1])
     if end > result.cuts[-1] or len(result.cuts) == 1:
         result.cuts.append(end)
@@ -168,13 +169,16 @@ def _collect(
     queues: dict[QueueKey, LogQueue],
     found: FoundEntries,
     units: Units,
-    lost_before: Mapping[QueueKey, int],
+    begins: Mapping[QueueKey, int],
 ) -> None:
     order = np.argsort(found.key, kind="stable")
     edges = np.flatnonzero(np.diff(found.key[order])) + 1
     for rows in np.split(order, edges) if len(order) else []:
         topic, queue_id = key = found.keys[int(found.key[rows[0]])]
-        queue = queues.setdefault(key, LogQueue(*key, lost_before=lost_before.get(key, 0)))
+        rows = rows[found.physical[rows] >= begins.get(key, 0)]
+        if not len(rows):
+            continue
+        queue = queues.setdefault(key, LogQueue(*key))
         queue.add(found.physical[rows], found.offset[rows], found.offset[rows] + found.count[rows])
         if len(queue.epochs) > _EPOCHS_MAX:
             position = queue.epochs[-1][0] - units.refs.file.start

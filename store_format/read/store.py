@@ -17,7 +17,7 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from store_format.bookkeeping.given_up import lost_before
+from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import committed_end, read_commit_state, rebuild_state
 from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commitlog.log import CommitLog
@@ -241,8 +241,8 @@ class Store:
         def is_there(topic: str) -> bool:
             return select(topic) and deleted(topic) < (OFFSET_MAX if stop is None else stop)
 
-        lost = lost_before(self.path)
-        found = survey(log, is_there, stop=stop, cut_bytes=cut_bytes, is_live=is_live, lost_before=lost)
+        begins = noted_begins(self.path)
+        found = survey(log, is_there, stop=stop, cut_bytes=cut_bytes, is_live=is_live, begins=begins)
         # a commit made progress meanwhile: survey what was complete before
         if read_commit_state(self.path) != before:
             stop = committed_end(self.path)
@@ -252,7 +252,7 @@ class Store:
                 stop=stop,
                 cut_bytes=cut_bytes,
                 is_live=is_live,
-                lost_before=lost,
+                begins=begins,
             )
         self._lost.warn_of_hidden(self, found.queues)
         return found

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from store_format.bookkeeping.given_up import lost_before
+from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
@@ -432,21 +432,21 @@ def _queues_in(
     firsts: Sequence[int],
 ) -> tuple[dict[QueueKey, LogQueue], bool]:
     log = CommitLog.open(store.commit_log_paths, store.files)
-    is_live, lost = taken.state is StoreState.LIVE, lost_before(store.path)
+    is_live, begins = taken.state is StoreState.LIVE, noted_begins(store.path)
     high = log.stop if stop is None else stop
     if window is None:
-        return survey(log, _chooser(topics), stop=high, is_live=is_live, lost_before=lost).queues, True
+        return survey(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
     limit = min(high, log.min_offset + window)
-    queues, end = _seen_once(log, topics, log.min_offset, limit, lost, is_live=is_live)
+    queues, end = _seen_once(log, topics, log.min_offset, limit, begins, is_live=is_live)
     if _reaches_end(log, end, limit, high):
         return queues, True
     newest, is_joined = min(written_stop(log), high), True
     ends = [(first, OFFSET_MAX) for first in firsts if end < first < newest - window]
     for place, written in [*ends, (newest, newest)]:
         start, limit = max(end, place - window), min(high, place + window * (place == newest))
-        later, last = _seen_once(log, topics, start, limit, lost, is_live=is_live, written=written)
+        later, last = _seen_once(log, topics, start, limit, begins, is_live=is_live, written=written)
         for key, queue in later.items():
-            queues.setdefault(key, LogQueue(*key, lost_before=queue.lost_before)).join(queue)
+            queues.setdefault(key, LogQueue(*key)).join(queue)
         is_joined &= start == end
         end = last
     return queues, is_joined and _reaches_end(log, end, limit, high)
@@ -463,7 +463,7 @@ def _seen_once(
     topics: frozenset[str] | None,
     start: int,
     stop: int,
-    lost_before: Mapping[QueueKey, int],
+    begins: Mapping[QueueKey, int],
     *,
     is_live: bool,
     written: int = OFFSET_MAX,
@@ -478,11 +478,9 @@ def _seen_once(
     samples = [
         log.view(file).read(at - file.start, _SAMPLE_SIZE) for at in places if (file := log.file_at(at))
     ]
-    key = (*files, start, stop, is_live, topics, *lost_before.items(), *samples)
+    key = (*files, start, stop, is_live, topics, *begins.items(), *samples)
     if key not in _SEEN:
-        found = survey(
-            log, _chooser(topics), start=start, stop=stop, is_live=is_live, lost_before=lost_before
-        )
+        found = survey(log, _chooser(topics), start=start, stop=stop, is_live=is_live, begins=begins)
         if len(_SEEN) >= _SEEN_MAX:
             _SEEN.pop(next(iter(_SEEN)))
         _SEEN[key] = found.queues, found.cuts[-1]

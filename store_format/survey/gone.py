@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from store_format.bookkeeping.given_up import lost_before, read_given_up
+from store_format.bookkeeping.given_up import read_given_up
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
@@ -29,7 +29,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import can_be_queue, list_queues, queue_directory
+from store_format.consumequeue.listing import list_queues
 from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
@@ -330,20 +330,20 @@ def dledger_logs(root: str) -> list[str]:
 
 
 def begun_again(
-    root: str, log: CommitLog, queues: Iterable[QueueBounds], holes: Sequence[tuple[int, int]] = ()
+    log: CommitLog, queues: Iterable[QueueBounds], holes: Sequence[tuple[int, int]] = ()
 ) -> dict[QueueKey, int]:
     """The physical offsets at which queues begin, where the log's messages alone do not show that: earlier
     messages are of a topic that was deleted before.
 
     The message at offset 0 was lost with the last commitlog files, or is in one of the `holes`, which are
     damaged bytes [start, stop) of the log; an entry whose bits were flipped is no such beginning, because the
-    next ones lead to earlier places. Or a recovery has given the first messages up since.
+    next ones lead to earlier places.
     """
 
     def is_lost(physical: int) -> bool:
         return physical >= log.stop or any(start <= physical < stop for start, stop in holes)
 
-    found = {
+    return {
         (queue.topic, queue.queue_id): queue.first_physical_offset
         for queue in queues
         if queue.kind == "simple"
@@ -351,14 +351,6 @@ def begun_again(
         and queue.first_physical_offset < queue.last_physical_offset
         and is_lost(queue.first_physical_offset)
     }
-    for key, stop in lost_before(root).items():
-        bounds = None
-        with suppress(StoreError):  # another check reports the queue
-            if can_be_queue(*key):
-                bounds = queue_bounds("simple", queue_directory(root, *key), *key, log.min_offset)
-        if bounds is not None and bounds.first_physical_offset < 0 and bounds.max_offset == stop:
-            found[key] = OFFSET_MAX
-    return found
 
 
 def refuse_lost_log(root: str, log: CommitLog) -> None:

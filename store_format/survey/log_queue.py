@@ -19,8 +19,7 @@ class LogQueue:
     `epochs` has one element for each time that the queue's offsets started again: the physical offset of that
     place, the first queue offset and the offset after the last. Usually there is one; more mean that the
     topic was deleted and created again. `last` is the physical offset of the last message, `last_old` that of
-    the last message before the newest epoch. The messages at the offsets before `lost_before` were given up
-    by a recovery: earlier messages at these offsets belong to a topic that was deleted before.
+    the last message before the newest epoch.
     """
 
     topic: str
@@ -31,7 +30,6 @@ class LogQueue:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     last: int = -1
     last_old: int = -1
-    lost_before: int = 0
 
     @property
     def min_offset(self) -> int:
@@ -62,10 +60,6 @@ class LogQueue:
         """Takes in messages in commitlog order; at least one."""
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
         for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
-            begin = self.begin_in(offset[low:high])
-            if begin is not None:
-                low += begin
-                self.epochs.clear()
             first, last = int(offset[low]), int(stop[high - 1])
             if low == 0 and self.epochs and first >= self.epochs[-1][2]:
                 self.epochs[-1] = (*self.epochs[-1][:2], last)
@@ -74,20 +68,8 @@ class LogQueue:
                 self.epochs.append((int(physical[low]), first, last))
         self.last = int(physical[-1])
 
-    def begin_in(self, offset: _Ints) -> int | None:
-        """The place, among ascending queue offsets that follow, of the first message behind those that were
-        given up; None if it is not among them, or if it follows the message before it.
-        """
-        place = int(np.searchsorted(offset, self.lost_before))
-        if not self.lost_before or place == len(offset) or int(offset[place]) != self.lost_before:
-            return None
-        known = self.epochs[-1][2] if self.epochs else 0
-        return place if (int(offset[place - 1]) + 1 if place else known) != self.lost_before else None
-
     def join(self, later: LogQueue) -> None:
         """Takes in what another walk found after this part of the commitlog."""
-        if self.epochs and self.lost_before and later.epochs[0][1] == self.lost_before != self.epochs[-1][2]:
-            self.epochs.clear()
         for number, (begin, first, stop) in enumerate(later.epochs):
             if self.epochs and first >= self.epochs[-1][2]:
                 self.epochs[-1] = (*self.epochs[-1][:2], stop)

@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from threading import local
 from types import MappingProxyType
 from typing import Literal, NamedTuple
@@ -360,11 +360,9 @@ class ComparedQueue:
 
     def begins_before(self, physical: int, offset: int) -> bool:
         """Whether the queue began again at offset 0 with messages that the log no longer shows, before its
-        message at `physical` with the queue offset `offset`: a recovery gave them up, or the first entry
-        leads there, behind all messages that were seen.
+        message at `physical` with the queue offset `offset`: the first entry leads there, behind all messages
+        that were seen.
         """
-        if self.places.stop and self.seen.begin_in(np.array([offset])) == 0:
-            return True
         if not 0 < offset < self.places.stop or self.stored.is_batch or not self.is_comparable:
             return False
         units = self.stored.read(0, 2) if not self.stored.first else np.zeros(2, CQ_UNIT)
@@ -470,7 +468,7 @@ class QueueComparison:
     ends, if that is known; a broker that starts dispatches the messages from `broker_start` on. `on_placed`
     gets all placed units after they were compared, None where a queue begins again. With `is_part`, earlier
     messages of the log are not added. Messages before the physical offset at which their queue `begins` are
-    of a deleted topic. `lost_before`: see `LogQueue`. Memory does not grow with the log.
+    of a deleted topic. Memory does not grow with the log.
     """
 
     def __init__(
@@ -482,13 +480,11 @@ class QueueComparison:
         on_placed: OnPlacedUnits = lambda queue, placed: None,
         is_part: bool = False,
         begins: Mapping[QueueKey, int] = MappingProxyType({}),
-        lost_before: Mapping[QueueKey, int] = MappingProxyType({}),
     ) -> None:
-        self._find, self._is_part, self._begins, self._lost_before = find, is_part, begins, lost_before
+        self._find, self._is_part, self._begins = find, is_part, begins
         self._log_stop, self._broker_start = log_stop, broker_start
         self._on_placed = on_placed
         self._left_out: set[QueueKey] = set()
-        self._old: dict[QueueKey, LogQueue] = {}  # of deleted topics
         self.queues: dict[QueueKey, ComparedQueue] = {}
         self._impossible = 0
 
@@ -503,39 +499,21 @@ class QueueComparison:
             if not can_be_queue(*key):
                 self._impossible += len(mine)
                 continue
-            mine = self._since_begin(key, mine)
+            if key in self._begins:
+                mine = mine[mine["physical"] >= self._begins[key]]
             queue = self._queue(key) if len(mine) else None
             if queue is None:
                 continue
             lower = np.flatnonzero(np.diff(mine["offset"]) < 0) + 1
             for run in np.split(mine, lower):
-                begin = queue.seen.begin_in(run["offset"])
-                for rows in (run[:begin], run[begin:]) if begin else (run,):
-                    self._add_run(queue, rows)
-
-    def _since_begin(self, key: QueueKey, rows: _Units) -> _Units:
-        """The messages from the one on with which the queue `begins`. If its files show no beginning, because
-        a recovery has given up all their messages, from the first message behind those on.
-        """
-        begin = self._begins.get(key, 0)
-        if begin < OFFSET_MAX or key in self.queues:
-            return rows[rows["physical"] >= begin % OFFSET_MAX]
-        old = self._old.setdefault(key, LogQueue(*key, lost_before=self._lost_before.get(key, 0)))
-        start = 0
-        for run in np.split(rows, np.flatnonzero(np.diff(rows["offset"]) < 0) + 1):
-            place = old.begin_in(run["offset"])
-            if place is not None:
-                return rows[start + place :]
-            old.add(run["physical"], run["offset"], run["offset"] + run["batch_size"])
-            start += len(run)
-        return rows[:0]
+                self._add_run(queue, run)
 
     def _add_run(self, queue: ComparedQueue, rows: _Units) -> None:
         """Takes messages of one queue whose queue offsets ascend."""
         if queue.begins_before(int(rows["physical"][0]), int(rows["offset"][0])):
             queue.places.begin_again()
             queue.begin_again()
-            queue.seen = replace(queue.seen, epochs=[], last=-1, last_old=-1)
+            queue.seen = LogQueue(*queue.key)
             self._on_placed(queue, None)
         queue.seen.add(rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"])
         for placed in queue.places.add(rows):
@@ -557,8 +535,7 @@ class QueueComparison:
                 return None
             per_file = stored.file_size // stored.layout.itemsize
             places = QueuePlaces(key[0], stored.is_batch, per_file, self._is_part)
-            seen = LogQueue(*key, stored.is_batch, lost_before=self._lost_before.get(key, 0))
-            found = self.queues[key] = ComparedQueue(stored, seen, places)
+            found = self.queues[key] = ComparedQueue(stored, LogQueue(*key, stored.is_batch), places)
             places.low = stored.first if found.is_comparable and not self._is_part else None
         return found
 
