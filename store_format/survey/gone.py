@@ -340,16 +340,15 @@ def begun_again(
     next ones lead to earlier places.
     """
 
-    def is_lost(physical: int) -> bool:
-        return physical >= log.stop or any(start <= physical < stop for start, stop in holes)
+    def is_lost(physical: int, last: int) -> bool:
+        return log.stop <= physical < last or any(start <= physical < stop for start, stop in holes)
 
     return {
         (queue.topic, queue.queue_id): queue.first_physical_offset
         for queue in queues
         if queue.kind == "simple"
         and queue.min_offset == 0
-        and queue.first_physical_offset < queue.last_physical_offset
-        and is_lost(queue.first_physical_offset)
+        and is_lost(queue.first_physical_offset, queue.last_physical_offset)
     }
 
 
