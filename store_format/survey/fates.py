@@ -20,6 +20,7 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
+from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, ledger_path, read_ledger
 from store_format.commitlog.log import CommitLog
@@ -231,12 +232,14 @@ def _begins(
 
     Without the queues whose files show no entry.
     """
-    begins: dict[QueueKey, int] = {}
+    begins, noted = dict[QueueKey, int](), noted_begins(root)
     for topic, queue_id, directory, kind in filed_queues(root, select):
         key, bounds = (topic, queue_id), None
         with suppress(StoreError):
             bounds = queue_bounds(kind, directory, topic, queue_id, log_min)
-        if bounds is None or (bounds.min_offset and key in seen):
+        if key in noted:
+            begins[key] = noted[key]
+        elif bounds is None or (bounds.min_offset and key in seen):
             begins[key] = _begin(seen.get(key))
         elif bounds.max_offset:
             begins[key] = -1 if bounds.min_offset else bounds.first_physical_offset

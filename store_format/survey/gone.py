@@ -335,13 +335,17 @@ def begun_again(
     """The physical offsets at which queues begin, where the log's messages alone do not show that: earlier
     messages are of a topic that was deleted before.
 
-    The message at offset 0 was lost with the last commitlog files, or is in one of the `holes`, which are
-    damaged bytes [start, stop) of the log; an entry whose bits were flipped is no such beginning, because the
-    next ones lead to earlier places.
+    The message at offset 0 was behind the last message that the log has, or is in one of the `holes`, which
+    are damaged bytes [start, stop) of the log. An entry whose bits were flipped is no such beginning: it does
+    not lead to the log's end, and the next ones lead to earlier places.
     """
+    unit = last_unit(log)
+    end = log.stop if unit is None else unit.stop
 
     def is_lost(physical: int, last: int) -> bool:
-        return log.stop <= physical < last or any(start <= physical < stop for start, stop in holes)
+        if any(start <= physical < stop for start, stop in holes):
+            return True
+        return physical == end or end < physical < last
 
     return {
         (queue.topic, queue.queue_id): queue.first_physical_offset

@@ -105,21 +105,23 @@ def completed_queues(
     starts |= {key: log.min_offset for key in astray if key in starts and starts[key] is None}
     places = [start for start in starts.values() if start is not None]
     stop = log.stop if end is None else end.offset
+    doubtful = {key for key, start in starts.items() if start is not None}
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
         ends = last_commit_ends(root, log, end.offset)
-        short = [
-            max(queue.bounds.last_physical_offset, log.min_offset)
+        short = {
+            key: max(queue.bounds.last_physical_offset, log.min_offset)
             for key, queue in (queues.items() if ends else ())
             if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
-        ]
-        if _lacks_entry(root, log, end.last_offset):
-            short.append(max(end.offset - _TAIL_SIZE, log.min_offset))
+        }
+        lacks_last = _lacks_entry(root, log, end.last_offset)
         # a broker that has cut messages leaves the bytes of the last one
-        places += short if short and goes_on_to(root, log, end.offset) else []
+        if (short or lacks_last) and goes_on_to(root, log, end.offset):
+            doubtful |= short.keys()  # the last entry may be that of a lost message, which leads to the next
+            places += short.values()
+            places += [max(end.offset - _TAIL_SIZE, log.min_offset)] if lacks_last else []
     if not places or min(places) >= stop:
         return queues, {}
-    doubtful = {key for key, start in starts.items() if start is not None}
     deleted = deleted_until(root)
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
