@@ -21,7 +21,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from store_format.bookkeeping.given_up import read_given_up
+from store_format.bookkeeping.given_up import given_up_ranges, read_given_up
 from store_format.bookkeeping.journal import abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
@@ -171,13 +171,19 @@ def _pointing_between(queue: QueueBounds, start: int, stop: int) -> list[Gone]:
 
 def gone_by_ledger(root: str, log: CommitLog, ends: Callable[[], Mapping[QueueKey, int]]) -> list[Gone]:
     """The messages that only the ledger proves, behind the last entries of queues, which they have up to
-    `ends`: log and queues are older than `.rmqlog`, or a power loss took both.
+    `ends`: log and queues are older than `.rmqlog`, or a power loss took both. Without those that a recovery
+    has given up.
     """
     known = _ends_of_lost_commit(root, log)
-    there = ends() if known else {}
-    return [
-        Gone(*key, there[key], stop) for key, stop in sorted(known.items()) if 0 < there.get(key, 0) < stop
-    ]
+    there, given_up = (ends(), given_up_ranges(root)) if known else ({}, {})
+    found = []
+    for key, stop in sorted(known.items()):
+        low = there.get(key, 0) or stop
+        for first, behind in (*given_up.get(key, ()), (stop, stop)):
+            if low < min(first, stop):
+                found.append(Gone(*key, low, min(first, stop)))
+            low = max(low, behind)
+    return found
 
 
 def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
