@@ -234,18 +234,12 @@ class LogComparison:
 
     def _scan(self) -> LogScan:
         root, options = self.source, self.options
-        batch = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
-        batch |= {
-            topic
-            for topic, _, _, kind in list_queues(root, lambda _: True, lambda _: None)
-            if kind == "batch"
-        }
         tag_keys = options.tag_keys
         if tag_keys is None:
             index = IndexCheck.open(root, self.settings.geometry, self.log.min_offset, self.log.stop)
             tag_keys = indexes_tags(root, self.log, index)
         is_report = self.written is None
-        return LogScan(frozenset(batch), options.delay_levels_ms, options.index, tag_keys, is_report)
+        return LogScan(batch_topics(root), options.delay_levels_ms, options.index, tag_keys, is_report)
 
     def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:
         """A function that finds the files of a queue, None if the queue is not chosen."""
@@ -370,6 +364,13 @@ class LogComparison:
             (self.is_crashed and self.compared[key].by_broker > 0)
             or (self.unfiled == "read" and key[0] in (self.written or ()))
         )
+
+
+def batch_topics(root: str) -> frozenset[str]:
+    """The topics whose queues are batch queues, by topics.json and by the files of queues."""
+    configured = {name for name, each in (read_topics(root) or {}).items() if each.queue_type == "BatchCQ"}
+    listed = list_queues(root, lambda _: True, lambda _: None)
+    return frozenset(configured.union(topic for topic, _, _, kind in listed if kind == "batch"))
 
 
 def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.given_up import GivenUp, noted_begins, read_given_up
 from store_format.bookkeeping.state import StoreState
+from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
@@ -128,8 +129,10 @@ class QueueCheck:
                 {start: f"{directory}/{offset_file_name(start)}" for start in starts},
                 "" if usable else "reported",
             )
-        batch_topics = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
-        self._dispatch = Dispatch({}, {}, batch_topics, ())  # delivery times are not compared
+        batch = frozenset(topic for (topic, _), stored in self._stored.items() if stored.is_batch)
+        with suppress(StoreError):  # another check reports topics.json
+            batch |= batch_topics(root)
+        self._dispatch = Dispatch({}, {}, batch, ())  # delivery times are not compared
         end = OFFSET_MAX if log_end is None else log_end
         begins = noted_begins(root)
         with suppress(StoreError):  # `queue_directories` reports what is no queue

@@ -194,6 +194,14 @@ def batch_queue_lacks_entries(place: Path) -> World:
     return world
 
 
+def batch_queue_is_lost(place: Path) -> World:
+    """`verify` counts each batch as one message."""
+    world = golden_world("batchcq-5.5.0", place)
+    world.lose(world.root / "batchconsumequeue/Inner")
+    world.commit_offset("G", "Inner", 0, 1)
+    return world
+
+
 def new_queue_beside_a_running_query_is_lost(place: Path) -> World:
     """Running queries never ask the log about queues that came, and lost their files, between two looks."""
     world = new_world(place)
@@ -229,6 +237,16 @@ def lost_newest_entry_behind_expired_ones(place: Path) -> World:
     return world
 
 
+def flipped_last_entry_behind_expired_ones(place: Path) -> World:
+    """It leads far behind the log: readers leave it out as one that a recovery has cut, with its message."""
+    world = new_world(place)
+    world.append(numbered("T", 800, 200, queues=1))
+    world.broker_appends([*numbered("V", 900, 1, queues=1), *numbered("T", 1000, 2, queues=1)])
+    world.retain(4)
+    world.flip_entry("V", 0, 30, 1, 0x20)
+    return world
+
+
 def flipped_last_entry_that_a_write_removes(place: Path) -> World:
     """It leads far behind the log: a write removes it, and nothing shows its message any more."""
     world = new_world(place)
@@ -256,6 +274,15 @@ def lost_queue_after_a_crash(place: Path) -> World:
     )
     world.commit_offset("G", "V", 0, 3)
     world.lose(world.root / "consumequeue/V", max((world.root / "index").iterdir()))
+    world.refresh()
+    return world
+
+
+def lost_queue_and_torn_message_after_a_crash(place: Path) -> World:
+    """`verify` calls the torn message, which was never stored, lost."""
+    world = new_world(place)
+    world.broker_writes(numbered("T", 800, 10, queues=1), queued=2, torn=True)
+    world.lose(world.root / "consumequeue/V")
     world.refresh()
     return world
 
@@ -802,11 +829,14 @@ CASES: dict[str, Callable[[Path], World]] = {
     "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
     "lost tail that only the ledger shows": lost_tail_that_only_the_ledger_shows,
     "lost newest entry behind expired ones": lost_newest_entry_behind_expired_ones,
+    "flipped last entry behind expired ones": flipped_last_entry_behind_expired_ones,
     "flipped last entry that a write removes": flipped_last_entry_that_a_write_removes,
     "cut queue file": cut_queue_file,
     "flipped last queue entry": flipped_last_queue_entry,
     "batch queue lacks entries": batch_queue_lacks_entries,
+    "batch queue is lost": batch_queue_is_lost,
     "lost queue after a crash": lost_queue_after_a_crash,
+    "lost queue and torn message after a crash": lost_queue_and_torn_message_after_a_crash,
     "lost tails behind messages of a broker": lost_tails_behind_messages_of_a_broker,
     "log and ledger are older than the queues": log_and_ledger_are_older_than_the_queues,
     "zeros beside a flipped body": zeros_beside_a_flipped_body,
