@@ -233,17 +233,22 @@ def _new_messages(queues: Iterable[QueueKey]) -> list[Message]:
 
 
 _Place = tuple[str, int, int]
+_LOST = int.from_bytes(b"\0rmqlost")  # the tags code of such an entry
 DAMAGED_BYTES = "bytes of messages that were given up are damaged"
 
 
-def entries_of(root: Path) -> dict[_Place, tuple[int, int]]:
-    """(topic, queue id, queue offset) -> (physical offset, size) of each entry that is one."""
+def entries_of(root: Path, *, lost: bool = True) -> dict[_Place, tuple[int, int]]:
+    """(topic, queue id, queue offset) -> (physical offset, size) of each entry that is one. Without `lost`
+    not those that a recovery writes for lost messages.
+    """
     found = {}
     for path in sorted((root / "consumequeue").glob("*/*/*")):
         data = path.read_bytes()
         units = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
         topic, queue_id = path.parent.parent.name, int(path.parent.name)
-        for at in np.flatnonzero((units["size"] != 0) & (units["size"] != _BLANK)).tolist():
+        is_entry = (units["size"] != 0) & (units["size"] != _BLANK)
+        is_entry &= lost | (units["tags_code"] != _LOST)
+        for at in np.flatnonzero(is_entry).tolist():
             place = (topic, queue_id, int(path.name) // ENTRY.itemsize + at)
             found[place] = (int(units["physical_offset"][at]), int(units["size"][at]))
     return found

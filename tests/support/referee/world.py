@@ -197,7 +197,8 @@ class World:
     def _has_half_entries(self) -> bool:
         """Whether a recovery was killed while it wrote zeros over an entry behind the log's end."""
         known, end = {each.place for each in self.truth.messages}, self.log_end()
-        return any(place not in known and at < end for place, (at, _) in entries_of(self.root).items())
+        entries = entries_of(self.root, lost=False)
+        return any(place not in known and at < end for place, (at, _) in entries.items())
 
     def write(self, messages: Sequence[Message], *, sync: bool = True) -> Answer:
         """A write that may refuse."""
