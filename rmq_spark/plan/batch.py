@@ -12,11 +12,10 @@ from dataclasses import dataclass, field
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.batch_starts import Starts
 from rmq_spark.plan.by_key import narrowed, offsets_of_key
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
-from rmq_spark.plan.starts import offset_at
+from rmq_spark.plan.starts import Starts, offset_at
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.plan.unknown_names import refuse_unknown
 from store_format import Queue

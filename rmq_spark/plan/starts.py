@@ -1,16 +1,109 @@
-"""Where a read begins in a queue by the `starting…` options, of a batch and of a new stream."""
+"""Where a read begins in each queue: by the `starting…` options, or at the offset of its consumer group.
+
+A batch reads a group's offsets, but writes none and joins no group. A stream has its own positions, and asks
+here for those of a queue that is new to it.
+"""
 
 from __future__ import annotations
 
-from rmq_spark.consume.message_queue import MessageQueue
+import logging
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from functools import cache
+
+from rmq_spark.consume.client_ids import BROADCASTING
+from rmq_spark.consume.consume_from_where import ConsumeFromWhere, Start, start_offset
+from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
+from rmq_spark.consume.permission import consuming_group
+from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
+from rmq_spark.options.topic_choice import TopicChoice
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import OffsetOutOfRangeError
+from store_format.metadata.group_offsets import known_groups
+from store_format.metadata.known_topics import known_topics
+from store_format.metadata.retry_owners import RetryOwners
+from store_format.names import did_you_mean, is_retry_topic, retry_topic
+from store_format.read.store import Store
+
+_log = logging.getLogger(__name__)
+_UNKNOWN = -1
 
 
-def start_offset(queue: Queue, options: ReadOptions) -> int:
+# ---- the starts of a batch read ----------------------------------------------------------------------------
+
+
+class Starts:
+    """The starts of a batch read. A batch reads a group's offsets, but writes none and joins no group.
+
+    `clients` has the queues of each logical client, or None without the option `consumers`. `left_out` are
+    the queues of the group that the strategy gives to no client.
+    """
+
+    def __init__(self, stores: Sequence[Store], options: ReadOptions) -> None:
+        self._options = options
+        self._group = options.group
+        self._committed: dict[MessageQueue, int] = {}
+        self.left_out: frozenset[MessageQueue] = frozenset()
+        self.clients: list[frozenset[MessageQueue]] | None = None
+        self._allocated: frozenset[MessageQueue] = frozenset()
+        if self._group is not None:
+            is_broadcasting = self._group.message_model == BROADCASTING
+            for store in stores:
+                consuming_group(store.path, self._group.group, is_broadcasting=is_broadcasting)
+            known = self._group.make_offset_store({store.broker_name: store.path for store in stores}).read()
+            shared = frozenset(subscribe_set(stores, options.topics, self._group.group))
+            self._allocate(self._group, shared, sorted(store.broker_name for store in stores))
+            group, fails = self._group.group, options.fail_on_data_loss
+            self._committed = usable_offsets(known, group, shared, fail_on_data_loss=fails)
+            if not shared & self._committed.keys() and self._group.where is ConsumeFromWhere.LAST:
+                _warn_of_nothing(stores, group)
+
+    def _allocate(self, group: GroupOptions, shared: frozenset[MessageQueue], brokers: Sequence[str]) -> None:
+        """Divides the shared queues by the strategy, as if the read were the only member of the group."""
+        if group.message_model == BROADCASTING:
+            self._allocated = shared
+            return
+        membership = group.make_membership(self._options.subscription, brokers)
+        owner = membership.allocate(membership.clients, shared)
+        self._allocated = frozenset(owner)
+        self.left_out = shared - self._allocated
+        if group.consumers is not None:
+            self.clients = [
+                frozenset(queue for queue, client in owner.items() if client == own)
+                for own in membership.clients
+            ]
+
+    def reads(self, queue: Queue) -> bool:
+        """Whether the queue is read. A group reads only queues that topics.json makes readable, and that the
+        strategy gives to its clients.
+        """
+        return self._group is None or MessageQueue.of(queue) in self._allocated
+
+    def of(self, queue: Queue) -> tuple[str, int]:
+        """(the option or offset that decides, the first offset). It may be outside of the queue."""
+        if self._group is None:
+            return self._options.starting.option, start_by_options(queue, self._options)
+        start = start_of(queue, self._committed.get(MessageQueue.of(queue)), self._group)
+        return f"the {start.origin} offset of group {self._group.group}", start.offset
+
+
+def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
+    """A misspelt group would look like a group with nothing to read."""
+    known = {name for store in stores for name in known_groups(store.path)} - {group}
+    hint = did_you_mean(group, sorted(known), "groups")
+    _log.warning(
+        "group %s has no committed offset in the queues read, so a batch read begins at their ends and "
+        "returns no rows; %s To read the messages of a new group, set consumeFromWhere=%s",
+        group, hint if hint.endswith("?") else f"{hint}.", ConsumeFromWhere.FIRST,
+    )  # fmt: skip
+
+
+# ---- the starting… options ---------------------------------------------------------------------------------
+
+
+def start_by_options(queue: Queue, options: ReadOptions) -> int:
     """The first offset to read by the `starting…` options. It may be outside of the queue."""
     match options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id):
         case Earliest():
@@ -42,3 +135,110 @@ def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
         if len(units) and int(units["store_timestamp"][0]) < timestamp_ms:
             return queue.max_offset
     return offset
+
+
+# ---- the offsets of a group --------------------------------------------------------------------------------
+
+
+def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> list[MessageQueue]:
+    """`mqAll`: the readable queues of the chosen topics and of the group's retry topics, sorted.
+
+    The retry topics of pop are part of them if `choice` has the group, and if no other group has the topic
+    (`RetryOwners`): `%RETRY%a_b` may also be the retry topic of a group `a_b`.
+
+    As in topicRouteData2TopicSubscribeInfo, these are the ids from 0 to readQueueNums, with and without
+    messages. Without topics.json (RocksDB) they are the queues on disk.
+    """
+    retry = retry_topic(group)
+    found: set[MessageQueue] = set()
+    for store in stores:
+        chooses = _subscribed(store, choice, group)
+        configured = known_topics(store.path)
+        if configured is None:
+            queues = [(queue.topic, queue.queue_id) for queue in store.queues(chooses)]
+        else:
+            queues = [
+                (name, number)
+                for name, config in configured.items()
+                if chooses(name)
+                for number in config.readable_queue_ids
+            ]
+        broker = store.broker_name
+        found |= {
+            MessageQueue(topic, broker, n)
+            for topic, n in queues
+            if topic == retry or choice.chooses_queue(topic, broker, n)
+        }
+    return sort_queues(found)
+
+
+def _subscribed(store: Store, choice: TopicChoice, group: str) -> Callable[[str], bool]:
+    """The function that answers whether the group subscribes to a topic of the store."""
+
+    @cache
+    def owners() -> RetryOwners:  # only stores with a candidate pay for it
+        return RetryOwners.read(store.path, known_topics(store.path) or store.topics())
+
+    def chooses(topic: str) -> bool:
+        if topic == retry_topic(group) or choice.chooses_by_name(topic):
+            return True
+        return choice.chooses_popped(topic) and owners().owner(topic).group == group
+
+    return chooses
+
+
+def usable_offsets(
+    known: Mapping[MessageQueue, int],
+    group: str,
+    queues: Collection[MessageQueue],
+    *,
+    fail_on_data_loss: bool,
+) -> dict[MessageQueue, int]:
+    """The committed offsets without those below -1, which no client and no broker commits.
+
+    Raises OffsetOutOfRangeError if such an offset belongs to one of `queues`. If failOnDataLoss is false, it
+    warns instead, and the queue begins where consumeFromWhere says.
+    """
+    bad = {queue: offset for queue, offset in known.items() if offset < _UNKNOWN}
+    named = sort_queues(queue for queue in bad if queue in queues)
+    if named:
+        first = named[0]
+        others = f" (and {len(named) - 1} more queues)" if len(named) > 1 else ""
+        message = (
+            f"{first}: the committed offset of group {group} is {bad[first]}, "
+            f"expected 0 or more, or -1 for none{others}"
+        )
+        if fail_on_data_loss:
+            advice = (
+                "reset the group on this queue (rmqlog offsets), or set failOnDataLoss=false to begin where "
+                "consumeFromWhere says"
+            )
+            raise OffsetOutOfRangeError(f"{message}; {advice}")
+        _log.warning("%s; beginning where consumeFromWhere says", message)
+    return {queue: offset for queue, offset in known.items() if queue not in bad}
+
+
+def start_of(queue: Queue | None, committed: int | None, options: GroupOptions) -> Start:
+    """Where the group begins in a queue; None is a queue without a message."""
+    low, high = offset_limits(queue)
+    return start_offset(
+        committed,
+        where=options.where,
+        min_offset=low,
+        max_offset=high,
+        offset_at=lambda: (
+            0
+            if queue is None
+            else queue.offset_at(options.consume_timestamp_ms, "LOWER", on_damage="DROPMALFORMED")
+        ),
+        is_retry=queue is not None and is_retry_topic(queue.topic),
+        young_from_zero=options.young_from_zero,
+    )
+
+
+def begin_of(queues: Mapping[MessageQueue, Queue], options: GroupOptions) -> Callable[[MessageQueue], int]:
+    """The function that `GroupMember.settle` calls for the start of a queue without a known offset.
+
+    `queues` may be filled later.
+    """
+    return lambda queue: start_of(queues.get(queue), None, options).offset

@@ -16,7 +16,7 @@ from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, Split
-from rmq_spark.plan.starts import start_offset
+from rmq_spark.plan.starts import start_by_options
 from rmq_spark.plan.unknown_names import refuse_unknown, refuse_unknown_names, warn_of_no_match
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
@@ -346,7 +346,7 @@ def _first_starts(stores: StreamStores) -> dict[MessageQueue, int]:
 
 
 def _first_start(key: MessageQueue, queue: Queue, options: ReadOptions) -> int:
-    offset = start_offset(queue, options)
+    offset = start_by_options(queue, options)
     low, high = queue.min_offset, queue.max_offset
     if low <= offset <= high:
         return offset

@@ -19,7 +19,7 @@ from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_latest
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.topic_choice import TopicChoice
-from rmq_spark.plan.group_start import subscribe_set
+from rmq_spark.plan.starts import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
