@@ -16,8 +16,7 @@ from rmq_spark.plan.by_key import narrowed, offsets_of_key
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
 from rmq_spark.plan.starts import Starts, offset_at
-from rmq_spark.plan.stores import open_stores
-from rmq_spark.plan.unknown_names import refuse_unknown
+from rmq_spark.plan.stores import open_stores, refuse_unknown
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import OffsetOutOfRangeError, OptionError

@@ -14,7 +14,7 @@ from rmq_spark.consume.permission import consuming_group
 from rmq_spark.consume.pop_offset import PoppedRange
 from rmq_spark.options.pop_options import PopOptions
 from rmq_spark.plan.scan import Scan
-from rmq_spark.plan.unknown_names import refuse_unknown_names
+from rmq_spark.plan.stores import refuse_unknown_names
 from rmq_spark.pop.order_mirror import is_ordered
 from rmq_spark.pop.share import ConsumerShare, InitMode, ShareOptions
 from rmq_spark.pop.shared_queues import SharedQueues, ShareKey

@@ -20,7 +20,7 @@ from rmq_spark.consume.permission import consuming_group
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.starts import begin_of, subscribe_set, usable_offsets
-from rmq_spark.plan.unknown_names import refuse_unknown
+from rmq_spark.plan.stores import refuse_unknown
 from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.state import StoreState
 from store_format.errors import OptionError, StoreWriteError
