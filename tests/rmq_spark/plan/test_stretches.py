@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan import stretches as stretches_room
+from rmq_spark.plan import splits as splits_room
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.splits import Split
 from store_format import MessageStore
@@ -77,7 +77,7 @@ def ranges_of(splits: list[Places], topics: str) -> list[tuple[int, int]]:
 
 @pytest.mark.parametrize("split_by", ["queue", "commitlog"])
 def test_splits_do_not_overlap_in_the_log(root: Path, monkeypatch: pytest.MonkeyPatch, split_by: str) -> None:
-    monkeypatch.setattr(stretches_room, "_PART_BYTES", 8 << 10)
+    monkeypatch.setattr(splits_room, "_PART_BYTES", 8 << 10)
     splits = planned(root, splitBy=split_by, maxBytesPerPartition="64k")
     assert 6 <= len(splits) <= 8  # 360 KiB of bodies and 50 KiB of heads and properties
     offsets: dict[tuple[str, str, int], list[int]] = {}
