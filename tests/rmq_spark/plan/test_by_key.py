@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan.batch import plan
-from rmq_spark.plan.by_key import narrowed
+from rmq_spark.plan.batch import narrowed, plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format.consumequeue.slices import QueueRange, QueueSlice
