@@ -9,8 +9,8 @@ from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.options import group_options as parse
 from rmq_spark.options import parse as values
+from rmq_spark.options.group_options import INVISIBLE_MS, MAX_OFFSETS_PER_TRIGGER, POP, PULL
 from rmq_spark.options.option import STREAM, Option
-from rmq_spark.options.pop_options import INVISIBLE_MS, MAX_OFFSETS_PER_TRIGGER, POP, PULL
 
 _VIRTUAL_NODES_MAX = 10_000
 _row = Option

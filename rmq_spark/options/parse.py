@@ -1,7 +1,9 @@
-"""Parsers of one option's text: numbers, sizes, words, lists, patterns, times and JSON. Nothing is guessed.
+"""Parsers of one option's text: numbers, sizes, words, lists, patterns, times, JSON, paths and views. Nothing
+is guessed.
 
 A text that does not parse is an OptionError with the option's documented name, the expected and the found
-text.
+text. No parser reads a file. Tasks run in other directories than the caller, so relative paths become
+absolute here.
 """
 
 from __future__ import annotations
@@ -9,12 +11,14 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
 from store_format.errors import OptionError
+from store_format.files import paths
+from store_format.names import did_you_mean
 
 _SHOWN_MAX = 100  # characters of a value that an error repeats
 _LONG_MAX = (1 << 63) - 1
@@ -54,6 +58,12 @@ _TIME_UNITS_MS = {
 }
 _TIME_UNITS_ADVICE = "the units are ms, s, m (minutes), h, d and w, or their English names"
 _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours)"
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
+_FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
+
+MESSAGES = "messages"  # the view that is a read of messages
+_WITH_VIEW = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,3 +262,90 @@ def json_object(given: Given, example: str) -> dict[str, object]:
     if not isinstance(value, dict):
         raise given.error("a JSON object", advice=advice)
     return value
+
+
+# ---- paths -------------------------------------------------------------------------------------------------
+
+
+def single_path(given: Given) -> tuple[str, ...]:
+    """One path."""
+    return (_local(given, given.text),)
+
+
+def file_path(given: Given) -> str:
+    """The path of one file, absolute."""
+    return _local(given, given.text)
+
+
+def paths_json(given: Given) -> tuple[str, ...]:
+    """Paths from the JSON list that Spark passes for `load([a, b])`."""
+    try:
+        found = json.loads(given.text)
+    except (ValueError, RecursionError) as error:
+        raise given.error('a JSON list of paths such as ["/data/a","/data/b"]') from error
+    if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
+        raise given.error('a JSON list of paths such as ["/data/a","/data/b"]')
+    return _each_once(given, [_local(given, path) for path in found])
+
+
+def path_list(given: Given) -> tuple[str, ...]:
+    """Paths separated by commas, as the broker's `storePathCommitLog` (MixAll.MULTI_PATH_SPLITTER)."""
+    return _each_once(given, [_local(given, path.strip()) for path in given.text.split(",")])
+
+
+def _local(given: Given, path: str) -> str:
+    """An absolute path. Not percent-decoded: in Spark's Hadoop paths `%20` is three characters."""
+    plain = _FILE_URI.sub("", path, count=1)
+    scheme = _SCHEME.match(plain)
+    if scheme is not None:
+        raise given.error(
+            "a local path",
+            repr(path),
+            f"file systems such as {scheme[1]}: cannot be read; copy or mount the store",
+        )
+    if not plain.strip() or "\0" in plain:
+        raise given.error(
+            "a path", repr(path), "give the broker's store directory, as in load('/data/store')"
+        )
+    return paths.absolute(plain)
+
+
+def _each_once(given: Given, paths: list[str]) -> tuple[str, ...]:
+    for i, path in enumerate(paths):
+        if path in paths[:i]:
+            raise given.error("each path once", repr(path), "its messages would be read twice")
+    return tuple(paths)
+
+
+# ---- the name of a view ------------------------------------------------------------------------------------
+
+
+def parse_view(given: Given) -> str:
+    """`messages` or the name of a view of `store_format.views.registry`, in its documented spelling."""
+    word = given.text.strip().lower()
+    if word == MESSAGES:
+        return MESSAGES
+    from store_format.views.registry import VIEWS  # every read parses the default, and few show a view
+
+    by_lower = {name.lower(): name for name in (MESSAGES, *(view.name for view in VIEWS))}
+    if word in by_lower:
+        return by_lower[word]
+    raise given.error(f"one of {', '.join(by_lower.values())}", advice=did_you_mean(word, by_lower.values()))
+
+
+def refuse_beside_view(given: Mapping[str, Given]) -> None:
+    """Raises OptionError for an option that chooses messages: a view would silently ignore it."""
+    view = parse_view(given["view"]) if "view" in given else MESSAGES
+    if view == MESSAGES:
+        if "brokerConf" in given:
+            raise OptionError(
+                "brokerConf has no effect in a read of messages; leave it out, or give a view that depends "
+                "on the broker's settings: retention, delayed"
+            )
+        return
+    for name in given:
+        if name not in _WITH_VIEW:
+            raise OptionError(
+                f"{name} has no effect with view={view}, which shows the whole store; "
+                "leave it out and filter the DataFrame"
+            )

@@ -13,15 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_spark.consume.client_ids import CLUSTERING
 from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
-from rmq_spark.options.group_options import GroupOptions
+from rmq_spark.options.group_options import MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
 from rmq_spark.options.option import BATCH, STREAM, WRITE, Option, plain_fields, value_text
-from rmq_spark.options.parse import Given
-from rmq_spark.options.pop_options import MAX_OFFSETS_PER_TRIGGER, PopOptions
+from rmq_spark.options.parse import Given, refuse_beside_view
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
-from rmq_spark.options.view_name import refuse_beside_view
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 from store_format.survey.fates import Unfiled

@@ -18,9 +18,8 @@ from rmq_spark.options.offset_spec import (
     parse_timestamp,
 )
 from rmq_spark.options.option import BATCH, STREAM, Option
-from rmq_spark.options.paths import file_path, path_list, paths_json, single_path
+from rmq_spark.options.parse import MESSAGES, file_path, parse_view, path_list, paths_json, single_path
 from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
-from rmq_spark.options.view_name import MESSAGES, parse_view
 from store_format.message.columns import BODY_SIZE_MAX
 
 QUEUE, WHOLE_QUEUE, COMMITLOG = "queue", "wholeQueue", "commitlog"  # values of splitBy

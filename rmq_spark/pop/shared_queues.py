@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.pop_options import PopOptions
+from rmq_spark.options.group_options import PopOptions
 from rmq_spark.stream.stores import StreamStores
 from store_format.files.status import stat_identity
 from store_format.metadata.read import read_topics

@@ -21,7 +21,7 @@ from dataclasses import replace
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
 from rmq_spark.consume.stream_offset import StreamOffset
-from rmq_spark.options.pop_options import PopOptions
+from rmq_spark.options.group_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Plan
 from rmq_spark.pop.stream_lease import StreamLease

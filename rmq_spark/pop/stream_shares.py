@@ -12,7 +12,7 @@ from itertools import groupby
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.permission import consuming_group
 from rmq_spark.consume.pop_offset import PoppedRange
-from rmq_spark.options.pop_options import PopOptions
+from rmq_spark.options.group_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.stores import refuse_unknown_names
 from rmq_spark.pop.order_mirror import is_ordered

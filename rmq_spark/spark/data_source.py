@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from rmq_spark.options.option import STREAM
+from rmq_spark.options.parse import MESSAGES
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.view_name import MESSAGES
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.spark.compat import refuse_group
