@@ -15,7 +15,7 @@ from store_format.errors import OptionError
 from store_format.java.numbers import parse_long
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.message.compression import decompress
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.stored import StoredMessages
 from store_format.message.sysflag import COMPRESSED
 from store_format.names import PGROUP, REAL_QID, REAL_TOPIC, TAGS, UNIQ_KEY

@@ -25,7 +25,7 @@ from store_format.index.links import wrong_links
 from store_format.index.updates import IndexBatch, IndexState
 from store_format.index.write import IndexFiles
 from store_format.message.locate import locate
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.metadata.group_offsets import is_broker_49
 from store_format.names import TAGS
 

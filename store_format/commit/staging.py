@@ -32,7 +32,7 @@ from store_format.message import sysflag
 from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, MessageColumns, encode
 from store_format.message.encode_parts import Integers
 from store_format.message.parts import head_offset
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.tags_code import DELAY_LEVELS_MS, tags_codes
 from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
 

@@ -19,7 +19,7 @@ from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.consumequeue.queue_table import QueueRules, QueueTable
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import Units, locate
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.tags_code import tags_codes
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 

@@ -18,7 +18,7 @@ from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.message import sysflag
 from store_format.message.locate import Units, inner_batches
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.names import (
     INNER_BASE,
     INNER_MULTI_DISPATCH,

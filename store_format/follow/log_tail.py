@@ -23,7 +23,7 @@ from store_format.files.read import offset_file_name, read_range
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, as_struct
 from store_format.message.locate import locate
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.unit_refs import UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 

@@ -14,7 +14,7 @@ from typing import Protocol
 import pyarrow as pa
 
 from store_format.errors import OptionError
-from store_format.message.property_table import WORDS_TYPE
+from store_format.message.properties import WORDS_TYPE
 
 TIMESTAMP_TYPE = pa.timestamp("us", tz="UTC")
 _STRING = pa.string()

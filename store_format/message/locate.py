@@ -21,7 +21,7 @@ from store_format.layouts import MESSAGE_HEADS
 from store_format.message import sysflag
 from store_format.message.one import Located, QueuePlace, Wrong, locate_one
 from store_format.message.parts import PartArrays, head_offset, head_variant
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
 
 _Ints = NDArray[np.int64]

@@ -1,13 +1,19 @@
-"""The properties string of one message: `name 0x01 value 0x02` for each property, without escapes (spec 2.5).
+"""The properties string of a message: `name 0x01 value 0x02` for each property, without escapes (spec 2.5).
 
-`property_table.py` decodes the properties strings of a whole column, `property_encoder.py` encodes them.
+Strings are decoded one by one, or, many at a time, into columns by the kernels; the rules are those of
+MessageDecoder.string2messageProperties. `property_encoder.py` encodes them.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
+from store_format import kernels
+from store_format.arrays.ranges import PADDING, array_of, from_parts, gather_ranges, mapped_array, new_array
 from store_format.java.text import decode_utf8
 from store_format.layouts import (
     CRC_PROPERTY_NAME,
@@ -15,11 +21,21 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
+from store_format.names import KEYS, UNIQ_KEY
 
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
 _PROPERTY = bytes([PROPERTY_SEPARATOR])
 _CRC_PREFIX = CRC_PROPERTY_NAME + _NAME_VALUE
 _CRC_DIGITS = CRC_PROPERTY_SIZE - len(_CRC_PREFIX) - 1
+
+_MAP = pa.map_(pa.string(), pa.string())
+WORDS_TYPE = pa.list_(pa.field("element", pa.string()))
+
+_Ints = NDArray[np.int64]
+_Places = tuple[_Ints, _Ints]  # where each value lies in the bytes, and its size; -1: absent
+
+
+# ---- the properties of one message -------------------------------------------------------------------------
 
 
 def decode_properties(raw: bytes) -> dict[str, str]:
@@ -71,3 +87,151 @@ def parse_crc_property(raw: bytes) -> int | None:
     ):
         return None
     return int(digits[::-1])
+
+
+# ---- the properties of many messages -----------------------------------------------------------------------
+
+
+class PropertyTable:
+    """The properties of messages: one column for a name, or all as maps.
+
+    Names that are wanted together should be given to `find` first: each call is one pass over the strings.
+    """
+
+    def __init__(self, raw: pa.BinaryArray) -> None:
+        """`raw`: the stored properties strings, one per message, none null."""
+        offsets, data = mapped_array(raw)
+        kernels.worth(len(raw))
+        self._set(data, offsets[:-1].astype(np.int64), np.diff(offsets).astype(np.int64))
+
+    @classmethod
+    def in_buffer(cls, buffer: NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> PropertyTable:
+        """Returns the table of the strings at these positions of a buffer, which are not copied."""
+        table = cls.__new__(cls)
+        table._set(buffer, starts, lengths)
+        return table
+
+    def _set(self, buffer: NDArray[np.uint8], starts: _Ints, lengths: _Ints) -> None:
+        self._buffer, self._starts, self._lengths = buffer, starts, lengths
+        self._places: dict[str, _Places] = {}
+        self._maps: pa.MapArray | None = None
+        self._rows: list[dict[str, str]] | None = None
+        if not kernels.worth(0):
+            self._rows = [decode_properties(raw) for raw in self._raw()]
+
+    def _raw(self) -> list[bytes]:
+        stops = self._starts + self._lengths
+        pairs = zip(self._starts.tolist(), stops.tolist(), strict=True)
+        return [self._buffer[start:stop].tobytes() for start, stop in pairs]
+
+    def find(self, names: Collection[str], *, maps: bool = False) -> None:
+        """Finds the values of these names, and with `maps` makes the maps, in one pass over all strings."""
+        if self._rows is not None:
+            return
+        new = [name for name in dict.fromkeys(names) if name not in self._places]
+        if new or (maps and self._maps is None):
+            self._parse(new, maps)
+
+    def _parse(self, names: list[str], maps: bool) -> None:
+        count = len(self._starts)
+        encoded = [name.encode() for name in names]
+        at, size = np.empty((len(names), count), np.int64), np.empty((len(names), count), np.int64)
+        malformed = np.empty(count, np.bool_)
+        entries_max = int(((self._lengths + 1) >> 2).sum()) if maps else 0
+        bytes_max = int(self._lengths.sum()) if maps else 0
+        map_offsets = new_array(count + 1, np.int32)
+        texts = [
+            new_array(n, kind)
+            for n, kind in 2 * ((entries_max + 1, np.int32), (bytes_max + PADDING, np.uint8))
+        ]
+        places = int(self._lengths.max(initial=0)) // 4 + 2
+        bad = kernels.properties.parse(
+            self._buffer,
+            self._starts,
+            self._lengths,
+            np.frombuffer(b"".join(encoded), np.uint8),
+            np.cumsum([len(name) for name in encoded], dtype=np.int64),
+            maps,
+            np.empty(kernels.properties.SCRATCH * places + len(names), np.int64),
+            np.zeros(4 << places.bit_length(), np.int64),
+            malformed,
+            at.reshape(-1),
+            size.reshape(-1),
+            map_offsets,
+            *texts,
+        )
+        if bad:
+            self._replace(malformed)
+            self._parse([*self._places, *names], maps or self._maps is not None)
+            return
+        self._places |= {name: (at[i], size[i]) for i, name in enumerate(names)}
+        if maps:
+            entries = int(map_offsets[-1]) + 1
+            keys, items = (from_parts(pa.string(), texts[i][:entries], texts[i + 1]) for i in (0, 2))
+            self._maps = pa.MapArray.from_arrays(pa.array(map_offsets), keys, items)
+
+    def _replace(self, malformed: NDArray[np.bool_]) -> None:
+        """Replaces malformed UTF-8 by U+FFFD, as Java does."""
+        strings = self._raw()
+        for row in np.flatnonzero(malformed).tolist():
+            strings[row] = decode_utf8(strings[row]).encode()
+        self._buffer = np.frombuffer(b"".join(strings), np.uint8)
+        self._lengths = np.array([len(string) for string in strings], np.int64)
+        self._starts = np.cumsum(self._lengths) - self._lengths
+
+    # ---- columns -------------------------------------------------------------------------------------------
+
+    def map_array(self) -> pa.MapArray:
+        """map<string, string>, one map a message, in stored order."""
+        if self._rows is not None:
+            return pa.array([list(row.items()) for row in self._rows], _MAP)
+        self.find((), maps=True)
+        return self._maps
+
+    def values(self, name: str) -> pa.StringArray:
+        """Returns the value of a property for each message; null if absent."""
+        if self._rows is not None:
+            texts = (row.get(name) for row in self._rows)
+            return array_of([None if text is None else text.encode() for text in texts], pa.string())
+        at, size = self._found(name)  # which may replace the buffer
+        return gather_ranges(self._buffer, at, size, pa.string())
+
+    def words(self, name: str) -> pa.ListArray:
+        """Returns the words of a property for each message, split at spaces, without empty words."""
+        if self._rows is not None:
+            values = [row.get(name) for row in self._rows]
+            return pa.array(
+                [value and [word for word in value.split(" ") if word] for value in values], WORDS_TYPE
+            )
+        at, size = self._found(name)
+        count, total = len(at), int(np.maximum(size, 0).sum())
+        lists, valid = new_array(count + 1, np.int32), new_array(count // 8 + 1, np.uint8)
+        offsets, data = new_array((total + count) // 2 + 1, np.int32), new_array(total + PADDING, np.uint8)
+        nulls = kernels.strings.split_words(self._buffer, at, size, lists, valid, offsets, data)
+        words = from_parts(pa.string(), offsets[: int(lists[-1]) + 1], data)
+        buffers = [pa.py_buffer(valid) if nulls else None, pa.py_buffer(lists)]
+        return pa.ListArray.from_buffers(WORDS_TYPE, count, buffers, children=[words])
+
+    def has_key(self, key: str) -> pa.BooleanArray:
+        """Which messages have `key` as UNIQ_KEY or as a word of KEYS.
+
+        KEYS is split at single spaces (IndexService.buildIndex), so a key with a space can only be a
+        UNIQ_KEY.
+        """
+        if self._rows is not None:
+            rows = (
+                row.get(UNIQ_KEY) == key or (" " not in key and key in row.get(KEYS, "").split(" "))
+                for row in self._rows
+            )
+            return pa.array(rows, pa.bool_())
+        found = np.zeros(len(self._starts), np.bool_)
+        wanted = np.frombuffer(key.encode(), np.uint8)
+        self.find((UNIQ_KEY, KEYS))
+        kernels.strings.match(self._buffer, *self._places[UNIQ_KEY], wanted, False, found)
+        if " " not in key:
+            kernels.strings.match(self._buffer, *self._places[KEYS], wanted, True, found)
+        return pa.array(found)
+
+    def _found(self, name: str) -> _Places:
+        self.find((name,))
+        return self._places[name]

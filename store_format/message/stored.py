@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 
 from store_format.message.encode import MessageColumns
 from store_format.message.locate import Units
+from store_format.message.properties import PropertyTable
 from store_format.message.property_encoder import encode_property_columns
-from store_format.message.property_table import PropertyTable
 
 _Ints = NDArray[np.int64]
 _V16 = np.dtype("V16")

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from store_format.java.hashes import tags_code_many
 from store_format.java.numbers import parse_long
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.names import DELAY, TAGS
 
 _SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000

@@ -11,7 +11,7 @@ import pytest
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from rmq_spark.produce.timers import timer_copies
 from store_format.message.encode import encode
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.stored import StoredMessages
 from store_format.names import REVIVE_PREFIX, TIMER_DELIVER_MS, TIMER_ENQUEUE_MS, TIMER_TOPIC
 from store_format.pop.broker_records import BrokerCheckPoint, parse_record

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from store_format import kernels
 from store_format.java.text import decode_utf8
-from store_format.message.property_table import PropertyTable
+from store_format.message.properties import PropertyTable
 from tests.support import oracle
 from tests.support.strategies import property_bytes
 
