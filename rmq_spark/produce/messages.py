@@ -28,8 +28,7 @@ from store_format.index.keys import index_key_hashes
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BLANK_HEAD, CRC_PROPERTY_SIZE, MESSAGE_HEADS
 from store_format.message.crc import body_crcs
-from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, MessageColumns
-from store_format.message.encode_parts import Integers
+from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, Integers, MessageColumns
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import CHECK_IMMUNITY_TIME

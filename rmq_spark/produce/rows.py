@@ -19,7 +19,7 @@ from rmq_spark.produce.reserved import topic_name
 from store_format.arrays.ranges import flat_bytes
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.java.text import decode_utf8
-from store_format.message.encode_parts import Integers
+from store_format.message.encode import Integers
 from store_format.message.hosts import parse_host
 
 _KIND = pa.large_binary()

@@ -20,8 +20,7 @@ from rmq_spark.produce.rows import Host
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
 from store_format.message import sysflag
-from store_format.message.encode import MessageColumns
-from store_format.message.encode_parts import TOPIC_V1_LENGTH_MAX
+from store_format.message.encode import TOPIC_V1_LENGTH_MAX, MessageColumns
 from store_format.message.hosts import offset_msg_ids
 from store_format.message.stored import StoredMessages, edited_properties
 from store_format.message.tags_code import DELAY_LEVELS_MS

@@ -15,8 +15,7 @@ from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now
 from store_format.commit.unsupported import refuse_topics
 from store_format.errors import IllegalMessageError, StoreError, UnsupportedFormatError
 from store_format.java.number_columns import read_integers
-from store_format.message.encode import MessageColumns
-from store_format.message.encode_parts import EncodedTopics
+from store_format.message.encode import EncodedTopics, MessageColumns
 from store_format.message.stored import StoredMessages
 from store_format.metadata.read import read_topics
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL

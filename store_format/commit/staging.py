@@ -29,8 +29,7 @@ from store_format.files.write import FileWrites, WritableFile
 from store_format.index.keys import index_key_hashes
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
-from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, MessageColumns, encode
-from store_format.message.encode_parts import Integers
+from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, Integers, MessageColumns, encode
 from store_format.message.parts import head_offset
 from store_format.message.properties import PropertyTable
 from store_format.message.tags_code import DELAY_LEVELS_MS, tags_codes

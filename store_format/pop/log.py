@@ -20,7 +20,7 @@ from store_format.files.read import entry_names, read_bytes
 from store_format.files.shared_log import FileLock, SharedLog
 from store_format.files.status import is_directory
 from store_format.files.write import FileWrites
-from store_format.message.encode_parts import TOPIC_V1_LENGTH_MAX
+from store_format.message.encode import TOPIC_V1_LENGTH_MAX
 from store_format.pop.records import MAGIC, frame
 from store_format.pop.replay import LogReplay
 from store_format.pop.snapshot import snapshot
