@@ -39,7 +39,7 @@ USED = {
     "delay_levels_default_ms": ["test_vectors_covered.py"],
     "properties": ["store_format/message/test_properties.py"],
     "properties_parse": [
-        "store_format/message/test_property_table.py",
+        "store_format/message/test_property_columns.py",
         "store_format/message/test_properties.py",
     ],
     "messages": [
