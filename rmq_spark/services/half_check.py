@@ -29,8 +29,8 @@ from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import IllegalMessageError, StoreError
 from store_format.message.encode import MessageColumns
+from store_format.message.locate import Identity
 from store_format.message.stored import StoredMessages, join_columns
-from store_format.message.unit_refs import Identity
 from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig

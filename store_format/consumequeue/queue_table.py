@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.java.text import decode_utf8
-from store_format.message.unit_refs import UnitRefs
+from store_format.message.locate import UnitRefs
 from store_format.names import QueueKey
 
 _QUEUES = 64

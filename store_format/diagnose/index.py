@@ -29,9 +29,8 @@ from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, 
 from store_format.index.keys import index_batch
 from store_format.index.links import wrong_links
 from store_format.layouts import INDEX_UNIT
-from store_format.message.locate import Units, locate
+from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.properties import PropertyTable
-from store_format.message.unit_refs import UnitRefs
 from store_format.metadata.checkpoint import read_checkpoint
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 

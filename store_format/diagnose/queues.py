@@ -30,9 +30,8 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import entry_names, offset_file_name
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
-from store_format.message.locate import locate
+from store_format.message.locate import Identity, locate
 from store_format.message.properties import PropertyTable
-from store_format.message.unit_refs import Identity
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import Fate, committed_ends, decide, has_light_queues, past_queues
 from store_format.survey.gone import begun_again, gone_by_ledger, queues_in_log

@@ -22,9 +22,8 @@ from store_format.errors import StoreError
 from store_format.files.read import offset_file_name, read_range
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, as_struct
-from store_format.message.locate import locate
+from store_format.message.locate import UnitRefs, locate
 from store_format.message.properties import PropertyTable
-from store_format.message.unit_refs import UnitRefs
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 
 # the fixed part of a message and some of its body: offsets and times differ from any earlier message there

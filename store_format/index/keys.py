@@ -16,9 +16,8 @@ from store_format.index.updates import IndexBatch
 from store_format.java.hashes import java_hash
 from store_format.java.text import decode_utf8
 from store_format.message import sysflag
-from store_format.message.locate import Units, locate
+from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.properties import PropertyTable
-from store_format.message.unit_refs import UnitRefs
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 _HASH_MASK = 0xFFFFFFFF

@@ -19,9 +19,8 @@ from store_format.errors import CorruptStoreError
 from store_format.layouts import WIRE_MESSAGE_HEAD, as_struct
 from store_format.message import sysflag
 from store_format.message.compression import DecompressionError, decompress
-from store_format.message.locate import Units, inner_batches
+from store_format.message.locate import BadUnit, Units, inner_batches
 from store_format.message.properties import PropertyTable
-from store_format.message.unit_refs import BadUnit
 from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
 _Ints = NDArray[np.int64]

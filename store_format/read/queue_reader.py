@@ -39,7 +39,7 @@ from store_format.files.read import StoreFile
 from store_format.files.view import Buffers, FileWindow, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
-from store_format.message.unit_refs import BadUnit, Identity, UnitRefs
+from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
 from store_format.survey.gone import lost_ranges

@@ -12,7 +12,7 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     StoreNotFoundError,
 )
-from store_format.message.unit_refs import BadUnit
+from store_format.message.locate import BadUnit
 
 _log = logging.getLogger(__name__)
 

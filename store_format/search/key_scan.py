@@ -20,9 +20,8 @@ from store_format.errors import CorruptStoreError, OptionError
 from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions
 from store_format.message.decode import decode
-from store_format.message.locate import Units, inner_batches, locate
+from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
-from store_format.message.unit_refs import UnitRefs
 from store_format.names import is_light_queue
 from store_format.read.log_reader import without_contradicted, written_refs
 from store_format.read.tolerance import Tolerance

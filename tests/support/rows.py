@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from store_format.files.read import StoreFile
 from store_format.message.columns import COLUMNS
-from store_format.message.unit_refs import Identity, UnitRefs
+from store_format.message.locate import Identity, UnitRefs
 from tests.support import oracle
 from tests.support.oracle import Message
 

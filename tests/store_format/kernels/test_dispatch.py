@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from store_format import kernels
 from store_format.consumequeue.queue_table import QueueRules, QueueTable
 from store_format.layouts import INDEX_UNIT
-from store_format.message.unit_refs import UnitRefs
+from store_format.message.locate import UnitRefs
 from store_format.names import QueueKey
 from tests.store_format.kernels.test_walk import BASE, units_of
 from tests.support import oracle, oracle_units, strategies

@@ -13,8 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import kernels
-from store_format.message.locate import locate
-from store_format.message.unit_refs import Identity, UnitRefs
+from store_format.message.locate import Identity, UnitRefs, locate
 from tests.support.oracle import Message
 from tests.support.rows import placed, unit_refs
 from tests.support.strategies import messages, torn

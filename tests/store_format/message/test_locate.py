@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.errors import ChecksumError, TruncatedRecordError
-from store_format.message.locate import Units, inner_batches, locate
-from store_format.message.unit_refs import Identity
+from store_format.message.locate import Identity, Units, inner_batches, locate
 from tests.support import oracle
 from tests.support.oracle import Message, OracleError
 from tests.support.rows import placed, refs_of
