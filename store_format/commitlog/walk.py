@@ -25,7 +25,7 @@ from store_format.files import paths
 from store_format.files.read import StoreFile, offset_file_name
 from store_format.files.view import FileCache, FileView
 from store_format.layouts import MESSAGE_SIZE_MIN
-from store_format.message.check import UnitCheck, UnitKind, check_unit
+from store_format.message.one import UnitCheck, UnitKind, check_unit
 
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
 _WINDOW_SIZE_MIN = 4096

@@ -22,7 +22,7 @@ from store_format.diagnose.problems import Findings, LogSummary, Severity
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
-from store_format.message.check import UnitKind, check_unit
+from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
 from store_format.survey.right_entries import place_of_message
 

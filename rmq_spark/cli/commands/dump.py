@@ -19,8 +19,8 @@ from store_format.display.text import shown
 
 if TYPE_CHECKING:
     from store_format import MessageStore
-    from store_format.message.check import UnitCheck
     from store_format.message.fields import UnitField
+    from store_format.message.one import UnitCheck
 
 _LINE = 16
 _FIELD_BYTES_SHOWN = 256
@@ -104,7 +104,7 @@ def _records(stores: list[MessageStore], place: str) -> list[_Record]:
 
 
 def _at(store: MessageStore, offset: int) -> _Record:
-    from store_format.message.check import check_unit
+    from store_format.message.one import check_unit
 
     file = store.log.file_at(offset)
     if file is None:

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.message.check import UnitKind, check_unit
 from store_format.message.locate import locate
+from store_format.message.one import UnitKind, check_unit
 from tests.support import oracle, strategies
 from tests.support.oracle import Message
 from tests.support.rows import unit_refs
