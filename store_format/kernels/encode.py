@@ -15,7 +15,7 @@ _MEMCPY_MIN = 64  # bytes from which a call of memcpy is faster than words
 
 _FEW_NAMES = 32
 
-# Of heads, as in `encode_parts`; an array has a number for each message, or one for all.
+# Of heads, as in `_UnitParts`; an array has a number for each message, or one for all.
 _NUMBERS = types.UniTuple(INTS, 11)
 
 

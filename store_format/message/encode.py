@@ -190,7 +190,7 @@ def _scatter(data: NDArray[np.uint8], positions: NDArray[np.int64], values: NDAr
     windows[positions] = np.ascontiguousarray(values).view(f"V{size}").reshape(-1)
 
 
-# ---- parts -------------------------------------------------------------------------------------------------
+# ---- fields ------------------------------------------------------------------------------------------------
 
 
 def _fitting(name: str, values: Integers, size: int) -> Integers:

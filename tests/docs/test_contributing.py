@@ -202,7 +202,7 @@ def test_add_a_column(tmp_path: Path) -> None:
         "message/columns.py", '    "_corrupt_record": _STRING,\n', '    "storedQueueId": pa.int32(),\n'
     )
     project.insert(
-        "column_builders.py",
+        "decode.py",
         '    "_corrupt_record": lambda',
         '    "storedQueueId": lambda rows: rows.header("queue_id"),\n',
     )
