@@ -34,7 +34,7 @@ def complete_topic(
     context: click.Context, parameter: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
     """Topics of the STORE on the line that begin with `incomplete`."""
-    from store_format.consumequeue.listing import list_queues
+    from store_format.consumequeue.files import list_queues
     from store_format.metadata.read import read_topics
 
     store = _store(context)

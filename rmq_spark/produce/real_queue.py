@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from store_format.consumequeue.listing import can_be_queue
+from store_format.consumequeue.files import can_be_queue
 from store_format.java.number_columns import read_integers
 from store_format.message.encode import MessageColumns
 from store_format.message.stored import StoredMessages, edited_properties

@@ -17,7 +17,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.stores import open_stores
 from rmq_spark.stream.newcomers import Newcomers
 from store_format import Queue
-from store_format.consumequeue.listing import FOLDERS
+from store_format.consumequeue.files import FOLDERS
 from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, entry_names
 from store_format.follow.follower import StoreFollower

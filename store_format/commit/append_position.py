@@ -35,8 +35,7 @@ from store_format.commit.repair import (
     last_commit,
 )
 from store_format.consumequeue.bounds import queue_bounds
-from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds
-from store_format.consumequeue.listing import queue_directory
+from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds, queue_directory
 from store_format.consumequeue.simple import pre_blank_mask, valid_units
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown

@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.batch import valid_batch_units
-from store_format.consumequeue.files import QueueKind
-from store_format.consumequeue.listing import FOLDERS, list_queues, queue_directory
+from store_format.consumequeue.files import FOLDERS, QueueKind, list_queues, queue_directory
 from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.simple import message_mask, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes

@@ -45,8 +45,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
 from store_format.consumequeue.bounds import queue_bounds
-from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import list_queues, queue_directory
+from store_format.consumequeue.files import QueueBounds, list_queues, queue_directory
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import StoreFile, read_bytes

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from store_format.consumequeue.listing import can_be_queue, has_rocksdb_queues
+from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.files.view import FileView

@@ -1,5 +1,6 @@
-"""Both kinds of consume queue are units of one length in files of one length; a unit is found by its number.
+"""The files of consume queues: which queues a store has, and where a unit is in the files of a queue.
 
+Both kinds of consume queue are units of one length in files of one length; a unit is found by its number.
 Files have their full length from the start, so the end of a queue is not stored: it is the first invalid
 unit. The last files are bisected for it with reads of one block, because planning may have to look at 100,000
 queues.
@@ -7,7 +8,7 @@ queues.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields
 from itertools import pairwise
 from operator import attrgetter
@@ -20,9 +21,18 @@ from numpy.typing import NDArray
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
+    StorePermissionError,
     TruncatedRecordError,
 )
-from store_format.files.read import StoreFile, list_store_files, offset_file_name
+from store_format.files import paths
+from store_format.files.read import (
+    Refused,
+    StoreFile,
+    list_directories,
+    list_store_files,
+    offset_file_name,
+    refuse,
+)
 from store_format.files.view import FileView
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
@@ -36,6 +46,68 @@ _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 QueueKind = Literal["simple", "batch"]
+
+FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
+_ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
+_NAME_BYTES_MAX = 255  # NAME_MAX of Linux
+_QUEUE_ID_MAX = 2**31 - 1
+
+
+# ---- which queues a store has ------------------------------------------------------------------------------
+
+
+def queue_directory(root: str, topic: str, queue_id: int, kind: QueueKind = "simple") -> str:
+    """The directory of a queue's files."""
+    return f"{root}/{FOLDERS[kind]}/{topic}/{queue_id}"
+
+
+def can_be_queue(topic: str, queue_id: int) -> bool:
+    """Whether a queue of that name has a directory of its own.
+
+    Names come from messages, too: a topic such as `..` would lead out of the store, and the name of a light
+    queue (INNER_MULTI_DISPATCH) can be longer than a file system allows.
+
+    >>> can_be_queue("%LMQ%" + "x" * 250, 0), can_be_queue("%LMQ%" + "x" * 251, 0)
+    (True, False)
+    """
+    if queue_id < 0 or topic in ("", ".", "..") or "/" in topic or "\0" in topic:
+        return False
+    return len(topic.encode(errors="surrogatepass")) <= _NAME_BYTES_MAX
+
+
+def is_queue_id(name: str) -> bool:
+    """Whether a directory's name is a queue id as a broker writes it: no leading zeros, at most 2^31 - 1."""
+    if not (name.isascii() and name.isdigit() and len(name) < 11):
+        return False
+    return name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+
+
+def list_queues(
+    root: str, select: Callable[[str], bool], refused: Refused = refuse
+) -> Iterator[tuple[str, int, str, QueueKind]]:
+    """(topic, queue id, directory, kind) of every queue directory whose topic is selected, sorted.
+
+    A directory below a topic whose name is no queue id is skipped, as the broker does
+    (ConsumeQueueStore.loadConsumeQueues). `refused` is called for a selected topic or queue that is a link or
+    may not be listed; if it does not raise, the topic or queue is left out.
+    """
+    for kind, folder in FOLDERS.items():
+        for topic, topic_path in list_directories(f"{root}/{folder}", select, refused):
+            try:
+                found = list_directories(topic_path, is_queue_id, refused)
+            except StorePermissionError as error:
+                refused(error)
+                continue
+            for queue_id, path in sorted((int(name), path) for name, path in found):
+                yield topic, queue_id, path, kind
+
+
+def has_rocksdb_queues(root: str) -> bool:
+    """Whether RocksDB keeps the consume queues, so that missing queue files say nothing."""
+    return any(paths.exists(f"{root}/{folder}/CURRENT") for folder in _ROCKSDB_FOLDERS)
+
+
+# ---- the files of a queue ----------------------------------------------------------------------------------
 
 
 class PlainValue:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from store_format.consumequeue.listing import FOLDERS, queue_directory
+from store_format.consumequeue.files import FOLDERS, queue_directory
 from store_format.consumequeue.updates import CqBatch, CqUpdate, QueueEnd, cq_updates, pre_blank_bytes
 from store_format.files.read import list_store_files, offset_file_name
 from store_format.files.write import FileWrites, WritableFile

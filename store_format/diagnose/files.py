@@ -18,8 +18,7 @@ import numpy as np
 
 from store_format.bookkeeping.settings import size_of_cut_file
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import FileRun, file_run
-from store_format.consumequeue.listing import FOLDERS, is_queue_id
+from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
 from store_format.diagnose.problems import Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError

@@ -15,7 +15,7 @@ from dataclasses import replace
 from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.listing import FOLDERS
+from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files.read import entry_names

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 from store_format.bookkeeping.settings import read_settings, settings_path
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.listing import FOLDERS
+from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import first_names
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths

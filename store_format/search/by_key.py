@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.files import list_queues
 from store_format.index.query import Coverage, find_offsets, plan_coverage
 from store_format.message.columns import arrow_schema
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint

@@ -28,8 +28,7 @@ from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.bounds import first_unit_from, queue_bounds
-from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.files import QueueBounds, list_queues
 from store_format.consumequeue.simple import pre_blank_mask, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.files import list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.columns import BROKER, INT, LONG, REAL, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StorePermissionError

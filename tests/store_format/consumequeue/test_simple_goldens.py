@@ -18,8 +18,7 @@ from numpy.typing import NDArray
 
 from store_format.consumequeue.batch import read_batch_units
 from store_format.consumequeue.bounds import queue_bounds
-from store_format.consumequeue.files import QueueBounds, QueueKind
-from store_format.consumequeue.listing import queue_directory
+from store_format.consumequeue.files import QueueBounds, QueueKind, queue_directory
 from store_format.consumequeue.offset_by_time import offset_at
 from store_format.consumequeue.simple import message_mask, read_units
 from tests.support import goldens

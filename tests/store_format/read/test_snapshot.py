@@ -13,7 +13,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.listing import list_queues
+from store_format.consumequeue.files import list_queues
 from store_format.files.view import FileCache
 from store_format.read.snapshot import Snapshot, take_snapshot
 from tests.support import oracle
