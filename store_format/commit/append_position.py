@@ -34,10 +34,9 @@ from store_format.commit.repair import (
     is_rebuild_begun,
     last_commit,
 )
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds, queue_directory
-from store_format.consumequeue.simple import pre_blank_mask, valid_units
 from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import pre_blank_mask, queue_bounds, valid_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import list_store_files, read_bytes

@@ -19,9 +19,8 @@ from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
 from store_format.commit.salvage import Hole
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueKind, list_queues
-from store_format.consumequeue.simple import valid_units
+from store_format.consumequeue.units import queue_bounds, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, list_index_files

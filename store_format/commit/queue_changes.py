@@ -20,10 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.batch import valid_batch_units
 from store_format.consumequeue.files import FOLDERS, QueueKind, list_queues, queue_directory
 from store_format.consumequeue.message_entries import find_entries
-from store_format.consumequeue.simple import message_mask, valid_units
+from store_format.consumequeue.units import message_mask, valid_batch_units, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.read import entry_names, list_directories, list_store_files, offset_file_name

@@ -44,8 +44,8 @@ from store_format.commit.store_copy import CopiedPart
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.commitlog.write import LogFiles
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds, list_queues, queue_directory
+from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import StoreFile, read_bytes

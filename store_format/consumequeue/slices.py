@@ -13,9 +13,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.batch import read_batch_units
 from store_format.consumequeue.files import PlainValue, QueueBounds, place_in_files
-from store_format.consumequeue.simple import pre_blank_mask, read_units
+from store_format.consumequeue.units import pre_blank_mask, read_batch_units, read_units
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 
 CHUNK_ENTRIES = 1 << 18  # entries held at a time: about 10 MB

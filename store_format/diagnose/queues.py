@@ -21,7 +21,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
 from store_format.consumequeue.files import place_in_files, queue_directory
-from store_format.consumequeue.simple import message_mask
+from store_format.consumequeue.units import message_mask
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity

@@ -22,9 +22,9 @@ from store_format.bookkeeping.journal import committed_end, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
 from store_format.consumequeue.slices import QueueRange
+from store_format.consumequeue.units import queue_bounds
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import paths
 from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse

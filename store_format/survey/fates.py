@@ -24,8 +24,8 @@ from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, ledger_path, read_ledger
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
+from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files import paths

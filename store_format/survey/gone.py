@@ -27,9 +27,8 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
-from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import QueueBounds, list_queues
-from store_format.consumequeue.simple import pre_blank_mask, read_units
+from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.read import StoreFile, entry_names, refuse

@@ -64,9 +64,9 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
-from store_format.consumequeue.bounds import first_unit_from, queue_bounds
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run, list_queues, queue_directory
 from store_format.consumequeue.message_entries import find_entries
+from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile

@@ -31,11 +31,16 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.batch import valid_batch_units
 from store_format.consumequeue.dispatch import Dispatch, pack_entries
 from store_format.consumequeue.ext import is_ext_address
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
-from store_format.consumequeue.simple import lost_mask, message_mask, pre_blank_mask, valid_units
+from store_format.consumequeue.units import (
+    lost_mask,
+    message_mask,
+    pre_blank_mask,
+    valid_batch_units,
+    valid_units,
+)
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files

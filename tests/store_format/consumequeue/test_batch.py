@@ -16,10 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.consumequeue.batch import read_batch_units
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
+from store_format.consumequeue.units import queue_bounds, read_batch_units
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.layouts import BATCH_CQ_UNIT, unpack
 

@@ -22,10 +22,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
-from store_format.consumequeue.simple import message_mask, read_units
+from store_format.consumequeue.units import message_mask, queue_bounds, read_units
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
 

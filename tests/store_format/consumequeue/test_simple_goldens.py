@@ -16,11 +16,9 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from store_format.consumequeue.batch import read_batch_units
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.files import QueueBounds, QueueKind, queue_directory
 from store_format.consumequeue.offset_by_time import offset_at
-from store_format.consumequeue.simple import message_mask, read_units
+from store_format.consumequeue.units import message_mask, queue_bounds, read_batch_units, read_units
 from tests.support import goldens
 
 CRASHED = ("crash-5.5.0", "crash-torn-5.5.0")

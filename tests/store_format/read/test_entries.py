@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.bounds import queue_bounds
 from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.consumequeue.units import queue_bounds
 from store_format.files.view import FileCache
 from store_format.read import queue_reader
 from store_format.read.queue_reader import EntryReader

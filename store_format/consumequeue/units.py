@@ -1,0 +1,372 @@
+"""The two kinds of consume queue: how their units are read, and where a queue begins and ends on disk.
+
+A simple queue has one unit of 20 bytes for each message; the unit's number is the queue offset
+(ConsumeQueue). In a batch queue a unit of 46 bytes covers a run of queue offsets (BatchConsumeQueue). Its
+units have no gaps between them, so the place of a unit says nothing about its queue offsets, and units are
+found by bisecting on the base offset.
+
+Planning needs the first and the last offset of a queue, a task needs a range of units; each reads a few
+blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from store_format.consumequeue.files import (
+    QUEUE_OFFSET_MAX,
+    Edges,
+    FileRun,
+    QueueBounds,
+    QueueKind,
+    UnitFiles,
+    Validity,
+    file_run,
+    place_in_files,
+)
+from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
+from store_format.layouts import BATCH_CQ_UNIT, CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT
+
+_NAMES = BATCH_CQ_UNIT.names or ()
+_PHYSICAL_OFFSET = _NAMES.index("physical_offset")
+_SIZE = _NAMES.index("size")
+_BASE_OFFSET = _NAMES.index("base_offset")
+_BATCH_SIZE = _NAMES.index("batch_size")
+_CHUNK_UNITS = 1 << 16
+
+_LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
+
+
+# ---- simple queues -----------------------------------------------------------------------------------------
+
+
+def valid_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """ConsumeQueue.recover's test. Pre-blank units pass it: they take a place, but are no messages."""
+    valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
+    return valid
+
+
+def message_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for units that point to a message: valid, and not pre-blank (ConsumeQueue.fillPreBlank).
+
+    A unit of the pre-blank size with another physical offset counts, too: whoever reads its message finds
+    that the size is damaged.
+    """
+    return valid_units(units) & ~pre_blank_mask(units)
+
+
+def pre_blank_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for the units of no message: before a queue's first message (ConsumeQueue.fillPreBlank), and ours.
+
+    Ours are in the places of lost messages (`lost_units`).
+    """
+    mask: NDArray[np.bool_] = (units["size"] == CQ_PRE_BLANK_SIZE) & (units["physical_offset"] == 0)
+    return mask | lost_mask(units)
+
+
+def lost_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """True for the units in the places of lost messages."""
+    mask: NDArray[np.bool_] = units["tags_code"] == CQ_LOST_TAGS_CODE
+    return mask
+
+
+def simple_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
+    """The edges of a simple queue whose last valid unit is `stop` - 1."""
+    start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
+    if first_physical_offset < 0:
+        return Edges(start, stop, start, stop)
+    last_physical_offset, last_size, _ = files.unit(stop - 1)
+    return Edges(start, stop, start, stop, first_physical_offset, last_physical_offset, last_size)
+
+
+def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:
+    """The minimum offset (ConsumeQueue.correctMinOffset), and the physical offset there or -1.
+
+    The broker's rule looks at the first file only. This function first skips leading files whose last unit is
+    expired, because a running broker deletes them before it applies the rule
+    (MappedFileQueue.deleteExpiredFileByOffset). A broker that has just started still reports 0 for such
+    files.
+    """
+    per_file = run.file_size // CQ_UNIT.itemsize
+    start = run.first_file // CQ_UNIT.itemsize
+    if stop == start or files.unit(stop - 1)[0] < commit_log_min:
+        return stop, -1  # the queue keeps its offset even without a readable message
+    while start + per_file < stop and _is_expired(files, start + per_file - 1, start, commit_log_min):
+        start += per_file
+    file_stop = min(start + per_file, stop)
+    first = start
+    physical_offset, size, _ = files.unit(start)
+    if physical_offset < 0 or size <= 0:
+        first = _first_valid(files, start, stop)
+        physical_offset, size, _ = files.unit(first)
+    if physical_offset < commit_log_min:
+        start = first = _bisect_expired(files, first, file_stop - 1, commit_log_min)
+        physical_offset, size, _ = files.unit(first)
+    if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
+        return start, _first_message(files, first, file_stop, stop)
+    return start, physical_offset
+
+
+def _is_valid(files: UnitFiles, number: int) -> bool:
+    physical_offset, size, _ = files.unit(number)
+    return bool(physical_offset >= 0 and size > 0)
+
+
+def _first_valid(files: UnitFiles, number: int, stop: int) -> int:
+    """The first valid unit from `number` on: zeros before it are damage, and have not expired. The last unit
+    before `stop` is valid.
+    """
+    while number < stop - 1 and not _is_valid(files, number):
+        number += 1
+    return number
+
+
+def _is_expired(files: UnitFiles, last: int, first: int, commit_log_min: int) -> bool:
+    """Whether the last valid unit of [first, last] points before `commit_log_min`."""
+    while last > first and not _is_valid(files, last):
+        last -= 1
+    return _is_valid(files, last) and bool(files.unit(last)[0] < commit_log_min)
+
+
+def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) -> int:
+    """The first unit of [low, high] that points to `commit_log_min` or behind, by the broker's probes."""
+    while high - low > 1:
+        middle = (low + high) // 2
+        valid = _first_valid(files, middle, high + 1)
+        physical_offset = files.unit(valid)[0]
+        if physical_offset == commit_log_min and valid == middle:
+            return middle
+        if physical_offset >= commit_log_min or not _is_valid(files, valid):
+            high = middle
+        else:
+            low = middle
+    return low if files.unit(low)[0] >= commit_log_min else high
+
+
+def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int:
+    """The physical offset in the first unit behind a file's leading pre-blank units; -1 without one."""
+    high = file_stop
+    while low < high:
+        middle = (low + high) // 2
+        physical_offset, size, _ = files.unit(middle)
+        if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
+            low = middle + 1
+        else:
+            high = middle
+    return int(files.unit(low)[0]) if low < stop else -1
+
+
+def read_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
+    """The units of queue offsets [start, stop), as stored and read-only.
+
+    Units below `min_offset` are expired, but can be read. Raises OffsetOutOfRangeError for offsets outside
+    the files, and when a file was deleted after planning.
+    """
+    bounds.check_range(start, stop, bounds.first_file // CQ_UNIT.itemsize)
+    with bounds.open(CQ_UNIT) as files:
+        return files.read(start, stop)
+
+
+# ---- batch queues ------------------------------------------------------------------------------------------
+
+
+def valid_batch_units(units: NDArray[np.void]) -> NDArray[np.bool_]:
+    """BatchConsumeQueue.recover's test, and a base offset that leaves room for the batch."""
+    valid: NDArray[np.bool_] = (units["physical_offset"] >= 0) & (units["size"] > 0)
+    valid &= (
+        (units["base_offset"] >= 0) & (units["base_offset"] <= QUEUE_OFFSET_MAX) & (units["batch_size"] > 0)
+    )
+    return valid
+
+
+def _end_offset(unit: tuple[Any, ...]) -> int:  # Any: as UnitFiles.unit
+    """The queue offset behind the last one that the unit covers."""
+    return int(unit[_BASE_OFFSET] + unit[_BATCH_SIZE])
+
+
+def _batch_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
+    """The edges of a batch queue whose last valid unit is `stop` - 1.
+
+    The maximum is the end of the last unit. The minimum is the base of the first unit, or the end of the last
+    expired unit (BatchConsumeQueue.correctMinOffset), also behind leading files whose units are all expired
+    and which the broker's cleaner deletes.
+    """
+    first = run.first_file // BATCH_CQ_UNIT.itemsize
+    if stop == first:
+        return Edges(stop, stop, 0, 0)
+    start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
+    _check_edges(files, run, first, start, stop)
+    if start > first:
+        min_offset = _end_offset(files.unit(start - 1))
+    else:
+        min_offset = files.unit(first)[_BASE_OFFSET]
+    last = files.unit(stop - 1)
+    max_offset = _end_offset(last)
+    if start == stop:
+        return Edges(start, stop, min_offset, max_offset)
+    first_physical_offset = files.unit(start)[_PHYSICAL_OFFSET]
+    return Edges(
+        start, stop, min_offset, max_offset, first_physical_offset, last[_PHYSICAL_OFFSET], last[_SIZE]
+    )
+
+
+def _check_edges(files: UnitFiles, run: FileRun, first: int, start: int, stop: int) -> None:
+    """Raises CorruptStoreError if the units at the queue's begin or end overlap their neighbours.
+
+    These units give the first and the last queue offset; one that is out of order would hide others.
+    """
+    for number in sorted({max(start - 1, first), min(start, stop - 1), max(stop - 2, first)}):
+        if number + 1 < stop:
+            base, end = files.unit(number + 1)[_BASE_OFFSET], _end_offset(files.unit(number))
+            if base < end:
+                raise _misplaced(files.directory, run.file_size, number + 1, end, base)
+
+
+def _first_unit(files: UnitFiles, low: int, high: int, field: int, at_least: int) -> int:
+    """The first unit of [low, high) whose field is at least `at_least`; `high` without one."""
+    while low < high:
+        middle = (low + high) // 2
+        if files.unit(middle)[field] >= at_least:
+            high = middle
+        else:
+            low = middle + 1
+    return low
+
+
+def read_batch_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:
+    """The units that cover any of the queue offsets [start, stop), as stored and read-only.
+
+    The first and the last unit may reach beyond the range: the messages in the range are picked when the
+    batch is split.
+
+    Raises OffsetOutOfRangeError for offsets outside the bounds, and when a file was deleted after planning;
+    CorruptStoreError when units are not in the order of their offsets, because bisection may then miss some.
+    """
+    bounds.check_range(start, stop, bounds.min_offset)
+    if start >= stop:
+        return np.empty(0, BATCH_CQ_UNIT)
+    with bounds.open(BATCH_CQ_UNIT) as files:
+        first = _first_unit(files, bounds.unit_start, bounds.unit_stop, _BASE_OFFSET, start + 1)
+        if first > bounds.unit_start and _end_offset(files.unit(first - 1)) > start:
+            first -= 1
+        last = max(first, _first_unit(files, first, bounds.unit_stop, _BASE_OFFSET, stop))
+        units = files.read(first, last)
+        if not _without_gaps(units, start, stop):
+            _refuse_disorder(bounds, files)
+    return units
+
+
+def _without_gaps(units: NDArray[np.void], start: int, stop: int) -> bool:
+    """Whether the units cover all queue offsets of [start, stop), each once."""
+    bases = units["base_offset"].astype(np.int64)
+    ends = bases + units["batch_size"].astype(np.int64)
+    return len(units) > 0 and bool(bases[0] <= start and ends[-1] >= stop and (bases[1:] == ends[:-1]).all())
+
+
+def _refuse_disorder(bounds: QueueBounds, files: UnitFiles) -> None:
+    """Raises CorruptStoreError unless each unit begins at or behind the end of the unit before it.
+
+    Only then does bisection find all units. Gaps are unusual, but no reason to refuse.
+    """
+    end = 0
+    for first in range(bounds.unit_start, bounds.unit_stop, _CHUNK_UNITS):
+        units = files.read(first, min(first + _CHUNK_UNITS, bounds.unit_stop))
+        bases = units["base_offset"].astype(np.int64)
+        ends = np.append(end, bases + units["batch_size"].astype(np.int64))
+        wrong = np.flatnonzero((bases < ends[:-1]) | (units["batch_size"] <= 0))
+        if len(wrong):
+            at = int(wrong[0])
+            raise _misplaced(bounds.directory, bounds.file_size, first + at, int(ends[at]), int(bases[at]))
+        end = int(ends[-1])
+
+
+def _misplaced(directory: str, file_size: int, number: int, end: int, base: int) -> CorruptStoreError:
+    """Unit `number` begins at queue offset `base`, before the end of the unit before it."""
+    path, within = place_in_files(directory, file_size, number * BATCH_CQ_UNIT.itemsize)
+    expected = f"a batch that begins at or behind queue offset {end}, where the one before it ends"
+    return CorruptStoreError(path, within, expected, str(base))
+
+
+# ---- where a queue begins and ends -------------------------------------------------------------------------
+
+
+class _Rules(NamedTuple):
+    layout: np.dtype[np.void]
+    is_valid: Validity
+    edges: Callable[[UnitFiles, FileRun, int, int], Edges]
+
+
+_RULES: dict[QueueKind, _Rules] = {
+    "simple": _Rules(CQ_UNIT, valid_units, simple_edges),
+    "batch": _Rules(BATCH_CQ_UNIT, valid_batch_units, _batch_edges),
+}
+
+
+def queue_bounds(
+    kind: QueueKind,
+    directory: str,
+    topic: str,
+    queue_id: int,
+    commit_log_min: int,
+    *,
+    commit_log_stop: int | None = None,
+    scan: bool = False,
+    clean: bool = False,
+    likely: int | None = None,
+) -> QueueBounds | None:
+    """Where the queue of a directory begins and ends; None when it has no files.
+
+    `commit_log_min` is the start of the first commitlog file: units that point before it are expired. After a
+    crash, units that point to `commit_log_stop` or behind it do not count
+    (ConsumeQueue.truncateDirtyLogicFiles), and `scan` finds the first invalid unit even if valid ones follow
+    (UnitFiles.find_stop). `clean` says that the store was shut down cleanly.
+    `likely` is the number behind the last unit, if it is not wrong.
+
+    Raises CorruptStoreError when the files do not fit together, or have damage that a clean shutdown does not
+    leave.
+    """
+    rules = _RULES[kind]
+    size, is_valid = rules.layout.itemsize, _valid_below(rules.is_valid, commit_log_stop)
+    for _ in range(_LISTINGS):
+        run = file_run(directory, size, clean=clean)
+        if run is None:
+            return None
+        with UnitFiles(directory, rules.layout, run, (topic, queue_id)) as files:
+            try:
+                stop = files.find_stop(is_valid, scan=scan, clean=clean, likely=likely)
+                edges = rules.edges(files, run, stop, commit_log_min)
+            except OffsetOutOfRangeError:
+                continue
+        last_file = max(run.first_file, (stop * size - 1) // run.file_size * run.file_size)
+        place = (directory, kind, run.file_size, run.first_file, last_file)
+        return QueueBounds(topic, queue_id, *place, commit_log_min, *edges)
+    raise StoreNotFoundError(
+        f"{directory}: its files are deleted while they are listed, {_LISTINGS} times; is the store being "
+        "deleted?"
+    )
+
+
+def first_unit_from(files: UnitFiles, queue: QueueBounds, physical: int, low: int) -> int:
+    """The number of the queue's first unit, from `low` on, that points to the physical offset or behind it.
+
+    By bisection: units of zeros, which are damage, lie before it.
+    """
+    high = queue.unit_stop
+    while low < high:
+        middle = (low + high) // 2
+        if int(files.read(middle, middle + 1)["physical_offset"][0]) < physical:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
+    """`is_valid`, and a physical offset before the commitlog's end, if that is known."""
+    if commit_log_stop is None:
+        return is_valid
+    return lambda units: is_valid(units) & (units["physical_offset"] < commit_log_stop)
