@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_format import kernels
-from store_format.consumequeue.queue_table import QueueRules, QueueTable
+from store_format.consumequeue.dispatch import QueueRules, QueueTable
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import UnitRefs
 from store_format.names import QueueKey
