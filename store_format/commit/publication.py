@@ -33,8 +33,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.place import Extent, LogLayout, blank_head
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import LogFiles
-from store_format.consumequeue.updates import CqBatch
-from store_format.consumequeue.write import QueueFiles
+from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
 from store_format.files.background import AHEAD, BackgroundCalls
 from store_format.files.read import entry_names

@@ -23,8 +23,7 @@ from store_format.commit.staged_units import remove_staging
 from store_format.commit.steps import conclude, note_in_ledger, publish, remove_journal
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.updates import CqBatch
-from store_format.consumequeue.write import QueueFiles
+from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
