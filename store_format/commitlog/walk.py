@@ -1,7 +1,9 @@
 """Walks the commitlog from unit to unit: every byte is counted as unit, BLANK, damage or unwritten.
 
 A unit's length gives the place of the next unit. `kernels/walk.py` follows the lengths through a window of a
-file and checks each unit. The first bad place is then checked alone, for the words of its error.
+file and checks each unit. The first bad place is then checked alone, for the words of its error. Behind
+damage the next unit is found by magic code, size and the unit's own physicalOffset; candidates come from one
+pass of vector comparisons.
 
 A window stays in the core's cache. After damage the windows begin small and double after each good window, so
 that a failure wastes at most twice the bytes that were good before. With the allowance for checksums below
@@ -10,7 +12,7 @@ this keeps the search for the next unit linear in the bytes, whatever they are.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
@@ -20,11 +22,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.commitlog.resync import search_unit
+from store_format.arrays.ranges import gather_units
 from store_format.files import paths
 from store_format.files.read import StoreFile, offset_file_name
 from store_format.files.view import FileCache, FileView
-from store_format.layouts import MESSAGE_SIZE_MIN
+from store_format.layouts import MAGIC_BLANK, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN
 from store_format.message.one import UnitCheck, UnitKind, check_unit
 
 _WINDOW_SIZE = 1 << 20  # half a core's level 2 cache; at most 11,523 units
@@ -38,6 +40,13 @@ _BLANK_SIZE_MAX = 8 << 20
 # walked. Otherwise the CRC of units nested in one another could be taken thousands of times for every byte.
 _CRC_ALLOWANCE = 64 << 20
 _CRC_ALLOWANCE_RATE = 4
+
+_BLOCK_SIZE_MIN = 4096
+_BLOCK_SIZE_MAX = 1 << 18
+_HEAD_SIZE = MESSAGE_HEADS[0].itemsize
+_MAGIC_AT = 4
+_BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
+_MAGIC_BYTES = MAGIC_V1.to_bytes(4, "big")  # V2 differs in the last byte only
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -325,7 +334,7 @@ class Walk:
     ) -> tuple[Damage | None, int | None]:
         """(The damage at `position`; where the walk continues, None if no unit follows in the log)."""
         file = self._files[index]
-        following, zeros_from = search_unit(
+        following, zeros_from = _search_unit(
             view, file, position, stop, partial(self._goes_on_at, view, index)
         )
         at_tail = following is None and index >= self._last_begun()
@@ -369,7 +378,7 @@ class Walk:
         view = self._cache.view(file)
         return (
             any(view.read(0, 8))
-            or search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None
+            or _search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None
         )
 
     def _is_unit(self, view: FileView, file: StoreFile, position: int) -> bool:
@@ -400,3 +409,63 @@ def _follow(
         positions[count], sizes[count] = position + at, size
         count, at = count + 1, at + size
     return count, False
+
+
+# ---- the next unit behind damage ---------------------------------------------------------------------------
+
+
+def _search_unit(
+    view: FileView, file: StoreFile, position: int, stop: int, is_unit: Callable[[int], bool]
+) -> tuple[int | None, int]:
+    """The first place behind `position` and before `stop` for which `is_unit` is true; None without.
+
+    The second result is the place from which on all bytes that were read are zero.
+    """
+    at, zeros_from, size = position, position, _BLOCK_SIZE_MIN
+    while at < stop:
+        at = max(at, view.data_from(at) - _HEAD_SIZE)  # A unit that begins with zeros may begin in a hole.
+        data = np.frombuffer(view.read(at, min(size + _HEAD_SIZE, file.size - at)), np.uint8)
+        if not len(data):
+            return None, stop  # The file became shorter.
+        block = data[: min(size, stop - at)]
+        is_zero = not data.any()  # Most bytes behind the end of a log are zero.
+        for candidate in () if is_zero else _candidates_in(data, len(block), file, at):
+            if candidate > position and is_unit(candidate):
+                return candidate, zeros_from
+        if not is_zero and block.any():
+            zeros_from = at + len(block) - int((block[::-1] != 0).argmax())
+        at, size = at + len(block), min(2 * size, _BLOCK_SIZE_MAX)
+    return None, zeros_from
+
+
+def _candidates_in(data: NDArray[np.uint8], count: int, file: StoreFile, at: int) -> list[int]:
+    """Positions in the file at which a unit or a BLANK may begin, by magic code, size and physicalOffset.
+
+    Searches the first `count` bytes of `data`, which begins at position `at` of the file.
+    """
+    blanks = _blanks(data, count, file.size - at)
+    count = min(count, len(data) - _HEAD_SIZE + 1)
+    if count <= 0:
+        return [at + place for place in blanks]
+    places = np.flatnonzero(data[_MAGIC_AT : _MAGIC_AT + count] == _MAGIC_BYTES[0])
+    for i, byte in enumerate(_MAGIC_BYTES[1:3], 1):
+        places = places[data[places + _MAGIC_AT + i] == byte]
+    heads = gather_units(data, places, MESSAGE_HEADS[0])
+    fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
+    fits &= heads["physical_offset"] == places + (file.start + at)
+    fits &= (heads["total_size"] >= MESSAGE_SIZE_MIN) & (heads["total_size"] <= file.size - at - places)
+    return sorted(at + place for place in [*places[fits].tolist(), *blanks])
+
+
+def _blanks(data: NDArray[np.uint8], count: int, remaining: int) -> list[int]:
+    """Places among the first `count` bytes where a BLANK may begin.
+
+    A BLANK has its magic code, and before it the number of bytes up to the file's end.
+    """
+    found, raw = [], data.tobytes()
+    place = raw.find(_BLANK_BYTES, _MAGIC_AT) - _MAGIC_AT
+    while 0 <= place < count:
+        if int.from_bytes(raw[place : place + _MAGIC_AT], "big") == remaining - place:
+            found.append(place)
+        place = raw.find(_BLANK_BYTES, place + _MAGIC_AT + 1) - _MAGIC_AT
+    return found
