@@ -26,7 +26,7 @@ from store_format.commit.repeats import totals
 from store_format.commit.staged_units import check_staged
 from store_format.commit.staging import TIMES_SUFFIX
 from store_format.commit.unsupported import refuse_missing_queues, refuse_timer, refuse_topics
-from store_format.commitlog.place import LogLayout
+from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.write import FileWrites
 from store_format.index.write import last_index_file

@@ -30,9 +30,8 @@ from store_format.commit.chunks import (
 from store_format.commit.queue_changes import fill_gap
 from store_format.commit.staged_units import RecordsCheck
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.place import Extent, LogLayout, blank_head
 from store_format.commitlog.walk import Damage
-from store_format.commitlog.write import LogFiles
+from store_format.commitlog.write import Extent, LogFiles, LogLayout, blank_head
 from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
 from store_format.files.background import AHEAD, BackgroundCalls

@@ -23,9 +23,8 @@ from store_format.bookkeeping.given_up import FILLER_TOPIC
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
-from store_format.commitlog.place import BLANK_SIZE_MIN
 from store_format.commitlog.walk import Damage
-from store_format.commitlog.write import LogFiles
+from store_format.commitlog.write import BLANK_SIZE_MIN, LogFiles
 from store_format.errors import StoreInUseError, UnsupportedFormatError
 from store_format.files.write import FileWrites
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode

@@ -26,7 +26,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.commit.unsupported import refuse_store
-from store_format.commitlog.place import LogLayout
+from store_format.commitlog.write import LogLayout
 from store_format.errors import IllegalMessageError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
