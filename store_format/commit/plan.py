@@ -29,7 +29,7 @@ from store_format.commit.unsupported import refuse_missing_queues, refuse_timer,
 from store_format.commitlog.write import LogLayout
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.write import FileWrites
-from store_format.index.write import last_index_file
+from store_format.index.updates import last_index_file
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import QueueKey

@@ -40,7 +40,7 @@ from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.index import keys
 from store_format.index.file import IndexGeometry
-from store_format.index.write import IndexFiles, last_index_file
+from store_format.index.updates import IndexFiles, last_index_file
 from store_format.layouts import CQ_UNIT
 from store_format.message.encode import EncodedUnits, assign
 

@@ -51,7 +51,7 @@ from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.read import StoreFile, read_bytes
 from store_format.files.status import stat_identity
 from store_format.files.write import FileWrites
-from store_format.index.write import cut_index
+from store_format.index.updates import cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.metadata.delay_offsets import write_delay_offsets

@@ -33,8 +33,7 @@ from store_format.commit.append import recover
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
-from store_format.index.updates import IndexBatch
-from store_format.index.write import IndexFiles, last_index_file, rewind_index
+from store_format.index.updates import IndexBatch, IndexFiles, last_index_file, rewind_index
 from tests.support.failing_writer import write
 from tests.support.fork_server import ForkServer
 from tests.support.kills import kill_at

@@ -12,8 +12,7 @@ import pytest
 
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
-from store_format.index.updates import IndexBatch
-from store_format.index.write import IndexFiles
+from store_format.index.updates import IndexBatch, IndexFiles
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
 from tests.support.kills import count_changes, killed_stores
