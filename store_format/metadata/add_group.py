@@ -6,10 +6,10 @@ from typing import Any
 
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import bean_errors_of, members
 from store_format.metadata.encode import dumps, next_version
 from store_format.metadata.group_offsets import rewrite_config
 from store_format.metadata.read import config_path
+from store_format.metadata.values import bean_errors_of, members
 
 _FILE = "subscriptionGroup.json"
 

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import bean_errors_of, integer_map, members
 from store_format.metadata.encode import Dialect, dumps, next_version
 from store_format.metadata.group_offsets import is_broker_49, rewrite_config
 from store_format.metadata.read import config_path
+from store_format.metadata.values import bean_errors_of, integer_map, members
 
 _NAME = "delayOffset.json"
 _OLD_MAP = re.compile(rb'"offsetTable":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys

@@ -13,8 +13,7 @@ from enum import StrEnum
 from typing import Any
 
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import bean_errors_of, integer, members
-from store_format.metadata.values import TopicConfig
+from store_format.metadata.values import TopicConfig, bean_errors_of, integer, members
 
 
 class Dialect(StrEnum):

@@ -12,8 +12,8 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import UnlikeBeanError, bean_errors_of, integer, integer_map, items, members
 from store_format.metadata.encode import Dialect, dialect_of, dumps, next_version, with_integer_keys
+from store_format.metadata.values import UnlikeBeanError, bean_errors_of, integer, integer_map, items, members
 from store_format.names import QueueKey, is_light_queue
 
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')

@@ -16,8 +16,19 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.files.status import stat_identity
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import bean, bean_errors_of, integer, integer_map, items, members, string
-from store_format.metadata.values import ConsumerOffsets, DataVersion, SubscriptionGroup, TopicConfig
+from store_format.metadata.values import (
+    ConsumerOffsets,
+    DataVersion,
+    SubscriptionGroup,
+    TopicConfig,
+    bean,
+    bean_errors_of,
+    integer,
+    integer_map,
+    items,
+    members,
+    string,
+)
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)

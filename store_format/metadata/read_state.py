@@ -10,7 +10,6 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import UnlikeBeanError, bean, integer, integer_map, items, members, string
 from store_format.metadata.read import config_path, read_config
 from store_format.metadata.values import (
     ConsumerFilter,
@@ -19,6 +18,13 @@ from store_format.metadata.values import (
     QueueMapping,
     QueueMappingItem,
     RequestMode,
+    UnlikeBeanError,
+    bean,
+    integer,
+    integer_map,
+    items,
+    members,
+    string,
 )
 
 

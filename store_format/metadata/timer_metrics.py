@@ -8,9 +8,9 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
-from store_format.metadata.beans import bean_errors_of, integer, members
 from store_format.metadata.encode import dumps, next_version
 from store_format.metadata.read import config_path
+from store_format.metadata.values import bean_errors_of, integer, members
 
 _NAME = "timermetrics"
 

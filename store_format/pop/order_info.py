@@ -26,9 +26,8 @@ from typing import Any
 
 from store_format.java.fastjson import loads
 from store_format.java.hash_map import table_size
-from store_format.metadata.beans import bean_errors_of, members
 from store_format.metadata.encode import Dialect, dialect_of, dumps, with_integer_keys
-from store_format.metadata.values import OrderInfo
+from store_format.metadata.values import OrderInfo, bean_errors_of, members
 
 ILLEGAL_OFFSET = -1  # `acknowledge`: the batch does not have the offset
 STALE_BATCH = -2  # `acknowledge`: the queue has a later batch
