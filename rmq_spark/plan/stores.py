@@ -16,7 +16,7 @@ from rmq_spark.options.topic_choice import TopicChoice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files.read import Refused, refuse
-from store_format.metadata.known_topics import known_topics
+from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean
 from store_format.read.store import Store
 from store_format.read.store_root import refuse_equal_names, refuse_repeated, store_roots

@@ -1,20 +1,23 @@
 """Reads the files of `config/`, with the rule for their `.bak` (ConfigManager, spec 6).
 
 Every reader takes the store root and returns None if neither the file nor its `.bak` has content: unknown is
-not empty.
+not empty. The file of 16,000 topics takes 0.25 s to read, and planning a batch asks three times, so
+`known_topics` reads an unchanged file once, however many parts of a read ask.
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 from store_format.errors import CorruptStoreError
-from store_format.files.read import read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import read_bytes, readable_identity
+from store_format.files.status import is_settled, stat_identity
 from store_format.java.fastjson import loads
 from store_format.metadata.values import (
     ConsumerOffsets,
@@ -32,6 +35,8 @@ from store_format.metadata.values import (
 
 _T = TypeVar("_T")
 _logger = logging.getLogger(__name__)
+
+_STORES_MAX = 64  # several MB each, with many topics
 
 
 @dataclass(frozen=True)
@@ -206,3 +211,53 @@ def read_delay_offsets(root: str) -> dict[int, int] | None:
     return read_config(
         config_path(root, "delayOffset.json"), lambda raw: integer_map(raw.get("offsetTable"), "offsetTable")
     )
+
+
+# ---- topics that were read before --------------------------------------------------------------------------
+
+
+class KnownTopic(NamedTuple):
+    """The part of a `TopicConfig` that a read needs."""
+
+    queue_ids: range  # of the queues that may have messages
+    readable_queue_ids: range  # of the queues that consumers read; none if `perm` does not let them
+    is_compacted: bool  # cleanup.policy=COMPACTION
+
+
+@dataclass(slots=True)
+class _LastRead:
+    """One value, so that a thread never sees the topics of another state of the file."""
+
+    value: tuple[object, Mapping[str, KnownTopic] | None] = (None, None)
+
+
+def known_topics(root: str) -> Mapping[str, KnownTopic] | None:
+    """The topics of `read_topics`, at the cost of 20 us while topics.json and its .bak stay as they are.
+
+    The result is then the same object. A file that changed just now is read each time: it may change again
+    without a sign. Raises the errors of `read_topics`.
+    """
+    path, now_ns = config_path(root, "topics.json"), time.time_ns()
+    # opened, because a user who may not read the file gets no topics either
+    identities = readable_identity(path), stat_identity(f"{path}.bak")
+    last = _last_read(root)
+    seen, known = last.value
+    if known is not None and seen == identities:
+        return known
+    topics = read_topics(root)
+    if topics is None:
+        return None
+    known = MappingProxyType({name: _known(topic) for name, topic in topics.items()})
+    if all(is_settled(each, now_ns) for each in identities):
+        last.value = identities, known
+    return known
+
+
+@lru_cache(maxsize=_STORES_MAX)
+def _last_read(root: str) -> _LastRead:
+    return _LastRead()
+
+
+def _known(topic: TopicConfig) -> KnownTopic:
+    consumed = topic.read_queue_ids if topic.readable else range(0)
+    return KnownTopic(topic.queue_ids, consumed, topic.cleanup_policy == "COMPACTION")

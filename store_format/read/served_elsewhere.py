@@ -19,8 +19,7 @@ from store_format.display.text import first_names, shown
 from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.view import FileCache
-from store_format.metadata.known_topics import KnownTopic, known_topics
-from store_format.metadata.read import config_path
+from store_format.metadata.read import KnownTopic, config_path, known_topics
 from store_format.survey.fates import Unfiled
 from store_format.survey.gone import dledger_logs
 

@@ -38,7 +38,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.one import read_head
 from store_format.message.parts import HEAD_SIZE_MAX
-from store_format.metadata.known_topics import known_topics
+from store_format.metadata.read import known_topics
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader, LogSurvey, scan_units, survey
 from store_format.read.queue_reader import QueueReader

@@ -16,8 +16,7 @@ from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
 from store_format.files.status import directory_identity, is_directory
 from store_format.files.view import FileCache
-from store_format.metadata.known_topics import known_topics
-from store_format.metadata.read import config_path
+from store_format.metadata.read import config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.survey.gone import refuse_lost_log
 

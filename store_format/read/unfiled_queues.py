@@ -31,7 +31,7 @@ from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
-from store_format.metadata.known_topics import KnownTopic, known_topics
+from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.read.log_reader import survey
 from store_format.read.served_elsewhere import OpenStore

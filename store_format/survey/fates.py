@@ -33,8 +33,7 @@ from store_format.files.read import entry_names, list_store_files
 from store_format.files.status import stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
-from store_format.metadata.known_topics import known_topics
-from store_format.metadata.read import config_path, read_subscription_groups, read_topics
+from store_format.metadata.read import config_path, known_topics, read_subscription_groups, read_topics
 from store_format.names import (
     DLQ_PREFIX,
     RETRY_PREFIX,
