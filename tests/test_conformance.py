@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage
 from store_format.message.columns import COLUMNS
 from tests.spark.test_conformance import NAMES, Row, broker_name, differences, expected

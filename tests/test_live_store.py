@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from tests.support.live_writer import QUEUES, message_body
 
 if TYPE_CHECKING:

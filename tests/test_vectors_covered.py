@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage
 from store_format.files.read import offset_file_name
 from store_format.layouts import DLEDGER_HEAD, unpack

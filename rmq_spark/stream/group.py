@@ -22,7 +22,7 @@ from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.starts import begin_of, subscribe_set, usable_offsets
 from rmq_spark.plan.stores import refuse_unknown
 from rmq_spark.stream.stores import StreamStores
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.status import stat_identity
 from store_format.names import retry_topic

@@ -18,9 +18,15 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.commit_states import Writing
 from store_format.bookkeeping.identity import ClusterMember, member_path, read_store_id
-from store_format.bookkeeping.journal import Journal, journal_path, read_journal, state_of, write_journal
+from store_format.bookkeeping.journal import (
+    Journal,
+    Writing,
+    journal_path,
+    read_journal,
+    state_of,
+    write_journal,
+)
 from store_format.bookkeeping.ledger import read_ledger, write_ledger
 from store_format.bookkeeping.left_out import forget_members, members_in_notes
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from zlib import crc32
 
-from store_format.bookkeeping.commit_states import Writing
 from store_format.bookkeeping.identity import LogPlace, is_log_place, log_id_path
-from store_format.bookkeeping.journal import Journal, journal_path, state_of
+from store_format.bookkeeping.journal import Journal, Writing, journal_path, state_of
 from store_format.commit.cluster import WRITE_IGNORING, is_begun
 from store_format.commit.staged_units import check_staged, check_times
 from store_format.commitlog.log import CommitLog

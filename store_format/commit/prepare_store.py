@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
-from store_format.bookkeeping.commit_states import Writing
 from store_format.bookkeeping.journal import (
+    Writing,
     abort_mark,
     journal_path,
     read_journal,

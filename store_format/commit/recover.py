@@ -12,11 +12,16 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from store_format.bookkeeping.journal import abort_mark, read_journal, write_abort_mark
+from store_format.bookkeeping.journal import (
+    StoreState,
+    abort_mark,
+    read_journal,
+    store_state,
+    write_abort_mark,
+)
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, size_of_cut_file
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.bookkeeping.state import StoreState, store_state
 from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.held_store import open_log
 from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete

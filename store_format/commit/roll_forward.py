@@ -11,8 +11,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from store_format.bookkeeping.commit_states import Abort, Writing
-from store_format.bookkeeping.journal import Journal, state_of, write_crash_mark, write_journal
+from store_format.bookkeeping.journal import (
+    Abort,
+    Journal,
+    Writing,
+    state_of,
+    write_crash_mark,
+    write_journal,
+)
 from store_format.commit.append_position import WriterEnd, gaps_before, queue_append_positions
 from store_format.commit.chunks import newest_timestamp
 from store_format.commit.held_store import HeldStore

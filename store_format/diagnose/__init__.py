@@ -11,8 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
-from store_format.bookkeeping.journal import read_commit_state
-from store_format.bookkeeping.state import StoreState, store_state
+from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state
 from store_format.commit.log_comparison import RecoverOptions, is_index_size_known, known_queue_file_size
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format import kernels
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commit.log_comparison import RecoverOptions, settings_of_files
 from store_format.commit.rebuilt_index import IndexCheck
 from store_format.commitlog.log import CommitLog

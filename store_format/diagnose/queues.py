@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.bookkeeping.given_up import GivenUp, noted_begins, read_given_up
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun

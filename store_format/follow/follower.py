@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
-from store_format.bookkeeping.journal import committed_end, read_commit_state
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS
 from store_format.consumequeue.slices import QueueRange

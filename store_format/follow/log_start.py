@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from itertools import islice
 
-from store_format.bookkeeping.journal import committed_end, read_commit_state
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at

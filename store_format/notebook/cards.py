@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.display.message import message, title_of
 from store_format.display.page import Html, PageSpace, card, fact, facts, note, text, warning

@@ -18,9 +18,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from store_format.bookkeeping.journal import committed_end, read_commit_state
+from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
 from store_format.consumequeue.slices import QueueRange

@@ -18,8 +18,13 @@ from typing import Protocol, Self
 import pyarrow as pa
 
 from store_format.bookkeeping.given_up import noted_begins
-from store_format.bookkeeping.journal import committed_end, read_commit_state, rebuild_state
-from store_format.bookkeeping.state import StoreState, store_state
+from store_format.bookkeeping.journal import (
+    StoreState,
+    committed_end,
+    read_commit_state,
+    rebuild_state,
+    store_state,
+)
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice

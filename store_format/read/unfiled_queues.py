@@ -21,8 +21,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from store_format.bookkeeping.given_up import noted_begins
-from store_format.bookkeeping.journal import committed_end, read_commit_state
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.display.text import first_names

@@ -59,9 +59,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.journal import StoreState, abort_mark
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run, list_queues, queue_directory

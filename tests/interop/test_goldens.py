@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import Client, Opened, RocketMQ
 from tests.interop.once import made_once

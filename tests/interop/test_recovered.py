@@ -11,7 +11,7 @@ import pytest
 
 from rmq_spark.options.topic_choice import TopicChoice
 from store_format import MessageStore
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover
 from store_format.follow.follower import StoreFollower

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.diagnose.problems import Problem
 from store_format.store import MessageStore
 from tests.interop.harness import Client, Opened, RocketMQ

@@ -16,7 +16,7 @@ import pytest
 
 import store_format
 from store_format import MessageColumns, MessageStore, encode_property_columns
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,

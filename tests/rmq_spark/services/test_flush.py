@@ -12,9 +12,8 @@ from rmq_spark.services.flush import FlushService, is_flush_due
 from rmq_spark.services.service import Now
 from rmq_spark.services.turn import take_turn
 from store_format import MessageStore
-from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.journal import StoreState, abort_mark
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.state import StoreState
 from store_format.commit.options import CommitOptions
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.checkpoint import read_checkpoint

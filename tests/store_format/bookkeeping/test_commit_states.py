@@ -8,8 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.commit_states import STATES, Abort, Reading, State, Writing, find_state
-from store_format.bookkeeping.journal import read_journal, state_of
+from store_format.bookkeeping.journal import (
+    STATES,
+    Abort,
+    Reading,
+    State,
+    Writing,
+    find_state,
+    read_journal,
+    state_of,
+)
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.append import commit_cluster
 from store_format.commit.options import CommitOptions

@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.journal import read_commit_state, write_abort_mark
-from store_format.bookkeeping.state import StoreState, store_state
+from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state, write_abort_mark
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreError

@@ -28,8 +28,8 @@ from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
+from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.bookkeeping.state import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
 from store_format.follow import log_start

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
+from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.bookkeeping.state import StoreState
 from store_format.commit.options import CommitOptions
 from store_format.read.snapshot import take_queue
 from tests.support.staged import append, make_store, messages_of, numbered

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.files.view import FileCache
 from store_format.read.snapshot import find_log_end, take_snapshot

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.state import StoreState
+from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import list_queues
 from store_format.files.view import FileCache
