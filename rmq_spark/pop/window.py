@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from rmq_spark.consume.sql92 import CountingFilter
 from rmq_spark.consume.tag_filter import TagFilter
-from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
 from store_format.consumequeue.slices import read_slice
+from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError, UnsupportedFormatError
 from store_format.message.locate import Identity
 from store_format.read.store import Queue

@@ -15,9 +15,8 @@ from itertools import pairwise
 import numpy as np
 
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.ext import ext_offset, is_ext_address
 from store_format.consumequeue.files import QueueKind, is_queue_id, list_queues
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import ext_offset, is_ext_address, queue_bounds
 from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
 from store_format.files import paths
 from store_format.files.read import StoreFile, list_directories, list_store_files

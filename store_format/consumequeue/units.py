@@ -5,18 +5,22 @@ A simple queue has one unit of 20 bytes for each message; the unit's number is t
 units have no gaps between them, so the place of a unit says nothing about its queue offsets, and units are
 found by bisecting on the base offset.
 
+A broker with `enableConsumeQueueExt` writes an extension (ConsumeQueueExt). A unit of a simple queue may then
+have an address in the extension in place of its tags code; other units of the queue may have plain ones.
+
 Planning needs the first and the last offset of a queue, a task needs a range of units; each reads a few
 blocks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import gather_units
 from store_format.consumequeue.files import (
     QUEUE_OFFSET_MAX,
     Edges,
@@ -29,7 +33,16 @@ from store_format.consumequeue.files import (
     place_in_files,
 )
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.layouts import BATCH_CQ_UNIT, CQ_LOST_TAGS_CODE, CQ_PRE_BLANK_SIZE, CQ_UNIT
+from store_format.files.read import offset_file_name
+from store_format.files.view import FileView
+from store_format.layouts import (
+    BATCH_CQ_UNIT,
+    CQ_EXT_ADDRESS_MAX,
+    CQ_EXT_HEAD,
+    CQ_LOST_TAGS_CODE,
+    CQ_PRE_BLANK_SIZE,
+    CQ_UNIT,
+)
 
 _NAMES = BATCH_CQ_UNIT.names or ()
 _PHYSICAL_OFFSET = _NAMES.index("physical_offset")
@@ -39,6 +52,12 @@ _BATCH_SIZE = _NAMES.index("batch_size")
 _CHUNK_UNITS = 1 << 16
 
 _LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
+
+_ADDRESS_MIN = -(2**63)
+_HEAD_SIZE = CQ_EXT_HEAD.itemsize
+_SPAN_MAX = 1 << 20  # bytes of one read
+
+_Integers = NDArray[np.signedinteger[Any]]  # Any: big-endian from a unit or native
 
 
 # ---- simple queues -----------------------------------------------------------------------------------------
@@ -370,3 +389,97 @@ def _valid_below(is_valid: Validity, commit_log_stop: int | None) -> Validity:
     if commit_log_stop is None:
         return is_valid
     return lambda units: is_valid(units) & (units["physical_offset"] < commit_log_stop)
+
+
+# ---- the extension of a queue ------------------------------------------------------------------------------
+
+
+def is_ext_address(tags_codes: _Integers) -> NDArray[np.bool_]:
+    """True where the tags code of a unit is an address in the extension (ConsumeQueueExt.isExtAddr)."""
+    return np.asarray(tags_codes <= CQ_EXT_ADDRESS_MAX)
+
+
+def ext_offset(addresses: _Integers) -> NDArray[np.int64]:
+    """The byte offsets in the extension that the addresses mean (ConsumeQueueExt.unDecorate)."""
+    return np.bitwise_xor(addresses.astype(np.int64), np.int64(_ADDRESS_MIN))  # + 2^63, without overflow
+
+
+def resolve_tags_codes(directory: str, tags_codes: _Integers) -> NDArray[np.int64]:
+    """`tags_codes` in native byte order, with the real tags code in place of each address.
+
+    `directory` is the queue's directory below `consumequeue_ext`; it is read only if there is an address.
+    Raises CorruptStoreError for an address that points to no unit.
+    """
+    resolved = tags_codes.astype(np.int64)
+    places = np.flatnonzero(is_ext_address(resolved))
+    for index, heads in _read_heads(directory, resolved[places]):
+        resolved[places[index]] = heads["tags_code"]
+    return resolved
+
+
+def _read_heads(directory: str, addresses: _Integers) -> Iterator[tuple[NDArray[np.intp], NDArray[np.void]]]:
+    """(indices of addresses, the checked heads at these addresses), in reads of about 1 MiB."""
+    if not len(addresses):
+        return
+    run = file_run(directory, 1)
+    offsets = ext_offset(addresses)
+    if run is None:
+        raise CorruptStoreError(
+            directory,
+            int(offsets[0]),
+            "an extension of the consume queue, because a unit holds an address in it",
+            "no file",
+        )
+    order = np.argsort(offsets, kind="stable")
+    offsets = offsets[order]
+    outside = (offsets < run.first_file) | (offsets - run.last_file >= run.file_size)
+    if outside.any():
+        have = f"files of bytes {run.first_file} to {run.last_file + run.file_size}"
+        raise CorruptStoreError(
+            directory,
+            int(offsets[outside.argmax()]),
+            "a unit of the extension, because an address points here",
+            have,
+        )
+    start = 0
+    while start < len(offsets):
+        file_start = int(offsets[start]) // run.file_size * run.file_size
+        beyond = min(int(offsets[start]) + _SPAN_MAX, file_start + run.file_size - 1)
+        stop = max(start + 1, int(np.searchsorted(offsets, beyond, side="right")))
+        yield order[start:stop], _heads_in_file(directory, run, file_start, offsets[start:stop] - file_start)
+        start = stop
+
+
+def _heads_in_file(
+    directory: str, run: FileRun, file_start: int, positions: NDArray[np.int64]
+) -> NDArray[np.void]:
+    """The checked heads at ascending positions in one file, by one read."""
+    path, first = f"{directory}/{offset_file_name(file_start)}", int(positions[0])
+    try:
+        with FileView(path) as view:
+            data = view.read(first, int(positions[-1]) - first + _HEAD_SIZE)
+    except FileNotFoundError as error:
+        raise StoreNotFoundError(
+            f"{path} no longer exists: it was deleted (retention?) after planning"
+        ) from error
+    whole = int(np.searchsorted(positions, first + len(data) - _HEAD_SIZE, side="right"))
+    heads = gather_units(np.frombuffer(data, np.uint8), positions[:whole] - first, CQ_EXT_HEAD)
+    sizes = heads["size"].astype(np.int64)
+    right = (heads["filter_bit_map_size"] >= 0) & (
+        sizes == _HEAD_SIZE + heads["filter_bit_map_size"].astype(np.int64)
+    )
+    right &= positions[:whole] + sizes <= run.file_size
+    if whole < len(positions) or not right.all():
+        wrong = int(right.argmin()) if not right.all() else whole
+        found = (
+            f"size {heads['size'][wrong]}, bit map of {heads['filter_bit_map_size'][wrong]}"
+            if wrong < whole
+            else "the end of the file"
+        )
+        raise CorruptStoreError(
+            path,
+            int(positions[wrong]),
+            f"a unit of {_HEAD_SIZE} bytes and its bit map inside the file",
+            found,
+        )
+    return heads

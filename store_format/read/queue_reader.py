@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.ext import is_ext_address, resolve_tags_codes
 from store_format.consumequeue.slices import QueueSlice, cut_slice, place_of_entry
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import is_ext_address, queue_bounds, resolve_tags_codes
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,

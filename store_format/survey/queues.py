@@ -32,9 +32,9 @@ from numpy.typing import NDArray
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, pack_entries
-from store_format.consumequeue.ext import is_ext_address
 from store_format.consumequeue.files import QueueKind, can_be_queue, queue_directory
 from store_format.consumequeue.units import (
+    is_ext_address,
     lost_mask,
     message_mask,
     pre_blank_mask,

@@ -17,7 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.consumequeue.ext import ext_offset, is_ext_address, resolve_tags_codes
+from store_format.consumequeue.units import ext_offset, is_ext_address, resolve_tags_codes
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.layouts import CQ_EXT_HEAD
 
