@@ -20,8 +20,7 @@ from store_format.consumequeue.message_entries import FoundEntries, find_entries
 from store_format.java.text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import UnitRefs, Units, locate
-from store_format.message.properties import PropertyTable
-from store_format.message.tags_code import tags_codes
+from store_format.message.properties import PropertyTable, tags_codes
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 
 _NO_COMPACTED_OFFSET = -1

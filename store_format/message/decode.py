@@ -22,9 +22,8 @@ from store_format.java.text import decode_utf8
 from store_format.message.columns import TIMESTAMP_TYPE, DecodeOptions, arrow_schema
 from store_format.message.hosts import format_hosts, offset_msg_ids
 from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
-from store_format.message.properties import PropertyTable
+from store_format.message.properties import PropertyTable, tags_codes
 from store_format.message.rows import TooMuchOpenedError, UnitRows
-from store_format.message.tags_code import tags_codes
 from store_format.names import (
     KEYS,
     REAL_TOPIC,

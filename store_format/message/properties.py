@@ -1,12 +1,13 @@
 """The properties string of a message: `name 0x01 value 0x02` for each property, without escapes (spec 2.5).
 
 Strings are decoded one by one, or, many at a time, into columns by the kernels; the rules are those of
-MessageDecoder.string2messageProperties. `property_encoder.py` encodes them.
+MessageDecoder.string2messageProperties. `property_encoder.py` encodes them. The tags code of a consume queue
+entry is computed from the properties too (spec 3.2).
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -14,6 +15,8 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.arrays.ranges import PADDING, array_of, from_parts, gather_ranges, mapped_array, new_array
+from store_format.java.hashes import tags_code_many
+from store_format.java.numbers import parse_long
 from store_format.java.text import decode_utf8
 from store_format.layouts import (
     CRC_PROPERTY_NAME,
@@ -21,7 +24,7 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
-from store_format.names import KEYS, UNIQ_KEY
+from store_format.names import DELAY, KEYS, TAGS, UNIQ_KEY
 
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
 _PROPERTY = bytes([PROPERTY_SEPARATOR])
@@ -33,6 +36,14 @@ WORDS_TYPE = pa.list_(pa.field("element", pa.string()))
 
 _Ints = NDArray[np.int64]
 _Places = tuple[_Ints, _Ints]  # where each value lies in the bytes, and its size; -1: absent
+
+_SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
+# MessageStoreConfig.messageDelayLevel; level 1 is the first
+DELAY_LEVELS_MS = (
+    *(n * _SECOND for n in (1, 5, 10, 30)),
+    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(n * _HOUR for n in (1, 2)),
+)
 
 
 # ---- the properties of one message -------------------------------------------------------------------------
@@ -235,3 +246,28 @@ class PropertyTable:
     def _found(self, name: str) -> _Places:
         self.find((name,))
         return self._places[name]
+
+
+# ---- tags codes --------------------------------------------------------------------------------------------
+
+
+def tags_codes(
+    table: PropertyTable,
+    scheduled: NDArray[np.bool_],
+    store_timestamps: NDArray[np.int64],
+    delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+) -> NDArray[np.int64]:
+    """Returns the Java hash of TAGS, 0 without; for delayed messages (`scheduled`) the delivery time in ms.
+
+    CommitLog.checkMessageAndReturnSize and DefaultMessageStore.computeDeliverTimestamp: a level above the
+    highest counts as the highest; a level of 0 or less counts as no level.
+    """
+    codes: NDArray[np.int64] = tags_code_many(table.values(TAGS)).astype(np.int64)
+    if scheduled.any() and len(delay_levels_ms):
+        for i, text in enumerate(table.values(DELAY).to_pylist()):
+            level = parse_long(text)
+            if scheduled[i] and level is not None and level > 0:
+                delay = np.int64(delay_levels_ms[min(level, len(delay_levels_ms)) - 1])
+                # as arrays, whose sum wraps silently as in Java
+                codes[i : i + 1] = store_timestamps[i : i + 1] + delay
+    return codes

@@ -13,7 +13,7 @@ from typing import Any
 
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files.read import read_bytes
-from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.message.properties import DELAY_LEVELS_MS
 
 _UNITS_MS = {"s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
 _LEVEL = re.compile(r"([0-9]{1,9})([smhd])\Z", re.ASCII)

@@ -48,7 +48,7 @@ from store_format.files.view import FileView
 from store_format.index.keys import index_batch
 from store_format.index.updates import IndexBatch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.message.properties import DELAY_LEVELS_MS
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.log_queue import LogQueue
 

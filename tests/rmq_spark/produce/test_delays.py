@@ -9,7 +9,7 @@ import pytest
 
 from store_format.errors import IllegalMessageError
 from store_format.java.hashes import java_hash
-from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.message.properties import DELAY_LEVELS_MS
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.errors import OptionError, StoreNotFoundError
-from store_format.message.tags_code import DELAY_LEVELS_MS
+from store_format.message.properties import DELAY_LEVELS_MS
 from store_format.metadata.broker_conf import (
     BrokerConf,
     parse_delay_levels,
