@@ -17,7 +17,7 @@ from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
-from store_format.files.status import stat_identity
+from store_format.files.read import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
     offsets_identity,

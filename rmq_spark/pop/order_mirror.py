@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Set
 
 from rmq_spark.pop.pop_name import PopName
-from store_format.files.status import stat_identity
+from store_format.files.read import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.group_offsets import is_broker_49, rewrite_config

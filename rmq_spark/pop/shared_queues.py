@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.group_options import PopOptions
 from rmq_spark.stream.stores import StreamStores
-from store_format.files.status import stat_identity
+from store_format.files.read import stat_identity
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.pop.state import TOPIC, PopQueue

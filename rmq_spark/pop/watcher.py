@@ -15,8 +15,7 @@ from rmq_spark.pop.followed import FollowedStore, StoreLook
 from store_format.bookkeeping.doorbell import doorbell_path
 from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.read import entry_names
-from store_format.files.status import is_directory
+from store_format.files.read import entry_names, is_directory
 from store_format.files.watch import FileWatch
 from store_format.read.store_root import cluster_members
 

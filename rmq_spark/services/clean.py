@@ -29,7 +29,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import OptionError, StoreWriteError
-from store_format.files.status import disk_space, file_status
+from store_format.files.read import disk_space, file_status
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store
 from store_format.views.unread import UNREAD_COLUMNS, unread_before

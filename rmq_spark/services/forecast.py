@@ -15,7 +15,7 @@ from typing import Any
 from rmq_spark.services.clean import Gate, gate, local_hour
 from store_format.commit.expiry import ExpiredFile, expired_count, log_files_before_last
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP, ViewColumn, time_us
-from store_format.files.status import DiskSpace, disk_space
+from store_format.files.read import DiskSpace, disk_space
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.served_elsewhere import tiered_metadata
 from store_format.read.store import Store

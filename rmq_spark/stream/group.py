@@ -24,7 +24,7 @@ from rmq_spark.plan.stores import refuse_unknown
 from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.journal import StoreState
 from store_format.errors import OptionError, StoreWriteError
-from store_format.files.status import stat_identity
+from store_format.files.read import stat_identity
 from store_format.names import retry_topic
 from store_format.pop.members import live_topics
 

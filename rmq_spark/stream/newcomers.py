@@ -6,8 +6,7 @@ import logging
 
 from store_format.display.text import shown
 from store_format.errors import StoreError
-from store_format.files.read import entry_names
-from store_format.files.status import directory_identity
+from store_format.files.read import directory_identity, entry_names
 from store_format.read.store_root import cluster_members
 
 _log = logging.getLogger(__name__)

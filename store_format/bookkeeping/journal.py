@@ -26,8 +26,7 @@ from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile, refuse_types, staging_path
 from store_format.errors import CorruptStoreError
 from store_format.files.lock import lock_holder
-from store_format.files.read import entry_names, read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 

@@ -20,8 +20,7 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY, refuse_types
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 

@@ -15,8 +15,7 @@ from store_format.bookkeeping.identity import ClusterMember, members_from
 from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError
-from store_format.files.read import entry_names, read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 
 LEFT_OUT = "left-out"  # in `.rmqlog`

@@ -12,8 +12,7 @@ from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY, STAGING, staging_path
 from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
-from store_format.files.read import entry_names, list_directories
-from store_format.files.status import stat_identity
+from store_format.files.read import entry_names, list_directories, stat_identity
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)

@@ -34,7 +34,7 @@ from store_format.commit.repeats import CommittedBatch
 from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths
-from store_format.files.status import is_directory
+from store_format.files.read import is_directory
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)

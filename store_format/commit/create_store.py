@@ -14,8 +14,7 @@ from store_format.commit.checkpoint import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.read import LOST_AND_FOUND, entry_names
-from store_format.files.status import is_directory
+from store_format.files.read import LOST_AND_FOUND, entry_names, is_directory
 from store_format.files.write import FileWrites
 from store_format.metadata.checkpoint import Checkpoint
 from store_format.metadata.encode import dumps

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.errors import StoreWriteError
-from store_format.files.status import disk_space
+from store_format.files.read import disk_space
 from store_format.metadata.broker_conf import BrokerConf
 
 

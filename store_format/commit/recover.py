@@ -45,8 +45,7 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, ba
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.read import list_store_files
-from store_format.files.status import stat_identity
+from store_format.files.read import list_store_files, stat_identity
 from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files

@@ -15,8 +15,14 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.read import entry_names, list_entries, offset_file_name, read_bytes
-from store_format.files.status import is_directory, symbolic_link
+from store_format.files.read import (
+    entry_names,
+    is_directory,
+    list_entries,
+    offset_file_name,
+    read_bytes,
+    symbolic_link,
+)
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 

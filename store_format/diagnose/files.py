@@ -22,8 +22,7 @@ from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue
 from store_format.diagnose.problems import Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
-from store_format.files.read import DirectoryEntry, StoreFile, list_entries
-from store_format.files.status import is_directory
+from store_format.files.read import DirectoryEntry, StoreFile, is_directory, list_entries
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path

@@ -18,8 +18,7 @@ from store_format.diagnose.files import entries_of
 from store_format.diagnose.problems import Findings, LogSummary
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
-from store_format.files.read import read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import read_bytes, stat_identity
 from store_format.java.fastjson import loads
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json

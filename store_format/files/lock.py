@@ -19,8 +19,14 @@ import threading
 import time
 
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
-from store_format.files.read import entry_names, open_descriptor, read_bytes
-from store_format.files.status import is_named, named_identity, open_identity
+from store_format.files.read import (
+    entry_names,
+    is_named,
+    named_identity,
+    open_descriptor,
+    open_identity,
+    read_bytes,
+)
 from store_format.files.write import open_lock_descriptor
 
 # struct flock of 64-bit Linux: type, whence, start, length, pid; padded to 32 bytes.

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, FileReplacedError, StoreError, StoreNotFoundError
-from store_format.files.read import StoreFile, open_descriptor
-from store_format.files.status import denied
+from store_format.files.read import StoreFile, denied, open_descriptor
 
 # Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
 _GAP_MAX = 16 << 10

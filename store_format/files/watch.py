@@ -22,8 +22,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from store_format.files.read import Descriptor
-from store_format.files.status import YOUNG_NS
+from store_format.files.read import YOUNG_NS, Descriptor
 
 _log = logging.getLogger(__name__)
 

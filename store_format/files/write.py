@@ -21,8 +21,7 @@ from threading import Lock
 from typing import Any
 
 from store_format.errors import CorruptStoreError, StoreWriteError
-from store_format.files.read import Descriptor
-from store_format.files.status import named_identity, open_identity, symbolic_link
+from store_format.files.read import Descriptor, named_identity, open_identity, symbolic_link
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 _FILE_MODE, _DIRECTORY_MODE = 0o666, 0o777  # less the umask

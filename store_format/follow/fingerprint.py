@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from store_format.bookkeeping.doorbell import doorbell_path
 from store_format.bookkeeping.journal import CommitState, StoreState, read_commit_state
 from store_format.consumequeue.files import FOLDERS
-from store_format.files.status import is_settled, stat_identity
+from store_format.files.read import is_settled, stat_identity
 from store_format.read.store import Store
 
 _Identity = tuple[int, int, int] | None  # inode, size, time in ns; None for what is missing

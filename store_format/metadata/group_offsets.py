@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
-from store_format.files.read import entry_names, read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.merge_offsets import merge_consumer_offsets
 from store_format.metadata.read import (

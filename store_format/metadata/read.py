@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 from store_format.errors import CorruptStoreError
-from store_format.files.read import read_bytes, readable_identity
-from store_format.files.status import is_settled, stat_identity
+from store_format.files.read import is_settled, read_bytes, readable_identity, stat_identity
 from store_format.java.fastjson import loads
 from store_format.metadata.values import (
     ConsumerOffsets,

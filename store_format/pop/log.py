@@ -16,9 +16,8 @@ from typing import Any, Generic, TypeVar
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import OptionError, StoreWriteError
-from store_format.files.read import entry_names, read_bytes
+from store_format.files.read import entry_names, is_directory, read_bytes
 from store_format.files.shared_log import FileLock, SharedLog
-from store_format.files.status import is_directory
 from store_format.files.write import FileWrites
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX
 from store_format.pop.records import MAGIC, frame

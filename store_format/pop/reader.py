@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-from store_format.files.read import open_descriptor
-from store_format.files.status import is_named
+from store_format.files.read import is_named, open_descriptor
 from store_format.pop.log import LOG_NAME
 from store_format.pop.replay import LogReplay
 from store_format.pop.state import PopState

@@ -26,8 +26,14 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import paths
-from store_format.files.read import Refused, list_directories, list_store_files, offset_file_name, refuse
-from store_format.files.status import symbolic_link
+from store_format.files.read import (
+    Refused,
+    list_directories,
+    list_store_files,
+    offset_file_name,
+    refuse,
+    symbolic_link,
+)
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
 from store_format.names import QueueKey

@@ -13,8 +13,14 @@ from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import first_names
 from store_format.errors import OptionError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files import paths
-from store_format.files.read import LOST_AND_FOUND, Refused, entry_names, refuse
-from store_format.files.status import directory_identity, is_directory
+from store_format.files.read import (
+    LOST_AND_FOUND,
+    Refused,
+    directory_identity,
+    entry_names,
+    is_directory,
+    refuse,
+)
 from store_format.files.view import FileCache
 from store_format.metadata.read import config_path, known_topics
 from store_format.names import SYNC_MEMBER_PREFIX

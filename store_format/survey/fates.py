@@ -29,8 +29,7 @@ from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files import paths
-from store_format.files.read import entry_names, list_store_files
-from store_format.files.status import stat_identity
+from store_format.files.read import entry_names, list_store_files, stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
 from store_format.metadata.read import config_path, known_topics, read_subscription_groups, read_topics

@@ -68,8 +68,7 @@ from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.files.read import StoreFile
-from store_format.files.status import file_status
+from store_format.files.read import StoreFile, file_status
 from store_format.files.view import FileCache, FileView
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8

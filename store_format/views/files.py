@@ -14,8 +14,7 @@ from store_format.consumequeue.files import list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.columns import BROKER, INT, LONG, REAL, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StorePermissionError
-from store_format.files.read import StoreFile, list_directories, list_entries, list_store_files
-from store_format.files.status import file_status
+from store_format.files.read import StoreFile, file_status, list_directories, list_entries, list_store_files
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
 from store_format.names import QueueKey

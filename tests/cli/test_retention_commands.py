@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from store_format.files.status import disk_space
+from store_format.files.read import disk_space
 from tests.support import goldens
 from tests.support.cli_runs import Run, Runner
 

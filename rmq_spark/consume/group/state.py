@@ -16,8 +16,7 @@ from typing import Any
 
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import CorruptStoreError
-from store_format.files.read import read_bytes
-from store_format.files.status import stat_identity
+from store_format.files.read import read_bytes, stat_identity
 from store_format.files.view import FileView
 from store_format.files.write import FileWrites
 from store_format.follow.replaced import mark_of, physical_offset_of, place_at

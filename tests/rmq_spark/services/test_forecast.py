@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark.services import clean
 from rmq_spark.services.forecast import LOSS_COLUMNS, Forecast, forecast
-from store_format.files.status import DiskSpace
+from store_format.files.read import DiskSpace
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.store import MessageStore
 

@@ -31,7 +31,7 @@ from store_format.errors import (
     StoreWriteError,
     UnsupportedFormatError,
 )
-from store_format.files.status import disk_space
+from store_format.files.read import disk_space
 from store_format.metadata.broker_conf import BrokerConf
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
