@@ -1,10 +1,13 @@
-"""Java's `String.hashCode` of one string or of an Arrow array: for tags codes, index keys and HashMap orders.
+"""Java's `String.hashCode` of one string or of an Arrow array, and the order of names in a HashMap.
 
-The hash of a string is a polynomial in 31 over its UTF-16 code units, modulo 2^32.
+The hash of a string is a polynomial in 31 over its UTF-16 code units, modulo 2^32. Tags codes and index keys
+are such hashes. They also decide the order in which java.util.HashMap returns its names: the order of
+properties that a broker writes.
 """
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import pairwise
 
 import numpy as np
@@ -16,6 +19,8 @@ from store_format.arrays.ranges import flat_bytes, is_valid, without_nulls
 from store_format.java.text import decode_utf8
 
 _BASE = 31
+
+BROKER_MAP_CAPACITY = 128  # MessageDecoder.string2messageProperties: new HashMap<>(128)
 
 
 def java_hash(text: str) -> int:
@@ -54,3 +59,34 @@ def java_hash_many(strings: pa.Array) -> NDArray[np.int32]:
         for i in np.flatnonzero(hashes == kernels.hashes.MALFORMED).tolist():
             hashes[i] = java_hash(decode_utf8(data[ends[i] : ends[i + 1]].tobytes()))
     return hashes.astype(np.int32)
+
+
+# ---- the order of a HashMap --------------------------------------------------------------------------------
+
+
+def table_size(count: int, capacity: int = BROKER_MAP_CAPACITY) -> int:
+    """Returns the number of buckets of a map that was made with `capacity` and has `count` names.
+
+    `capacity` is a power of two. The table doubles when it is more than three quarters full.
+    """
+    while 4 * count > 3 * capacity:
+        capacity *= 2
+    return capacity
+
+
+def hash_bucket(name: str, size: int) -> int:
+    """Returns the bucket of `name` among `size` buckets (HashMap.hash)."""
+    value = java_hash(name) & 0xFFFFFFFF
+    return (value ^ value >> 16) & (size - 1)
+
+
+@lru_cache(maxsize=1024)
+def hash_map_order(names: tuple[str, ...], capacity: int = BROKER_MAP_CAPACITY) -> tuple[int, ...]:
+    """Returns the places of distinct `names`, put into a HashMap in their order, in iteration order.
+
+    Buckets ascend; a bucket keeps the order of insertion. Not modelled: nine names in one bucket become a
+    tree in Java, which may return them in another order. Many messages share a sequence of names, hence the
+    cache.
+    """
+    size = table_size(len(names), capacity)
+    return tuple(sorted(range(len(names)), key=lambda place: hash_bucket(names[place], size)))

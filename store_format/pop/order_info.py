@@ -25,7 +25,7 @@ from dataclasses import replace
 from typing import Any
 
 from store_format.java.fastjson import loads
-from store_format.java.hash_map import table_size
+from store_format.java.hashes import table_size
 from store_format.metadata.encode import Dialect, dialect_of, dumps, with_integer_keys
 from store_format.metadata.values import OrderInfo, bean_errors_of, members
 
