@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_spark.consume.group.ownership_log import OwnershipEvent
+from rmq_spark.consume.group.change import OwnershipEvent
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets

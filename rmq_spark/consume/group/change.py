@@ -2,18 +2,24 @@
 
 A `Change` is made from one state under the directory's lock. It collects the lines of the ownership log that
 belong to it and touches no file; `write_change` writes both.
+
+`ownership.log` in a group's directory says which client owned which queue when, one JSON object a line. Its
+lines are written just before the state that they belong to, and the state contains the length of the log. If
+a process dies between the two writes, its lines lie beyond that length: they never took effect, and the next
+lines overwrite them.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events
 from rmq_spark.consume.group.state import GroupState, MemberEntry, QueueEntry, Stop, write_state
 from rmq_spark.consume.message_queue import MessageQueue
-from store_format.errors import OptionError
+from store_format.errors import OptionError, StoreWriteError
+from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
 _SUBSCRIPTION_SHOWN_MAX = 200  # characters of a subscription in an error
@@ -26,6 +32,8 @@ _SAME_STRATEGY = (
     "Members with different strategies never agree on the owner of a queue. "
     "Use the same options in all queries of the group, or another group"
 )
+
+_SIZE_MAX = 4 << 20
 
 
 @dataclass(slots=True)
@@ -208,3 +216,55 @@ def _refuse_difference(what: str, group: str, expected: str, found: str, advice:
             f"group {group}: expected the {what} of its members, {expected[:_SUBSCRIPTION_SHOWN_MAX]}; "
             f"found {found[:_SUBSCRIPTION_SHOWN_MAX]}. {advice}"
         )
+
+
+# ---- the ownership log -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class OwnershipEvent:
+    """`event` is `gain`, `release`, `expire` (taken from a member whose lease is gone), `reset`,
+    `stop` (a reset to a message at which an orderly handler failed) or `replay`.
+
+    A replay is a micro-batch that Spark repeats after a restart, whoever owns its queues by then. `writer` is
+    the member that made the change, `at` is in ms since the epoch.
+    """
+
+    serial: int
+    writer: str
+    at: int
+    event: str
+    topic: str
+    broker: str
+    queue: int
+    client: str | None
+    member: str
+    epoch: int
+    position: int | None
+    why: str = ""
+
+
+def append_events(directory: str, events: Iterable[OwnershipEvent], size: int, files: FileWrites) -> int:
+    """Writes lines at byte `size` of the log and returns its new length, which the state must contain.
+
+    A log above 4 MiB loses its older half first. The caller holds the directory's lock.
+    """
+    lines = "".join(json.dumps(asdict(event), separators=(",", ":")) + "\n" for event in events).encode()
+    if not lines:
+        return size
+    path = f"{directory}/ownership.log"
+    if size > _SIZE_MAX:
+        data = (read_bytes(path) or b"")[:size]
+        files.replace(path, data[data.find(b"\n", len(data) // 2) + 1 :])
+    try:
+        file = files.open(path)
+    except StoreWriteError as error:
+        if not isinstance(error.__cause__, FileNotFoundError):
+            raise
+        file = files.create(path, 0)
+    with file:
+        # The file is shorter than the state says if a process died right after it had halved the log.
+        start = min(size, file.size)
+        file.size = start + len(lines)
+        file.write(start, lines)
+    return start + len(lines)

@@ -18,10 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.change import Change
+from rmq_spark.consume.group.change import Change, OwnershipEvent, append_events
 from rmq_spark.consume.group.member import GroupMember, join
 from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
-from rmq_spark.consume.group.ownership_log import OwnershipEvent, append_events
 from rmq_spark.consume.group.state import (
     GroupState,
     MemberEntry,
@@ -618,7 +617,7 @@ def test_lines_of_a_change_that_never_came_true_do_not_count(tmp_path: Path) -> 
 
 
 def test_the_log_does_not_grow_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rmq_spark.consume.group.ownership_log._SIZE_MAX", 4000)
+    monkeypatch.setattr("rmq_spark.consume.group.change._SIZE_MAX", 4000)
     size = 0
     for serial in range(100):
         before = size

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group.ownership_log import OwnershipEvent
+from rmq_spark.consume.group.change import OwnershipEvent
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
