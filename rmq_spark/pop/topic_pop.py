@@ -2,6 +2,13 @@
 
 The order of the steps is what makes a pop exclusive and cheap: consume queue entries are read before the log
 is locked, the choice is made under the lock, and the messages are read when they belong to this consumer.
+
+A revive stores a copy of a message that nobody acknowledged. Of a damaged message, of an inner batch and of a
+message of light queues no copy is made. Such a message has a check point of its own (`PopState.again`). When
+that becomes visible, the message is handed out again: at once in a fifth of the receives, as a message of the
+retry topic, otherwise behind the new messages. It never becomes a dead letter, which is a copy, too.
+
+Messages that retention deleted before they were delivered are counted, with one warning for a run of them.
 """
 
 from __future__ import annotations
@@ -9,13 +16,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from random import Random
 from typing import Self
 
-from rmq_spark.pop.again import hand_out_again, located
 from rmq_spark.pop.choose import DRAWN_BELOW, ShareRules, visits
-from rmq_spark.pop.deleted import note_deleted, skip_deleted
 from rmq_spark.pop.handed_out import HandedOut, PopRequest
 from rmq_spark.pop.handles import acknowledge, position_of, unknown_handle
 from rmq_spark.pop.message import MessageView, ReceiptHandle
@@ -23,6 +29,7 @@ from rmq_spark.pop.metrics import Counters
 from rmq_spark.pop.share import ConsumerShare
 from rmq_spark.pop.watcher import notify
 from rmq_spark.pop.window import QueueWindow, Subscription, read_window
+from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     InvalidReceiptHandleError,
@@ -207,7 +214,7 @@ class TopicPop:
             self._next[key] = start
             queue = queues[key]
             if start < queue.min_offset:
-                note_deleted(self._counters, queue, start, queue.min_offset - start)
+                _note_deleted(self._counters, queue, start, queue.min_offset - start)
                 start = queue.min_offset
                 state.skip(*key, start)  # so that nobody counts the same messages again
             if start >= queue.max_offset:
@@ -230,7 +237,7 @@ class TopicPop:
             if not left:
                 break
         if left and not unread and not self.is_ordered:
-            out += hand_out_again(state, queues, request, left)
+            out += _hand_out_again(state, queues, request, left)
         return out, unread
 
     def _hand_out_again(
@@ -242,7 +249,7 @@ class TopicPop:
             return []
         if self._random.randrange(DRAWN_BELOW) >= self._rules.retry_probability:
             return []
-        return hand_out_again(state, queues, request, request.count)
+        return _hand_out_again(state, queues, request, request.count)
 
     def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
         """Whether the queue must be left alone now, whatever it has."""
@@ -283,7 +290,7 @@ class TopicPop:
         found: list[MessageView] = []
         dead: DeadLetters = []
         deleted: list[tuple[HandedOut, list[int]]] = []
-        out, passed = located(out, self._subscription, self._counters)
+        out, passed = _located(out, self._subscription, self._counters)
         for each in out:
             point, queue, window = each.point, each.queue, each.window
             assert window is not None, "located has read it"
@@ -316,8 +323,8 @@ class TopicPop:
         if passed:
             self.acknowledge(passed)
         for each, gone in deleted:
-            skipped = skip_deleted(self.share, each.point.key[:2], each.queue)
-            note_deleted(self._counters, each.queue, gone[0], len(gone) + skipped)
+            skipped = _skip_deleted(self.share, each.point.key[:2], each.queue)
+            _note_deleted(self._counters, each.queue, gone[0], len(gone) + skipped)
         if dead:
             self._give_up(dead)
         return found
@@ -390,3 +397,85 @@ class TopicPop:
         first = self.share.run(lambda state: state.again.first)
         if first is not None and first <= self.share.options.clock_ms():
             notify(self.root, self.topic, self.share.group)
+
+
+# ---- messages that cannot be stored again ------------------------------------------------------------------
+
+
+def _hand_out_again(
+    state: PopState, queues: Mapping[PopQueue, Queue], request: PopRequest, count: int
+) -> list[HandedOut]:
+    """Hands out up to `count` messages of these queues whose time has passed.
+
+    `_located` reads where they are, without the lock of the log.
+    """
+    found: list[HandedOut] = []
+    for before in state.again.due(request.pop_time):
+        queue = queues.get(before.key[:2])
+        if queue is None or len(found) >= count:
+            continue
+        visible_at = request.pop_time + request.invisible_ms
+        point = state.deliver_again(before.key, 0, request.pop_time, visible_at, request.owner)
+        if point is not None:
+            found.append(HandedOut(point, queue, None, {point.start: before.again}))
+    return found
+
+
+def _located(
+    out: Sequence[HandedOut], subscription: Subscription, counters: Counters
+) -> tuple[list[HandedOut], list[tuple[CheckPoint, int]]]:
+    """(what was handed out, with the places of the messages; those that nobody gets any more).
+
+    A message whose queue cannot be read now is left out, and comes again after its invisible time.
+    """
+    found: list[HandedOut] = []
+    passed: list[tuple[CheckPoint, int]] = []
+    for each in out:
+        offset, queue = each.point.start, each.queue
+        if each.window is not None:
+            found.append(each)
+            continue
+        try:
+            window = read_window(queue, offset, 1, subscription)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            _log.warning("a message comes again after its invisible time, because of its queue: %s", error)
+            continue
+        if offset in window.offsets:
+            found.append(replace(each, window=window))
+        else:
+            passed.append((each.point, 0))
+            counters.add(**{"filtered" if window.covers(offset) else "lost": 1})
+    return found, passed
+
+
+# ---- deleted messages --------------------------------------------------------------------------------------
+
+
+def _note_deleted(counters: Counters, queue: Queue, start: int, count: int) -> None:
+    """Counts messages of the queue that were deleted, the first of them at offset `start`, and warns."""
+    counters.add(lost=count)
+    _log.warning(
+        "%s: queue %s-%d: retention deleted %d messages, from offset %d on, before they were delivered",
+        queue.store.path, shown(queue.topic), queue.queue_id, count, start,
+    )  # fmt: skip
+
+
+def _skip_deleted(share: ConsumerShare, key: PopQueue, queue: Queue) -> int:
+    """Moves the next offset to the first message that the store has now. Returns how many it passes over.
+
+    The queue was listed before retention deleted the messages: entries that were read ahead lead to them.
+    """
+    try:
+        found = share.store.snapshot(queue.topic.__eq__).queues.get((queue.topic, queue.queue_id))
+    except StoreError:
+        return 0  # the next look at the store raises it
+    low = 0 if found is None else found.min_offset
+
+    def change(state: PopState) -> int:
+        known = state.queues.get(key)
+        count = 0 if known is None else low - known.next_offset
+        if count > 0:
+            state.skip(*key, low)
+        return max(count, 0)
+
+    return share.run(change)
