@@ -32,7 +32,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
-from store_format.follow import log_start
+from store_format.follow import follower as log_start
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
