@@ -16,7 +16,7 @@ import pytest
 
 from rmq_spark import charts
 from rmq_spark.charts.data import Drawn
-from rmq_spark.charts.log_parts import CELLS, LogParts, Part, read_log_parts
+from rmq_spark.charts.file_map import CELLS, LogParts, Part, read_log_parts
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.store import MessageStore
