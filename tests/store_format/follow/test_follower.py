@@ -32,7 +32,7 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
-from store_format.follow import follower as log_start
+from store_format.follow import follower as follower_room
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
@@ -425,13 +425,13 @@ def test_a_first_look_walks_the_end_of_the_log_alone(tmp_path: Path, monkeypatch
     append(root, numbered("T", 0, 1000))
     last = messages_of(root)[-1]
     walked: list[tuple[int, int]] = []
-    monkeypatch.setattr(log_start, "_MARGIN_SIZE", 4096)
+    monkeypatch.setattr(follower_room, "_MARGIN_SIZE", 4096)
 
     def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
         walked.append((start, near_end(log, start, stop, margin_size)[1]))
         return near_end(log, start, stop, margin_size)
 
-    monkeypatch.setattr(log_start, "near_end", noted)
+    monkeypatch.setattr(follower_room, "near_end", noted)
     follower = followed(root)
     [(start, end)] = walked
     assert end == last.physical_offset + last.total_size
@@ -451,13 +451,13 @@ def test_a_first_look_does_not_trust_an_entry_that_leads_to_no_message(
         units["physical_offset"][1:249] += 1  # into the middle of each; the first and the last stay right
         path.write_bytes(units.tobytes())
     walked: list[int] = []
-    monkeypatch.setattr(log_start, "_MARGIN_SIZE", 4096)
+    monkeypatch.setattr(follower_room, "_MARGIN_SIZE", 4096)
 
     def noted(log: CommitLog, start: int, stop: int | None, margin_size: int) -> tuple[int, int]:
         walked.append(start)
         return near_end(log, start, stop, margin_size)
 
-    monkeypatch.setattr(log_start, "near_end", noted)
+    monkeypatch.setattr(follower_room, "near_end", noted)
     assert ends(followed(root)) == in_batch(root)
     assert walked == [0]
 
