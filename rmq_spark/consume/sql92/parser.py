@@ -1,17 +1,17 @@
 """Compiles SQL92 filter expressions to steps, by RocketMQ's grammar (SelectorParser.jj) and its checks.
 
 Operators nest as in the grammar, one method a rule. The checks are those of the `create…` methods of
-ComparisonExpression, UnaryExpression and ConstantExpression. As in RocketMQ, text after a complete expression
-is ignored.
+ComparisonExpression, UnaryExpression and ConstantExpression. The parser asks for one token at a time: as in
+RocketMQ, text after a complete expression is ignored, and never read.
 """
 
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from rmq_spark.consume.sql92.lexer import DECIMAL, FLOAT, NAME, STRING, Lexer, Token
 from rmq_spark.consume.sql92.steps import (
     Between,
     In,
@@ -33,6 +33,39 @@ _SEARCHES = ("CONTAINS", "STARTSWITH", "ENDSWITH")
 _ORDERINGS = (">", ">=", "<", "<=")
 _CONSTANTS = {"TRUE": True, "FALSE": False, "NULL": None}
 
+# Kinds of tokens. The kind of a keyword or symbol is its own text, keywords in upper case.
+_NAME, _STRING, _DECIMAL, _FLOAT, _END = "a property", "a string", "a whole number", "a number", "the end"
+_KEYWORDS = frozenset(
+    ("NOT", "AND", "OR", "BETWEEN", "IN", "TRUE", "FALSE", "NULL", "IS", "CONTAINS", "STARTSWITH", "ENDSWITH")
+)
+
+# The longest token wins. A `--` comment needs the end of its line; on a last line without it, `--` is two
+# signs.
+_SKIPPED = re.compile(r"(?:[ \t\n\r\f]+|--[^\n\r]*(?:\r\n|\n|\r))+")
+_TOKEN = re.compile(
+    r"""(?P<float>[0-9]+\.[0-9]*(?:[eE][+-]?[0-9]+)?|\.[0-9]+(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+)
+    |(?P<decimal>0|[1-9][0-9]*[lL]?)
+    |(?P<string>'[^']*(?:''[^']*)*')
+    |(?P<name>[A-Za-z_$][A-Za-z0-9_$]*)
+    |(?P<symbol><>|<=|>=|[=<>(),+-])""",
+    re.VERBOSE,
+)
+_KINDS = {"float": _FLOAT, "decimal": _DECIMAL, "string": _STRING, "name": _NAME}
+
+_DOUBLE_QUOTED = re.compile(r'"([^"]{1,40})"')
+_BLANKS = re.compile(r"[ \t\n\r\f]+")
+_SHOWN = 24  # characters of the expression in an error, on each side of the place
+_ADVICE = {
+    '"': "write strings in single quotes: 'it''s'",
+    "'": "end the string with a single quote; double a quote inside it: 'it''s'",
+    "!": "write <> for unequal",
+    ".": "the name of a property has only letters, digits, _ and $",
+    "*": "* is a TAG expression; SQL92 has no arithmetic",
+    "/": "SQL92 has no arithmetic; end a comment with */",
+    "%": "SQL92 has no arithmetic",
+    "LIKE": "SQL92 has no LIKE; use STARTSWITH, ENDSWITH or CONTAINS with plain text",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
@@ -52,7 +85,7 @@ class _Operand(NamedTuple):
     """A part of the expression, for the checks. `bare` is set for a constant or a property alone."""
 
     kind: Kind
-    token: Token  # the first token, for errors
+    token: _Token  # the first token, for errors
     bare: Literal | Property | None = None
 
 
@@ -72,7 +105,7 @@ def parse(expression: str, option: str) -> Parsed:
         raise OptionError(
             f"{option}: expected text, found half of a surrogate pair at character {error.start + 1}"
         ) from error
-    parser = _Parser(Lexer(expression, option))
+    parser = _Parser(_Lexer(expression, option))
     parser.as_condition(parser.disjunction())
     end = parser.lexer.peek()
     names = dict.fromkeys(step.name for step in parser.steps if isinstance(step, Property))
@@ -83,7 +116,7 @@ def parse(expression: str, option: str) -> Parsed:
 class _Parser:
     """One method a rule, the loosest operators first. Each emits the steps of its part, left to right."""
 
-    lexer: Lexer
+    lexer: _Lexer
     steps: list[Step] = field(default_factory=list)
     depth: int = 0
     pairs: list[tuple[str, str]] = field(default_factory=list)
@@ -121,7 +154,11 @@ class _Parser:
                 word = self.lexer.peek()
                 right = self._comparison()
                 self._refuse_unequal_kinds(left, right, operator)
-                if isinstance(left.bare, Property) and isinstance(right.bare, Property) and word.kind == NAME:
+                if (
+                    isinstance(left.bare, Property)
+                    and isinstance(right.bare, Property)
+                    and word.kind == _NAME
+                ):
                     self.pairs.append((f"{left.bare.name} {operator.kind}", word.text))
                 left = self._emit(Operator.EQUAL, left)
             if negated:
@@ -138,7 +175,7 @@ class _Parser:
             left = self._compared(left, operator, negated)
         return left
 
-    def _compared(self, left: _Operand, operator: Token, negated: bool) -> _Operand:
+    def _compared(self, left: _Operand, operator: _Token, negated: bool) -> _Operand:
         """Parses the operands after `left [NOT] operator`."""
         if operator.kind in _SEARCHES:
             return self._emit(Search(operator.kind, self._string(operator), negated), left)
@@ -188,24 +225,24 @@ class _Parser:
             self.depth -= 1
             return inner
         step: Literal | Property
-        if token.kind == NAME:
+        if token.kind == _NAME:
             step = Property(token.text)
         else:
             step = self._literal(token)
         self.steps.append(step)
         return _Operand(step.kind if isinstance(step, Literal) else Kind.TEXT, token, step)
 
-    def _literal(self, token: Token) -> Literal:
-        if token.kind == STRING:
+    def _literal(self, token: _Token) -> Literal:
+        if token.kind == _STRING:
             return Literal(Kind.TEXT, _unquoted(token))
         if token.kind in _CONSTANTS:
             return Literal(Kind.TRUTH, _CONSTANTS[token.kind])
-        if token.kind == DECIMAL:
+        if token.kind == _DECIMAL:
             digits = token.text.rstrip("lL")
             if len(digits) > 19 or int(digits) > _LONG_MAX:
                 raise self.lexer.error(f"a whole number up to {_LONG_MAX}", token)
             return Literal(Kind.INTEGER if int(digits) <= _INTEGER_MAX else Kind.LONG, int(digits))
-        if token.kind == FLOAT:
+        if token.kind == _FLOAT:
             number = float(token.text)
             # ConstantExpression.createFloat compares with Double.MIN_VALUE, the smallest number above 0
             if not 0 < number < math.inf:
@@ -224,8 +261,8 @@ class _Parser:
         self._expect(")", "a comma or a closing parenthesis in the list")
         return tuple(values)
 
-    def _string(self, before: Token) -> str:
-        return _unquoted(self._expect(STRING, f"a string such as 'x' after {before.kind}"))
+    def _string(self, before: _Token) -> str:
+        return _unquoted(self._expect(_STRING, f"a string such as 'x' after {before.kind}"))
 
     # ---- checks --------------------------------------------------------------------------------------------
 
@@ -238,13 +275,13 @@ class _Parser:
                 "a condition, which is true or false", operand.token, "compare the value with another one"
             )
 
-    def _refuse_unordered(self, operand: _Operand, operator: Token) -> None:
+    def _refuse_unordered(self, operand: _Operand, operator: _Token) -> None:
         """Only numbers and properties have an order (checkLessThanOperand)."""
         if operand.kind is Kind.TRUTH or (isinstance(operand.bare, Literal) and not operand.kind.is_number):
             advice = "strings, TRUE, FALSE and conditions cannot be ordered"
             raise self.lexer.error(f"a number or a property beside {operator.kind}", operand.token, advice)
 
-    def _refuse_unequal_kinds(self, left: _Operand, right: _Operand, operator: Token) -> None:
+    def _refuse_unequal_kinds(self, left: _Operand, right: _Operand, operator: _Token) -> None:
         for operand in (left, right):
             if isinstance(operand.bare, Literal) and operand.bare.value is None:
                 raise self.lexer.error(
@@ -256,7 +293,7 @@ class _Parser:
                 f"TRUE, FALSE or a condition after {left.token.text} {operator.kind}", right.token
             )
 
-    def _enter(self, token: Token) -> None:
+    def _enter(self, token: _Token) -> None:
         self.depth += 1
         if self.depth > _DEPTH_MAX:
             raise self.lexer.error(f"parentheses, signs and NOT nested at most {_DEPTH_MAX} deep", token)
@@ -272,7 +309,7 @@ class _Parser:
             self.lexer.next()
         return found
 
-    def _expect(self, kind: str, expected: str) -> Token:
+    def _expect(self, kind: str, expected: str) -> _Token:
         token = self.lexer.next()
         if token.kind != kind:
             raise self.lexer.error(expected, token)
@@ -299,5 +336,95 @@ def _bound_value(bound: Literal, other: Literal) -> int | float:
     return float(bound.value) if Kind.DOUBLE in (bound.kind, other.kind) else bound.value
 
 
-def _unquoted(token: Token) -> str:
+def _unquoted(token: _Token) -> str:
     return token.text[1:-1].replace("''", "'")
+
+
+# ---- tokens ------------------------------------------------------------------------------------------------
+
+
+class _Token(NamedTuple):
+    """`text` is the token as written, `start` its position in the expression."""
+
+    kind: str
+    text: str
+    start: int
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self.text)
+
+
+class _Lexer:
+    """The tokens of `text`, one at a time; `peek` looks at the next one. `option` is named in errors."""
+
+    def __init__(self, text: str, option: str) -> None:
+        self._text = text
+        self._option = option
+        self._place = 0
+        self._next: _Token | None = None
+
+    def peek(self) -> _Token:
+        """The next token, which stays the next one. Raises OptionError if no token can begin there."""
+        if self._next is None:
+            self._next = self._scan()
+        return self._next
+
+    def next(self) -> _Token:
+        token = self.peek()
+        self._next = None
+        return token
+
+    def error(self, expected: str, token: _Token, advice: str = "") -> OptionError:
+        """An error: what was expected at `token`, what was found, and the marked place in the expression."""
+        stop = min(token.stop, token.start + _SHOWN)
+        before, after = max(0, token.start - _SHOWN), stop + _SHOWN
+        left, right = (_BLANKS.sub(" ", part) for part in (self._text[before:stop], self._text[stop:after]))
+        dots = "…" if after < len(self._text) else ""
+        place = f"{'…' if before else ''}{left} <-- HERE {right.lstrip()}{dots}".strip()
+        found = token.kind if token.kind == _END else _shortened(token.text)
+        advice = advice or self._advice(token)
+        message = (
+            f"{self._option}: expected {expected}, found {found} at character {token.start + 1}: {place}"
+        )
+        return OptionError(f"{message}; {advice}" if advice else message)
+
+    def _advice(self, token: _Token) -> str:
+        """What to write instead of `token`; "" if that is not clear."""
+        if token.text == "=" and self._text[: token.start].endswith("="):
+            return "write = for equal"
+        quoted = _DOUBLE_QUOTED.match(self._text, token.start)
+        if quoted is not None:
+            single = "'" + quoted[1].replace("'", "''") + "'"
+            return f"write strings in single quotes: {single}"
+        return _ADVICE.get(token.text.upper(), "")
+
+    def _scan(self) -> _Token:
+        self._skip()
+        place, text = self._place, self._text
+        if place == len(text):
+            return _Token(_END, "", place)
+        match = _TOKEN.match(text, place)
+        if match is None:
+            raise self.error("a word, a number, a string or an operator", _Token("", text[place], place))
+        self._place = match.end()
+        word = match.group()
+        group = match.lastgroup or ""
+        if group == "name" and word.upper() in _KEYWORDS:
+            return _Token(word.upper(), word, place)
+        return _Token(_KINDS.get(group, word), word, place)
+
+    def _skip(self) -> None:
+        """Skips blanks and comments."""
+        while True:
+            match = _SKIPPED.match(self._text, self._place)
+            if match is not None:
+                self._place = match.end()
+            end = self._text.find("*/", self._place + 2) if self._text.startswith("/*", self._place) else -1
+            if end < 0:
+                return
+            self._place = end + 2
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
