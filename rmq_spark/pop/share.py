@@ -4,6 +4,12 @@ The share keeps the in-flight log and the broker's consumerOffset.json together.
 file has the lowest offset that is not acknowledged of each queue: a broker that is started after a crash
 delivers messages again, and loses none. The file is written about once a second, by one process
 (`rmq_spark.pop.mirror`).
+
+A message that the group has received too often is a dead letter: it is stored in `%DLQ%group`, not delivered.
+The proxy does so when a consumer receives a message whose reconsumeTimes have reached the maximum
+(PopMessageResultFilterImpl): it sends the message back with delay level -1, and acknowledges it. What is
+written follows `produce.send_back`. The three steps, and what a kill between them leaves, are those of a
+revive.
 """
 
 from __future__ import annotations
@@ -11,39 +17,45 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
+
+import numpy as np
 
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
-from rmq_spark.pop.begin import begin_queues
-from rmq_spark.pop.dead_letters import bury
 from rmq_spark.pop.hand_over import hand_over
 from rmq_spark.pop.mirror import CheckedLock, PopOffsetMirror, opened
 from rmq_spark.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
-from rmq_spark.pop.revive import ReviveCounts, finish_revive, revive_due
+from rmq_spark.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
 from rmq_spark.pop.take_over import take_over
+from rmq_spark.produce.send_back import send_back
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
+from store_format.display.text import shown
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder
 from store_format.files.shared_log import FileLock
+from store_format.message.stored import StoredMessages, join_columns, stored_messages
 from store_format.metadata.group_offsets import refuse_foreign_offsets
 from store_format.metadata.read import read_subscription_groups
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
+from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
-from store_format.pop.check_point import CheckPoint
+from store_format.pop.check_point import BegunRevive, CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
 from store_format.pop.members import InFlightLogUser, live_topics
+from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted
 from store_format.read.store import Store
+from store_format.read.stored_messages import read_stored_units, units_at
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -51,6 +63,10 @@ _T = TypeVar("_T")
 InitMode = Literal["MIN", "MAX"]
 _BURY_SECONDS = 1.0  # that a receive waits for the store's lock
 _LATE_MS, _LATE_WAIT_SECONDS = 3_000, 1.0  # a broker revives 2 to 3 s after the invisible time
+
+_Limits = Mapping[QueueKey, tuple[int, int]]  # the first offset of each queue, and the one behind its end
+
+_DEAD_LEVEL = -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -159,7 +175,7 @@ class ConsumerShare:
                 if key in taken.damaged:
                     raise taken.damaged[key]
             limits = {key: (each.min_offset, each.max_offset) for key, each in taken.queues.items()}
-            begun = self.run(lambda state: begin_queues(state, names, limits, known, self._first_offset))
+            begun = self.run(lambda state: _begin_queues(state, names, limits, known, self._first_offset))
             self.lost += begun.warn_corrected(self.name, limits)
             note_witnesses(self.name, self.log, taken.queues)
             self._mirror.write(begun.offsets)
@@ -243,14 +259,14 @@ class ConsumerShare:
             _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
             return ReviveCounts()
 
-    def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
+    def _bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
         """Stores messages in flight, by check point and position, as dead letters. Returns how many.
 
         0 if another writer has the store for longer: the messages come again after their invisible time.
         """
         try:
             with write_session(self.name.root, self._commit_options(_BURY_SECONDS)) as session:
-                return bury(self.name, self.log, session, group, messages)
+                return _bury(self.name, self.log, session, group, messages)
         except StoreInUseError as error:
             _log.debug("%s: dead letters are stored later: %s", self.name.root, error)
             return 0
@@ -371,3 +387,134 @@ class ConsumerShare:
                 f"{self.name.root}/lock: held by {described(holder)}, a broker; pop works while no broker "
                 "has the store: stop the broker, or pop from it"
             )
+
+
+# ---- where a group begins ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What `_begin_queues` has done: offsets to commit, and (name, offset before) of corrected queues."""
+
+    offsets: dict[PopQueue, int] = field(default_factory=dict)
+    corrected: list[tuple[QueueKey, int]] = field(default_factory=list)
+
+    def warn_corrected(self, name: PopName, limits: _Limits) -> int:
+        """Warns of each correction. Returns how many messages the group has lost."""
+        count = 0
+        for key, before in self.corrected:
+            low, high = limits[key]
+            lost = max(low - before, 0)
+            count += lost
+            why = f"retention deleted {lost} messages; pop goes on at {low}"
+            if not lost:
+                why = f"the topic was created again, or the store is an older copy; pop goes on at {high}"
+            _log.warning(
+                "%d messages lost: %s, group %s: the next offset of %s-%d is %d and the queue holds %d to "
+                "%d: %s",
+                lost, name.root, name.group, shown(key[0]), key[1], before, low, high, why,
+            )  # fmt: skip
+        return count
+
+
+def _begin_queues(
+    state: PopState,
+    names: Mapping[PopQueue, QueueKey],
+    limits: _Limits,
+    known: Mapping[QueueKey, int],
+    first_offset: Callable[[int, int, int], int],
+) -> _Begun:
+    """Sets the next offsets of these queues, see `ConsumerShare.begin`; a change of the in-flight log.
+
+    `known` are the committed offsets. `first_offset` tells from (flag, first offset, end) of a queue where a
+    group without an offset begins.
+    """
+    begun = _Begun()
+    for queue, key in names.items():
+        low, high = limits.get(key, (0, 0))
+        there = state.queues.get(queue)
+        offset = known.get(key, -1) if there is None else there.next_offset
+        if offset < 0:
+            offset = first_offset(queue[0], low, high)
+        after = min(max(offset, low), high) if key in limits else offset
+        if after != offset:
+            begun.corrected.append((key, offset))
+        if there is None or after < offset:
+            state.set_offset(*queue, after)
+            state.note_witnesses({queue: None})  # an older copy of the store does not have that entry
+        elif after > offset:
+            state.skip(*queue, after)
+        else:
+            continue
+        if there is None and known.get(key, -1) >= 0:
+            state.note_mirrored({queue: known[key]})
+        begun.offsets[queue] = state.queues[queue].lowest
+    if begun.offsets:
+        state.note_mirrored(begun.offsets)
+    return begun
+
+
+# ---- dead letters ------------------------------------------------------------------------------------------
+
+
+def _bury(
+    name: PopName,
+    log: InFlightLog,
+    session: WriteSession,
+    group: SubscriptionGroup,
+    messages: Sequence[tuple[CheckPoint, int]],
+) -> int:
+    """Stores messages in flight, by check point and position, as dead letters, and acknowledges them.
+
+    Returns how many were stored: a message that was acknowledged meanwhile is left out. Raises what
+    `send_back` and `WriteSession.append` raise; the messages are then in flight as before.
+    """
+    finish_revive(name, log, session)
+    given = log.run(lambda state: [each for each in messages if _is_in_flight(state, *each)])
+    stored = _read(name, session, given)
+    if not len(stored):
+        return 0
+    dead = send_back(stored, group, delay_levels=_DEAD_LEVEL)
+    revive = log.run(lambda state: _begin(state, given))
+    if revive is None:
+        return 0
+    session.append(dead.messages, turn=revive_turn(name, revive), new_topics=dead.new_topics)
+    log.run(lambda state: state.end_revive(revive.number, is_done=True))
+    return dead.dead_letters
+
+
+def _is_in_flight(state: PopState, point: CheckPoint, position: int) -> bool:
+    """Whether nobody has acknowledged the message; `point` is the hand-out as the consumer got it."""
+    now = state.check_point(point.key)
+    if now is not None:
+        return not now.acked >> position & 1
+    return state.order.is_in_flight(point.queue_id, point.offsets[position], point.pop_time)
+
+
+def _begin(state: PopState, messages: Iterable[tuple[CheckPoint, int]]) -> BegunRevive | None:
+    """Notes what is about to be stored; None if a part was acknowledged meanwhile: the rest comes again."""
+    bits: dict[PointKey, int] = {}
+    for point, position in messages:
+        if not _is_in_flight(state, point, position):
+            return None
+        bits[point.key] = bits.get(point.key, 0) | 1 << position
+    return state.begin_revive(bits)
+
+
+def _read(name: PopName, session: WriteSession, given: Iterable[tuple[CheckPoint, int]]) -> StoredMessages:
+    """The messages as stored. Raises the error of a damaged one."""
+    offsets: dict[PopQueue, list[int]] = {}
+    for point, position in given:
+        offsets.setdefault(point.key[:2], []).append(point.offsets[position])
+    store = session.store()
+    taken = store.snapshot(name.flags().__contains__)
+    parts = []
+    for (flag, queue_id), wanted in offsets.items():
+        key = name.topic_of(flag), queue_id
+        messages, _, damaged = read_stored_units(
+            taken.log, key, *units_at(taken.queues[key], np.array(sorted(wanted), np.int64))
+        )
+        for error in damaged.values():
+            raise error
+        parts.append(messages.messages)
+    return StoredMessages(join_columns(parts)) if parts else stored_messages([])
