@@ -26,13 +26,12 @@ import numpy as np
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.consume.group.membership import Clocks
-from rmq_spark.pop.hand_over import hand_over
+from rmq_spark.pop.hand_over import hand_over, take_over
 from rmq_spark.pop.mirror import CheckedLock, PopOffsetMirror, opened
 from rmq_spark.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
 from rmq_spark.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.pop.pop_name import PopName
 from rmq_spark.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
-from rmq_spark.pop.take_over import take_over
 from rmq_spark.produce.send_back import send_back
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions

@@ -9,10 +9,9 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_spark.pop.hand_over import HandedOver, hand_over, revive_topic_of
+from rmq_spark.pop.hand_over import HandedOver, hand_over, revive_topic_of, take_over
 from rmq_spark.pop.mirror import PopOffsetMirror
 from rmq_spark.pop.pop_name import PopName
-from rmq_spark.pop.take_over import take_over
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
