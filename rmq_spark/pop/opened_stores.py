@@ -1,17 +1,24 @@
-"""The stores that one consumer has opened: which of them to pop next, and waits for any of them."""
+"""The stores that one consumer has opened: which of them to pop next, and waits for any of them.
+
+A thread, the keeper, serves all consumers of a process about once a second, whether they receive or not. It
+mirrors offsets, looks for brokers, and stores messages again whose invisible time has passed. It ends with
+the last consumer.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
 import threading
+import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
+from typing import Protocol
 
 from rmq_spark.pop.calls import Calls
 from rmq_spark.pop.filters import refuse_unknown_topics
 from rmq_spark.pop.handed_out import PopRequest
-from rmq_spark.pop.keeper import begin_keeping, end_keeping
 from rmq_spark.pop.message import MessageView, ReceiptHandle
 from rmq_spark.pop.order import OrderPop
 from rmq_spark.pop.share import ConsumerShare
@@ -33,6 +40,8 @@ from store_format.pop.log import in_flight_directory
 _log = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 30.0  # more than a turn of the keeper takes
+
+_SECONDS = 1.0
 
 
 class OpenedStores:
@@ -77,7 +86,7 @@ class OpenedStores:
             waiter.close()
             self._close_stores()
             raise
-        begin_keeping(self)
+        _begin_keeping(self)
         return waiter
 
     def _made_waiter(self) -> Waiter:
@@ -385,3 +394,82 @@ def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageV
     for each in errors:
         raise each
     return []
+
+
+# ---- the keeper --------------------------------------------------------------------------------------------
+
+
+class _KeptConsumer(Protocol):
+    """A consumer whose `keep` the keeper calls."""
+
+    def keep(self) -> None: ...
+
+
+class _Keeper:
+    def __init__(self) -> None:
+        self._consumers: weakref.WeakSet[_KeptConsumer] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failing: weakref.WeakKeyDictionary[_KeptConsumer, str] = weakref.WeakKeyDictionary()
+
+    def add(self, consumer: _KeptConsumer) -> None:
+        with self._lock:
+            self._consumers.add(consumer)
+            if self._thread is None:
+                self._end = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._end,), name="rmqlog-pop-keeper", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, consumer: _KeptConsumer) -> None:
+        with self._lock:
+            self._consumers.discard(consumer)
+            if not self._consumers and self._thread is not None:
+                self._end.set()
+                self._thread = None
+
+    def _run(self, end: threading.Event) -> None:
+        while not end.wait(_SECONDS):
+            with self._lock:
+                consumers = list(self._consumers)
+                if not consumers and not end.is_set():  # the last one was never closed
+                    self._thread = None
+                    return
+            for consumer in consumers:
+                self._keep(consumer)
+            del consumers
+
+    def _keep(self, consumer: _KeptConsumer) -> None:
+        try:
+            consumer.keep()
+            self._failing.pop(consumer, None)
+        except Exception as error:
+            # The thread must go on for the other consumers; this one raises the error in its next receive,
+            # or the next round succeeds.
+            if self._failing.get(consumer) != str(error):
+                self._failing[consumer] = str(error)
+                _log.warning("pop: %s", error)
+
+
+_keeper = _Keeper()
+
+
+def _begin_keeping(consumer: _KeptConsumer) -> None:
+    """Calls `consumer.keep()` about once a second from now on, as long as the consumer lives."""
+    _keeper.add(consumer)
+
+
+def end_keeping(consumer: _KeptConsumer) -> None:
+    """Ends that."""
+    _keeper.remove(consumer)
+
+
+def _forget_after_fork() -> None:
+    """A forked child has no such thread, and its consumers begin again."""
+    global _keeper
+    _keeper = _Keeper()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

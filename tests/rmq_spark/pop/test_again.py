@@ -11,7 +11,7 @@ import pytest
 
 import rmq_spark
 from rmq_spark.pop import MessageView, SimpleConsumer
-from rmq_spark.pop.keeper import end_keeping
+from rmq_spark.pop.opened_stores import end_keeping
 from store_format.errors import ChecksumError, InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.store import MessageStore

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.pop import MessageView, SimpleConsumer
-from rmq_spark.pop.keeper import end_keeping
+from rmq_spark.pop.opened_stores import end_keeping
 from rmq_spark.pop.topic_pop import TopicPop
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from rmq_spark.pop import SimpleConsumer
-from rmq_spark.pop.keeper import end_keeping
 from rmq_spark.pop.message import MessageView
+from rmq_spark.pop.opened_stores import end_keeping
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.pop.check_point import WitnessEntry
