@@ -1,4 +1,7 @@
-"""What the members of a group share, as one stream sees it: each topic in each store is a share."""
+"""What the members of a group share, as one stream sees it: each topic in each store is a share.
+
+A message that cannot be stored again (`rmq_spark.pop.topic_pop`) is a range of its own.
+"""
 
 from __future__ import annotations
 
@@ -17,24 +20,26 @@ from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.stores import refuse_unknown_names
 from rmq_spark.pop.order_mirror import is_ordered
 from rmq_spark.pop.share import ConsumerShare, InitMode, ShareOptions
-from rmq_spark.pop.shared_queues import SharedQueues, ShareKey
-from rmq_spark.pop.stream_again import AgainTaker, DueAgain, due_again
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
-from store_format.metadata.values import SubscriptionGroup
+from store_format.files.read import stat_identity
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import physical_offset_at
-from store_format.read.store import Store
+from store_format.read.store import Queue, Store
 
 _log = logging.getLogger(__name__)
 
 # Fewer messages are not divided among members: a micro-batch costs Spark 0.3 s, whatever its size.
 _UNDIVIDED = 1_000
+
+_ShareKey = tuple[str, str]  # topic and broker name
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +52,7 @@ class Ready:
     begins: Mapping[MessageQueue, int]
     stops: Mapping[MessageQueue, int]
     members: int = 1
-    again: Sequence[DueAgain] = ()
+    again: Sequence[_DueAgain] = ()
 
     @property
     def total(self) -> int:
@@ -87,11 +92,11 @@ class StreamShares:
         self._options = options
         self._owner = owner
         self._losses = Losses(stores.options.fail_on_data_loss, keeps_offsets=False)
-        self._shares: dict[ShareKey, ConsumerShare] = {}
-        self._groups: dict[ShareKey, SubscriptionGroup] = {}
-        self._begun: dict[ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
-        self._queues = SharedQueues(stores, options)
-        self._again = AgainTaker(scan, owner, options.invisible_ms, clock_ms)
+        self._shares: dict[_ShareKey, ConsumerShare] = {}
+        self._groups: dict[_ShareKey, SubscriptionGroup] = {}
+        self._begun: dict[_ShareKey, set[PopQueue]] = {}  # the queues that have a next offset
+        self._queues = _SharedQueues(stores, options)
+        self._again = _AgainTaker(scan, owner, options.invisible_ms, clock_ms)
         self.has_again = False  # whether messages waited at the last `keep` to be delivered again in place
 
     def open(self) -> None:
@@ -108,7 +113,7 @@ class StreamShares:
         for share in self._shares.values():
             share.close()
 
-    def _opened(self, key: ShareKey) -> ConsumerShare:
+    def _opened(self, key: _ShareKey) -> ConsumerShare:
         """The share of a topic on a broker. A topic may be created on a broker while the query runs."""
         share = self._shares.get(key)
         if share is None:
@@ -164,7 +169,7 @@ class StreamShares:
         """
         begins: dict[MessageQueue, int] = {}
         members = {self._owner}
-        again: list[DueAgain] = []
+        again: list[_DueAgain] = []
         for share_key, keys in self._queues.by_share().items():
             share = self._begin_new(share_key, keys)
 
@@ -192,8 +197,8 @@ class StreamShares:
         stops = {key: max(self._stores.queues[key].max_offset, begin) for key, begin in begins.items()}
         return Ready(begins, stops, len(members), again)
 
-    def _due_again(self, share_key: ShareKey, share: ConsumerShare) -> list[DueAgain]:
-        return due_again(share, share_key[1], self._stores.queues, self.now_ms())
+    def _due_again(self, share_key: _ShareKey, share: ConsumerShare) -> list[_DueAgain]:
+        return _due_again(share, share_key[1], self._stores.queues, self.now_ms())
 
     def _is_behind(self, key: MessageQueue, offset: int) -> bool:
         """Whether the next offset is behind the end of the queue."""
@@ -212,7 +217,7 @@ class StreamShares:
         counts: Mapping[MessageQueue, int] = {}
         if limit:
             counts = admit(self._stores, ready.begins, ready.stops, replace(limits, max_offsets=limit))
-        wanted: dict[ShareKey, list[_OffsetsToPop]] = {}
+        wanted: dict[_ShareKey, list[_OffsetsToPop]] = {}
         for key, count in counts.items():
             if count:
                 wanted.setdefault(self._queues.share_key(key), []).append(
@@ -288,7 +293,7 @@ class StreamShares:
 
     # ---- one share -----------------------------------------------------------------------------------------
 
-    def _begin_new(self, share_key: ShareKey, keys: Sequence[MessageQueue]) -> ConsumerShare:
+    def _begin_new(self, share_key: _ShareKey, keys: Sequence[MessageQueue]) -> ConsumerShare:
         """Sets the next offset of queues that the group has not popped, also of those without a message.
 
         A group that is new to the topic begins as `consumeFromWhere` says. Queues that are created later are
@@ -314,7 +319,7 @@ class StreamShares:
 
     def _by_share(self, ranges: Sequence[PoppedRange]) -> list[tuple[ConsumerShare, list[PoppedRange]]]:
         """The ranges of each share. Ranges of topics that are subscribed no longer are left out."""
-        found: dict[ShareKey, list[PoppedRange]] = {}
+        found: dict[_ShareKey, list[PoppedRange]] = {}
         for each in ranges:
             if each.queue in self._queues and self._queues.share_key(each.queue) in self._shares:
                 found.setdefault(self._queues.share_key(each.queue), []).append(each)
@@ -395,3 +400,134 @@ def _group_of(store: Store, name: str) -> SubscriptionGroup:
             "consumeMode out, or use rmq_spark.pop.SimpleConsumer"
         )
     return group
+
+
+# ---- shared queues -----------------------------------------------------------------------------------------
+
+
+class _SharedQueues:
+    """The subscribed topics and the group's retry topics of them, in all stores, as of the last look."""
+
+    def __init__(self, stores: StreamStores, options: PopOptions) -> None:
+        self._stores = stores
+        self._readable: dict[_ShareKey, range] = {}  # the queue ids of each topic, by topics.json
+        self._readable_seen: object = None
+        topics = stores.options.topics.names
+        # name of the topic, or of a retry topic -> the topic, and the flag of receipt handles
+        self._flags = {topic: (topic, TOPIC) for topic in topics} | options.retry_topics(topics)
+
+    def __contains__(self, key: MessageQueue) -> bool:
+        """Whether the topic of the queue is subscribed, or is a retry topic of one that is."""
+        return key.topic in self._flags
+
+    def share_key(self, key: MessageQueue) -> _ShareKey:
+        """The share that has the queue."""
+        return self._flags[key.topic][0], key.broker_name
+
+    def pop_queue(self, key: MessageQueue) -> PopQueue:
+        """The name of the queue in its share."""
+        return self._flags[key.topic][1], key.queue_id
+
+    def readable_ids(self, share_key: _ShareKey) -> Sequence[int]:
+        """The queue ids that topics.json allows to read, also of queues without a message."""
+        return self._readable.get(share_key, ())
+
+    def by_share(self) -> dict[_ShareKey, list[MessageQueue]]:
+        """The queues with messages of each topic and its retry topics, as far as topics.json allows."""
+        self._read_topics()
+        found: dict[_ShareKey, list[MessageQueue]] = {share_key: [] for share_key in self._readable}
+        for key in self._stores.queues:
+            if key in self:
+                share_key = self.share_key(key)
+                allowed = self._readable.get(share_key)
+                if allowed is None or self.pop_queue(key)[0] != TOPIC or key.queue_id in allowed:
+                    found.setdefault(share_key, []).append(key)
+        return found
+
+    def _read_topics(self) -> None:
+        """Reads topics.json of each store again if the file was replaced."""
+        stores = self._stores.stores
+        seen = [stat_identity(f"{store.path}/config/topics.json") for store in stores]
+        if seen == self._readable_seen:
+            return
+        self._readable, self._readable_seen = {}, seen
+        for store in stores:
+            configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+            for topic in self._stores.options.topics.names:
+                config = configs.get(topic)
+                if config is not None:
+                    ids = config.read_queue_ids if config.readable else range(0)
+                    self._readable[topic, store.broker_name] = ids
+
+
+# ---- messages that cannot be stored again ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _DueAgain:
+    """One message that waits to be delivered again from its own place, by the key of its check point."""
+
+    share: ConsumerShare
+    name: MessageQueue
+    queue: Queue
+    key: PointKey
+
+    @property
+    def offset(self) -> int:
+        return self.key[2]
+
+
+def _due_again(
+    share: ConsumerShare, broker_name: str, queues: Mapping[MessageQueue, Queue], now_ms: int
+) -> list[_DueAgain]:
+    """The messages of a share, in these queues, that wait to be delivered again; the oldest first."""
+    found = []
+    for key in share.run(lambda state: [point.key for point in state.again.due(now_ms)]):
+        name = MessageQueue(share.topic_of(key[0]), broker_name, key[1])
+        if name in queues:
+            found.append(_DueAgain(share, name, queues[name], key))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class _AgainTaker:
+    """Takes messages that wait, for one query: its `owner`, and what its options say."""
+
+    scan: Scan
+    owner: str
+    invisible_ms: int
+    now_ms: Callable[[], int]
+
+    def take(self, due: Sequence[_DueAgain]) -> list[PoppedRange]:
+        """The ranges of those that no other member has taken meanwhile.
+
+        A message that does not match the query's filters, or that retention has deleted, is acknowledged.
+        """
+        found = []
+        for each in due:
+            taken = each.share.run(self._change(each, self._is_wanted(each)))
+            if taken is not None:
+                found.append(taken)
+        return found
+
+    def _is_wanted(self, each: _DueAgain) -> bool:
+        if not each.queue.min_offset <= each.offset < each.queue.max_offset:
+            _log.warning("1 messages lost: %s offset %d was deleted (retention)", each.name, each.offset)
+            return False
+        piece = each.queue.piece(each.offset, each.offset + 1)
+        return len(self.scan.matching_offsets(each.queue.store, piece)) > 0
+
+    def _change(self, each: _DueAgain, is_wanted: bool) -> Callable[[PopState], PoppedRange | None]:
+        def change(state: PopState) -> PoppedRange | None:
+            if not is_wanted:
+                state.ack(each.key)
+                return None
+            now = self.now_ms()
+            point = state.deliver_again(each.key, 0, now, now + self.invisible_ms, self.owner)
+            return (
+                None
+                if point is None
+                else PoppedRange(each.name, point.start, point.start + 1, point.pop_time)
+            )
+
+        return change
