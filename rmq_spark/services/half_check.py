@@ -10,15 +10,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_spark.produce.half import HALF_QUEUE_ID, checked, committed, delayed, discarded
+from rmq_spark.produce.half import HALF_QUEUE_ID, check_times, checked, committed, delayed, discarded
 from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.services.decisions import COMMIT, decision_columns
-from rmq_spark.services.half_due import Act, act_of, facts_of, op_stop
 from rmq_spark.services.half_message import Decide, answer_of, half_messages
 from rmq_spark.services.half_queue import CHECK_PART, HalfQueue, find_half_queue
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, tallied
@@ -28,13 +28,22 @@ from store_format.commit.unsupported import refuse_topics
 from store_format.consumequeue.slices import read_slice
 from store_format.display.columns import INT, LONG, TEXT, ViewColumn, batch_of
 from store_format.errors import IllegalMessageError, StoreError
+from store_format.java.numbers import parse_long
 from store_format.message.encode import MessageColumns
 from store_format.message.locate import Identity
 from store_format.message.stored import StoredMessages, join_columns
+from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import TopicConfig
-from store_format.names import CHECKER_GROUP, DISCARDED_TOPIC, HALF_TOPIC, OP_TOPIC, UNIQ_KEY
+from store_format.names import (
+    CHECK_IMMUNITY_TIME,
+    CHECKER_GROUP,
+    DISCARDED_TOPIC,
+    HALF_TOPIC,
+    OP_TOPIC,
+    UNIQ_KEY,
+)
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored
 from store_format.views.transactions import PENDING, Transaction, find_transactions
@@ -92,13 +101,13 @@ class CheckPlan:
     queue: HalfQueue | None
     now: Now
     decide: Decide
-    acts: list[Act] = field(default_factory=list)
+    acts: list[_Act] = field(default_factory=list)
     parts: list[StoredMessages] = field(default_factory=list)
     unlisted: list[tuple[int, ...]] = field(default_factory=list)  # of each act's transaction
     decided: list[StoredMessages] = field(default_factory=list)  # copies of which another one is decided
     decided_unlisted: set[int] = field(default_factory=set)  # the offsets of all their unlisted copies
     stop: int = 0
-    op_stop: int = 0
+    _op_stop: int = 0
     next_due: int | None = None
     late_ms: int | None = None
     answers: list[str | None] | None = None
@@ -120,7 +129,7 @@ class CheckPlan:
                 break
             if last >= queue.half.max_offset:
                 break
-        self.op_stop = op_stop(queue.op_offset, ops, self.stop)
+        self.op_stop = _op_stop(queue.op_offset, ops, self.stop)
         if self.acts:
             again = self.now.ms + self.now.conf.transaction_check_interval_ms
             self.next_due = again if self.next_due is None else min(again, self.next_due)
@@ -136,8 +145,8 @@ class CheckPlan:
         kept: list[int] = []
         decided: list[int] = []
         must_wait = False
-        for place, facts in enumerate(facts_of(halves)):
-            act, due = act_of(facts, self.now)
+        for place, facts in enumerate(_facts_of(halves)):
+            act, due = _act_of(facts, self.now)
             if due > self.now.ms:
                 self.next_due, last, must_wait = due, facts.queue_offset, True
                 break
@@ -182,7 +191,7 @@ class CheckPlan:
         if self.answers is None:
             messages = half_messages(self.halves()) if self.acts else []
             self.answers = [
-                answer_of(self.decide, message) if act is Act.ASK else None
+                answer_of(self.decide, message) if act is _Act.ASK else None
                 for act, message in zip(self.acts, messages, strict=True)
             ]
         return self.answers
@@ -193,10 +202,10 @@ class CheckPlan:
         if self.acts:
             halves = self.halves()
             names = {
-                Act.IMMUNE: "wait",
-                Act.DISCARD: "discard",
-                Act.EXPIRE: "discard",
-                Act.ASK: "check again",
+                _Act.IMMUNE: "wait",
+                _Act.DISCARD: "discard",
+                _Act.EXPIRE: "discard",
+                _Act.ASK: "check again",
             }
             for message, offset, act, answer in zip(
                 half_messages(halves), halves.queue_offsets.tolist(), self.acts, self.answered(), strict=True
@@ -276,13 +285,13 @@ class _Again:
                 "%s: the half message at offset %d cannot be stored again and is discarded: %s",
                 session.root, halves.queue_offsets[place], error,
             )  # fmt: skip
-            acts[place], answers[place] = Act.DISCARD, None
-        again = (acts == Act.ASK) | (acts == Act.IMMUNE)
+            acts[place], answers[place] = _Act.DISCARD, None
+        again = (acts == _Act.ASK) | (acts == _Act.IMMUNE)
         parts = []
         if again.any():
-            parts.append(checked(halves.take(again), acts[again] == Act.IMMUNE))
+            parts.append(checked(halves.take(again), acts[again] == _Act.IMMUNE))
         if not again.all():
-            parts.append(discarded(halves.take(~again), acts[~again] == Act.EXPIRE))
+            parts.append(discarded(halves.take(~again), acts[~again] == _Act.EXPIRE))
         order = np.argsort(np.concatenate([np.flatnonzero(again), np.flatnonzero(~again)]))
         columns = StoredMessages(join_columns(parts)).take(order).messages
         answers = _possible_answers(session, halves, answers)
@@ -311,10 +320,10 @@ def _without_room(
     session: WriteSession, halves: StoredMessages, acts: NDArray[np.object_]
 ) -> dict[int, IllegalMessageError]:
     """The places of half messages that cannot be stored with one more check in their properties."""
-    counted = np.flatnonzero(acts != Act.DISCARD)
+    counted = np.flatnonzero(acts != _Act.DISCARD)
     if not len(counted):
         return {}
-    copies = checked(halves.take(counted), acts[counted] == Act.IMMUNE)
+    copies = checked(halves.take(counted), acts[counted] == _Act.IMMUNE)
     refused = session.refused(StoredMessages(copies))
     return {int(counted[index]): error for index, error in refused.items()}
 
@@ -391,3 +400,84 @@ def _read_undecided(
     for each in damaged:
         _log.warning("%s: a half message is passed: %s", store.path, each.error)
     return halves, last
+
+
+# ---- what is due -------------------------------------------------------------------------------------------
+
+
+class _Act(Enum):
+    """What a check does with a half message."""
+
+    ASK = "ask"
+    IMMUNE = "immune"  # stored again without a question
+    DISCARD = "discard"  # checked too often
+    EXPIRE = "expire"  # too old
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a check looks at in a half message; times in ms."""
+
+    queue_offset: int
+    born: int
+    stored: int
+    check_times: int
+    immunity: str | None
+
+
+def _facts_of(halves: StoredMessages) -> list[_Facts]:
+    (immunity,) = halves.properties(CHECK_IMMUNITY_TIME)
+    return [
+        _Facts(*each)
+        for each in zip(
+            halves.queue_offsets.tolist(),
+            np.asarray(halves.messages.born_timestamp).tolist(),
+            halves.store_timestamps.tolist(),
+            check_times(halves),
+            immunity.to_pylist(),
+            strict=True,
+        )
+    ]
+
+
+def _act_of(facts: _Facts, now: Now) -> tuple[_Act, int]:
+    """(what to do with a message whose transaction is pending, when that is due in ms).
+
+    A broker checks every transactionCheckInterval; here a copy that a check has stored waits that long.
+    """
+    conf = now.conf
+    again = facts.stored + conf.transaction_check_interval_ms if facts.check_times > 0 else 0
+    if again > now.ms:
+        return _Act.ASK, again
+    if facts.check_times >= conf.transaction_check_max:
+        return _Act.DISCARD, again
+    expires = facts.born + conf.file_reserved_hours * 3_600_000
+    if now.ms > expires:
+        return _Act.EXPIRE, max(expires, again)
+    if facts.stored >= now.ms:
+        return _Act.ASK, facts.stored + 1
+    age = now.ms - facts.born
+    if facts.immunity is None:
+        due = facts.born + conf.transaction_timeout_ms
+        return _Act.ASK, max(due, again) if age >= 0 else facts.stored
+    due = facts.born + _immunity_ms(facts.immunity, conf)
+    return (_Act.IMMUNE, again or now.ms) if now.ms < due else (_Act.ASK, max(due, again))
+
+
+def _immunity_ms(text: str, conf: BrokerConf) -> int:
+    """TransactionalMessageServiceImpl.getImmunityTime."""
+    seconds = parse_long(text)
+    return conf.transaction_timeout_ms if seconds is None or seconds == -1 else seconds * 1000
+
+
+def _op_stop(start: int, ops: Sequence[tuple[int, list[int]]], half_stop: int) -> int:
+    """The offset after the op messages from `start` on that list only passed half messages.
+
+    TransactionalMessageServiceImpl.calculateOpOffset.
+    """
+    stop = start
+    for offset, listed in ops:
+        if offset != stop or any(each >= half_stop for each in listed):
+            break
+        stop += 1
+    return stop
