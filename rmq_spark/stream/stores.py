@@ -1,7 +1,8 @@
 """The queues that a stream reads, in all its stores, as of the last look.
 
 A look that finds nothing new costs microseconds. Positions and planning use the same look, so a micro-batch
-is planned from what was seen when its end was decided.
+is planned from what was seen when its end was decided. A store that appears in the directory of a cluster
+while a query runs is warned of.
 """
 
 from __future__ import annotations
@@ -15,15 +16,16 @@ from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.stores import open_stores
-from rmq_spark.stream.newcomers import Newcomers
 from store_format import Queue
 from store_format.consumequeue.files import FOLDERS
+from store_format.display.text import shown
+from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.read import LOST_AND_FOUND, entry_names
+from store_format.files.read import LOST_AND_FOUND, directory_identity, entry_names
 from store_format.follow.follower import StoreFollower
 from store_format.follow.replaced import Replaced
 from store_format.read.store import Store, StoreQueues, find_queues
-from store_format.read.store_root import has_config
+from store_format.read.store_root import cluster_members, has_config
 
 _log = logging.getLogger(__name__)
 
@@ -43,7 +45,7 @@ class StreamStores:
         self.version = 0
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
-        self._newcomers: list[Newcomers] = []
+        self._newcomers: list[_Newcomers] = []
         self._unnamed: set[int] = set()  # places among the followers
 
     @property
@@ -54,7 +56,7 @@ class StreamStores:
         would lose its position.
         """
         if self._followers is None:
-            self._newcomers = [Newcomers(path) for path in self.options.paths]
+            self._newcomers = [_Newcomers(path) for path in self.options.paths]
             stores = open_stores(self.options, skip_unreadable=False)
             self._followers = [StoreFollower(store, self.options.topics) for store in stores]
             self._unnamed = {place for place, store in enumerate(stores) if not self._is_named(store)}
@@ -170,3 +172,45 @@ def _with_directories(root: str) -> frozenset[str]:
     return frozenset(
         name for folder, name in names if name != LOST_AND_FOUND and not paths.is_file(f"{folder}/{name}")
     )
+
+
+# ---- stores that appear ------------------------------------------------------------------------------------
+
+
+class _Newcomers:
+    """Warns of each store that appears in the directory of a cluster: the query reads it after a restart."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._identity = directory_identity(path)
+        self._known = entry_names(path)
+        self._is_cluster = "commitlog" not in self._known
+        self._coming: set[str] = set()  # directories that are not a store yet
+
+    def look(self) -> None:
+        """Costs one system call, and one more for each new directory that is not a store."""
+        if not self._is_cluster:
+            return
+        identity = directory_identity(self._path)
+        if identity is not None and identity != self._identity:
+            names = entry_names(self._path, missing_ok=True)
+            self._coming = (self._coming | (names - self._known)) & names
+            self._identity, self._known = identity, names
+        for name in sorted(self._coming):
+            errors: list[StoreError] = []
+            if cluster_members(self._path, [name], errors.append):
+                _log.warning(
+                    "%s/%s was added while the query runs; the query reads it after a restart",
+                    self._path,
+                    shown(name),
+                )
+            elif errors:
+                _log.warning(
+                    "%s/%s was added while the query runs, and cannot be read: %s",
+                    self._path,
+                    shown(name),
+                    errors[0],
+                )
+            else:
+                continue
+            self._coming.discard(name)
