@@ -13,9 +13,8 @@ import pytest
 from store_format.bookkeeping.journal import write_journal
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.abandoned_staging import collect, discard
-from store_format.commit.append import recover
+from store_format.commit.append import plan, recover
 from store_format.commit.options import CommitOptions
-from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
 from store_format.commit.staging import StagingWriter
 from store_format.errors import CorruptStoreError, StoreWriteError

@@ -11,9 +11,8 @@ import pytest
 from store_format.bookkeeping.identity import named_member
 from store_format.bookkeeping.journal import Journal, write_journal
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.commit.append import commit_cluster, recover
+from store_format.commit.append import commit_cluster, plan, recover
 from store_format.commit.options import CommitOptions
-from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock

@@ -17,9 +17,8 @@ from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger, write_led
 from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit import append as append_module
-from store_format.commit.append import commit_cluster, flush, recover
+from store_format.commit.append import commit_cluster, flush, plan, recover
 from store_format.commit.options import CommitOptions
-from store_format.commit.plan import plan
 from store_format.commit.prepare_store import open_store
 from store_format.commit.recover import recover as plan_recovery
 from store_format.diagnose import diagnose
