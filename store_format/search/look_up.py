@@ -1,47 +1,53 @@
 """What `MessageStore.find` does: by key, by either kind of id, or by tags and time.
 
 Each question takes the shortest way that finds all messages. An offset message id contains the place of the
-message. A key or a UNIQ_KEY is looked up in the index, and scanned for in the rest of the commitlog. Without
-key and id, consume queues point to the messages with the tags.
+message. A key or a UNIQ_KEY is looked up in the index files for the part of the commitlog that they cover,
+and scanned for in the rest. Each candidate is checked against its own topic and key, so that a hash collision
+gives no wrong message. What no trustworthy index file covers is scanned, so that no message is missed.
+Without key and id, consume queues point to the messages with the tags.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import read_commit_state
+from store_format.bookkeeping.journal import StoreState, read_commit_state
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.files import list_queues
 from store_format.errors import OptionError
+from store_format.index.query import Coverage, find_offsets, plan_coverage
 from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema
 from store_format.message.decode import decode
 from store_format.message.locate import locate
+from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import TopicConfig
 from store_format.names import is_light_queue
 from store_format.read.log_reader import without_contradicted
 from store_format.read.snapshot import find_log_end
-from store_format.read.store import read_pieces
+from store_format.read.store import Queue, Store, read_pieces
 from store_format.read.tolerance import Tolerance
-from store_format.search.by_key import cover, find, ordered, scan_size
 from store_format.search.found import Found, Searched
-from store_format.search.key_scan import KeyQuery
+from store_format.search.key_scan import KeyQuery, KeySearch
 from store_format.survey.gone import find_gone, warn_of_gone
 from store_format.survey.right_entries import Contradictions
-
-if TYPE_CHECKING:
-    from store_format.read.log_reader import without_contradicted
-from store_format.read.store import Queue, Store
 
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
 _HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
+
+_LOOK_SIZE = 8  # total size and magic code of a message, never zero
+_ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +121,7 @@ def bytes_to_scan(store: Store, question: Question, how: How) -> int:
     if key is None:
         return 0
     query = question.with_key(key)
-    coverage, _, _ = cover(
+    coverage, _, _ = _cover(
         store.path,
         store.log,
         store.state,
@@ -124,7 +130,7 @@ def bytes_to_scan(store: Store, question: Question, how: How) -> int:
         hash_slot_num=how.hash_slot_num,
         index_num=how.index_num,
     )
-    return scan_size(store.log, coverage.uncovered)
+    return _scan_size(store.log, coverage.uncovered)
 
 
 def _names(how: How, question: Question) -> tuple[str, ...]:
@@ -165,7 +171,7 @@ def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
     query = question.with_key(key)
 
     def look(*, use_index: bool) -> Found:
-        return find(
+        return _find(
             store.path,
             store.log,
             store.state,
@@ -247,7 +253,7 @@ def _by_queues(store: Store, question: Question, how: How) -> Found:
     batches = list(read_pieces(pieces, decode_options, tolerance, codes))
     slices = [piece for queue, piece in pieces if queue.scanned is None]
     scanned = [(queue.store.log.min_offset, queue.scanned.physical_stop) for queue in queues if queue.scanned]
-    table = ordered(batches, names)
+    table = _ordered(batches, names)
     for compare, value in ((pc.greater_equal, question.since_ms), (pc.less, question.until_ms)):
         table = table if value is None else table.filter(compare(table["storeTimestampMs"], value))
     topics = tuple(sorted({queue.topic for queue in queues}))
@@ -274,3 +280,153 @@ def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | Non
     since, until = question.since_ms, question.until_ms
     start = None if since is None else queue.offset_at(since, on_damage=on_damage)
     return start, None if until is None else queue.offset_at(until, on_damage=on_damage)
+
+
+# ---- by key ------------------------------------------------------------------------------------------------
+
+
+def _find(
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    query: KeyQuery,
+    *,
+    columns: Sequence[str],
+    broker_name: str,
+    tolerance: Tolerance,
+    verify_crc: bool = True,
+    use_index: bool = True,
+    hash_slot_num: int | None = None,
+    index_num: int | None = None,
+    on_scanned: Callable[[int, int], object] | None = None,
+) -> Found:
+    """Finds the messages. The result is held in memory as a whole: the memory of the matching messages.
+
+    After a crash, nothing after the log's valid end counts, and no index file that a broker would delete when
+    it starts. `use_index=False` scans the whole commitlog: index files have no checksum, and a file that lost
+    a link hides the messages behind that link. Nor does an index file's header show that a broker ran with
+    messageIndexEnable=false for a while and then continued the same file. `on_scanned` is called during a
+    scan with the bytes scanned so far and the bytes to scan at most.
+    """
+    coverage, topics, stop = _cover(
+        root, log, state, query, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
+    )
+    names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
+    search = KeySearch(
+        log, query, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE,
+        Contradictions(root, log),
+    )  # fmt: skip
+    if on_scanned is not None:
+        search.on_scanned = partial(_report_scanned, on_scanned, _scan_size(log, coverage.uncovered))
+    return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
+
+
+def _report_scanned(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
+    on_scanned(scanned, size)
+
+
+def _scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
+    """Bytes of these physical ranges in files that hold messages; preallocated files do not count."""
+    begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
+    return sum(
+        max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun
+    )
+
+
+def _cover(
+    root: str,
+    log: CommitLog,
+    state: StoreState,
+    query: KeyQuery,
+    *,
+    use_index: bool = True,
+    hash_slot_num: int | None = None,
+    index_num: int | None = None,
+) -> tuple[Coverage, tuple[str, ...], int]:
+    """Which part of the log the index files cover, for which topics, and where the log ends at most."""
+    stop = find_log_end(root, log, state)
+    if stop is None:
+        stop = log.stop
+    topics, reason = _topics_to_look_up(root, query) if use_index else ((), "the caller does not use it")
+    if not topics:
+        return (
+            Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()),
+            topics,
+            stop,
+        )
+    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
+    coverage = plan_coverage(
+        f"{root}/index",
+        log.min_offset,
+        stop,
+        is_unit=log.has_message_at,
+        timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
+        hash_slot_num=hash_slot_num,
+        index_num=index_num,
+        keys=[(topic, query.key) for topic in topics],
+    )
+    return coverage, topics, stop
+
+
+def _topics_to_look_up(root: str, query: KeyQuery) -> tuple[tuple[str, ...], str]:
+    """The topics to look up in the index; none, with the reason, where only a scan finds all messages.
+
+    Without a topic in the question these are all topics with a queue or a configuration. Messages that a
+    deleted topic left in the commitlog are found if the question names the topic, or without the index.
+    """
+    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
+    stored = {
+        (topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: query.topic in (None, topic))
+    }
+    batch = {topic for topic, kind in stored if kind == "batch"} | {
+        name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
+    }
+    if batch if query.topic is None else query.topic in batch:
+        return (), "topics with queue.type=BatchCQ keep keys inside batches, which index files do not cover"
+    if query.topic is not None:
+        return (query.topic,), ""
+    if not stored:
+        return (), "without consume queue files the store's topics are unknown; give the topic"
+    return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
+
+
+def _search(
+    search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]
+) -> Found:
+    candidates = _indexed_offsets(search.query, coverage, topics)
+    candidates = candidates[(candidates >= search.log.min_offset) & (candidates < stop)]
+    batches = list(search.candidates(candidates))
+    for start, end in coverage.uncovered:
+        batches += search.scan(start, end, coverage.edges)
+    how = (
+        "scan"
+        if not coverage.files
+        else "index and scan"
+        if search.units_scanned or search.damaged_bytes
+        else "index"
+    )
+    searched = Searched(
+        topics if coverage.files else (),
+        tuple(file.path for file in coverage.files),
+        coverage.unused,
+        len(candidates),
+        coverage.uncovered,
+        search.bytes_scanned,
+        search.damaged_bytes,
+    )
+    return Found(_ordered(batches, search.names).select(shown), how, searched)
+
+
+def _indexed_offsets(query: KeyQuery, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
+    if not coverage.files or not topics:
+        return np.empty(0, np.int64)
+    parts = [find_offsets(coverage.files, topic, query.key, query.begin_ms, query.end_ms) for topic in topics]
+    return np.unique(np.concatenate(parts))
+
+
+def _ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
+    """The rows in commitlog order, each once: index and scan both find messages at the edges of a file."""
+    table = pa.Table.from_batches(batches, arrow_schema(names))
+    places = np.stack([table[name].to_numpy().astype(np.int64) for name in _ORDER_COLUMNS])
+    _, first = np.unique(places, axis=1, return_index=True)
+    return table.take(pa.array(first))
