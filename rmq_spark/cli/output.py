@@ -1,6 +1,14 @@
 """Rows on stdout: a table, records, JSON, JSON lines, CSV, or the bare bodies.
 
 Everything streams: memory is bounded by one batch and by the rows that set the widths of a table's columns.
+Output that is longer than the terminal goes through a pager: $RMQLOG_PAGER, else $PAGER, else less, as git
+does.
+
+A table is fitted to a terminal in steps. No step cuts what identifies a row: topics, groups, offsets, and the
+end of an id. The steps: leave out columns that have one value in all rows; print the common date once; cut
+free text; leave out the middle of ids and the zeros of file names, then the milliseconds; leave out columns,
+the least useful first. Where that is not enough, each row becomes a record: one line per column, one line per
+entry of a map.
 """
 
 from __future__ import annotations
@@ -9,33 +17,76 @@ import csv
 import io
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
-from typing import TYPE_CHECKING, Any, BinaryIO
+from datetime import datetime
+from io import TextIOBase
+from itertools import chain, islice
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rmq_spark.cli.cells import BODY_FORMS, csv_value, json_value
+from rmq_spark.cli.cells import BODY_FORMS, cell, csv_value, json_value
+from rmq_spark.cli.column_look import (
+    BOLD,
+    CONSTANT,
+    DIM,
+    FILES,
+    FLEXIBLE,
+    IDS,
+    LEFT_OUT_FIRST,
+    LEFT_OUT_LAST,
+    TITLES,
+    are_told_apart,
+    colour_of,
+    painted,
+    short_file,
+    short_id,
+)
 from rmq_spark.cli.completion import complete_column
-from rmq_spark.cli.look import TableLook
 from rmq_spark.cli.options import Command, standing_for
-from rmq_spark.cli.pager import paged
-from rmq_spark.cli.table import write_table
-from rmq_spark.cli.zones import zone_of
+from rmq_spark.cli.zones import UTC_ZONE, Zone, zone_of
 from store_format.display.rows import Row, plain_rows
-from store_format.display.text import json_text, shown
+from store_format.display.text import body_text, cut, json_text, shown, width
+from store_format.display.units import size_text, unit_of
 
 if TYPE_CHECKING:
+    import subprocess
+
     import pyarrow as pa
 
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
 _MEASURED_ROWS = 1000  # a table's columns are as wide as these rows need
 
+_TEXT_COLUMNS_MAX = 60  # of a cell that may be cut
+_ROOMY = 2  # free text keeps this multiple of its least width while other columns can give way
+_GAP = "  "
+
+_BODY_CHARACTERS = 2000
+_PROPERTIES_MAX = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _TableLook:
+    """The look of a table.
+
+    `terminal_columns` is the width of the terminal, else None; with `wide` the table is not fitted to it.
+    With `chosen` the user named the columns: all are shown, with their full names. With `several_stores` each
+    row names its broker. `zone` is for times.
+    """
+
+    colour: bool = False
+    terminal_columns: int | None = None
+    wide: bool = False
+    chosen: bool = False
+    several_stores: bool = False
+    zone: Zone = UTC_ZONE
+
 
 @dataclass(frozen=True, slots=True)
-class Output(TableLook):
+class Output(_TableLook):
     """How rows are written. `columns` are those of `--columns`, () for the command's own choice."""
 
     form: str
@@ -153,10 +204,10 @@ def write_rows(
     counted = _Counted(
         row for batch in batches for row in _flushing(_rows(batch, times), following is not None)
     )
-    with paged(wanted=output.to_terminal and following is None):
+    with _paged(wanted=output.to_terminal and following is None):
         if output.form == "table":
             measured = _MEASURED_ROWS if following is None else min(max(following, 1), _MEASURED_ROWS)
-            write_table(output, counted, list(names), times, measured)
+            _write_table(output, counted, list(names), times, measured)
         else:
             writers = {"json": _write_json, "jsonl": _write_jsonl, "csv": _write_csv, "raw": _write_raw}
             writers[output.form](output, counted, list(names))
@@ -276,15 +327,14 @@ def write_bytes(output: Output, data: bytes) -> None:
 
 def write_records(output: Output, batches: Iterable[pa.RecordBatch], names: Sequence[str]) -> int:
     """Writes rows as records and returns their number. An entry of a map takes a line."""
-    from rmq_spark.cli.records import write_record
 
     count = 0
-    with paged(wanted=output.to_terminal):
+    with _paged(wanted=output.to_terminal):
         for batch in batches:
             times = _time_columns(batch)
             for row in plain_rows(batch):
                 sys.stdout.write("\n" if count else "")
-                write_record(output, row, names, times)
+                _write_record(output, row, names, times)
                 count += 1
         sys.stdout.flush()
     return count
@@ -294,3 +344,324 @@ def _time_columns(batch: pa.RecordBatch) -> frozenset[str]:
     import pyarrow as pa
 
     return frozenset(field.name for field in batch.schema if pa.types.is_timestamp(field.type))
+
+
+# ---- the pager ---------------------------------------------------------------------------------------------
+
+
+class _Paged(TextIOBase):
+    """Text for a terminal: held until it is longer than the screen, then sent to the pager."""
+
+    def __init__(self, command: list[str], lines_max: int, terminal: IO[str]) -> None:
+        self._command, self._left, self._terminal = command, lines_max, terminal
+        self._held: list[str] = []
+        self._process: subprocess.Popen[str] | None = None
+
+    def write(self, text: str) -> int:
+        if self._process is not None:
+            assert self._process.stdin is not None
+            return self._process.stdin.write(text)
+        self._held.append(text)
+        self._left -= text.count("\n")
+        if self._left < 0:
+            self._start()
+        return len(text)
+
+    def _start(self) -> None:
+        """Starts the pager and sends what is held; without a pager, text goes to the terminal."""
+        import subprocess  # 5 ms that only long output needs
+
+        environment = {"LESS": "FRX", "LV": "-c", **os.environ}
+        try:
+            self._process = subprocess.Popen(
+                self._command, stdin=subprocess.PIPE, text=True, errors="backslashreplace", env=environment
+            )
+        except OSError:
+            self._left = sys.maxsize
+            return
+        assert self._process.stdin is not None
+        self._process.stdin.writelines(self._held)
+
+    def isatty(self) -> bool:
+        return True
+
+    def end(self) -> None:
+        """Shows what is held, or waits until the reader leaves the pager."""
+        if self._process is None:
+            self._terminal.writelines(self._held)
+            self._terminal.flush()
+            return
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):  # the reader has left the pager
+            self._process.stdin.close()
+        while True:
+            with suppress(KeyboardInterrupt):  # less uses Ctrl-C itself
+                self._process.wait()
+                return
+
+
+@contextmanager
+def _paged(*, wanted: bool) -> Iterator[None]:
+    """Within it, text on stdout goes through a pager if it does not fit the terminal.
+
+    The pager starts only where both stdin and stdout are terminals of known height. `PAGER=cat` turns it off.
+    """
+    command = _pager() if wanted else None
+    if command is None:
+        yield
+        return
+    pages = _Paged(command, os.get_terminal_size(sys.stdout.fileno()).lines - 2, sys.stdout)
+    try:
+        with redirect_stdout(pages), suppress(BrokenPipeError):
+            yield
+    finally:
+        pages.end()
+
+
+def _pager() -> list[str] | None:
+    if os.environ.get("TERM", "dumb") == "dumb" or not (sys.stdin.isatty() and sys.stdout.isatty()):
+        return None
+    command = os.environ.get("RMQLOG_PAGER", os.environ.get("PAGER", "less")).split()
+    if not command or command[0] == "cat":
+        return None
+    return command if os.get_terminal_size(sys.stdout.fileno()).lines > 0 else None
+
+
+# ---- tables ------------------------------------------------------------------------------------------------
+
+
+def _write_table(
+    look: _TableLook, rows: Iterable[Row], names: Sequence[str], times: Set[str], measured_rows: int
+) -> None:
+    """Writes a table whose widths fit the first rows; without rows, nothing. `times` are columns with times.
+
+    Later rows keep the widths; a cell that needs more room moves the rest of its line.
+    """
+    left = iter(rows)
+    measured = list(islice(left, measured_rows))
+    if not measured:
+        return
+    fitted = (
+        _fit_terminal(look, measured, names, times, len(measured) < measured_rows)
+        if look.terminal_columns is not None and not look.wide
+        else _Layout.measure(look, measured, list(names), times, None)
+    )
+    if fitted is None:
+        for i, row in enumerate(chain(measured, left)):
+            sys.stdout.write("\n" if i else "")
+            _write_record(look, row, names, times)
+        return
+    for line in fitted.head():
+        sys.stdout.write(line + "\n")
+    for row in chain(measured, left):
+        sys.stdout.write(fitted.line(row) + "\n")
+    if fitted.left_out:
+        remark = f"left out: {', '.join(fitted.left_out)}; --wide shows all columns"
+        sys.stdout.write(painted(remark, DIM if look.colour else "") + "\n")
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    """How much of a time is shown: `date` if it is common, else ""; `digits` of the seconds' fraction."""
+
+    date: str
+    milliseconds: bool = True
+
+
+@dataclass(slots=True)
+class _Layout:
+    """The columns that are shown, and their widths. `short` is None for a table that is not fitted."""
+
+    look: _TableLook
+    names: list[str]
+    times: Set[str]
+    short: _Times | None
+    shortened: frozenset[str]
+    titles: list[str]
+    numeric: list[bool]
+    widths: list[int]
+    zone_label: str = ""
+    left_out: tuple[str, ...] = ()
+
+    @classmethod
+    def measure(
+        cls,
+        look: _TableLook,
+        measured: Sequence[Row],
+        names: list[str],
+        times: Set[str],
+        short: _Times | None,
+        shortened: frozenset[str] = frozenset(),
+    ) -> _Layout:
+        """The layout with the widths that the rows need; free text takes at most 60 columns."""
+        titles = names if short is None or look.chosen else _titles(names)
+        numeric = [all(_is_number(row[name]) for row in measured) for name in names]
+        layout = cls(look, names, times, short, shortened, titles, numeric, [])
+        cells = [layout.cells(row) for row in measured]
+        for i, name in enumerate(names):
+            longest = max(width(line[i]) for line in cells)
+            limit = _TEXT_COLUMNS_MAX if name in FLEXIBLE else longest
+            layout.widths.append(max(width(titles[i]), min(limit, longest)))
+        return layout
+
+    def cells(self, row: Row) -> list[str]:
+        return [self._cell(name, row[name]) for name in self.names]
+
+    def _cell(self, name: str, value: object) -> str:
+        if isinstance(value, str):
+            if name in self.times:
+                return self._time(value)
+            if name in self.shortened:
+                return cell(short_file(value) if name in FILES else short_id(value))
+        elif isinstance(value, int) and not isinstance(value, bool):
+            unit = unit_of(name)
+            return str(value) if unit is None else unit(value)
+        return cell(value)
+
+    def _time(self, iso: str) -> str:
+        if self.short is None:
+            return self.look.zone.full(iso)
+        moment = self.look.zone.moment(iso)
+        if moment is None:
+            return cell(iso)
+        clock = moment.replace(tzinfo=None).isoformat(
+            " ", "milliseconds" if self.short.milliseconds else "seconds"
+        )
+        return clock.removeprefix(f"{self.short.date} ") if self.short.date else clock
+
+    @property
+    def width(self) -> int:
+        return sum(self.widths) + len(_GAP) * (len(self.widths) - 1)
+
+    def narrow(self, columns: int, room: int) -> bool:
+        """Narrows free text, the widest column first, until the table fits. Returns whether it does.
+
+        No column gets narrower than `room` times its least width.
+        """
+        least = [
+            min(have, max(room * FLEXIBLE[name], width(title))) if name in FLEXIBLE else have
+            for name, title, have in zip(self.names, self.titles, self.widths, strict=True)
+        ]
+        while self.width > columns:
+            can_give = [i for i in range(len(least)) if self.widths[i] > least[i]]
+            if not can_give:
+                return False
+            self.widths[max(can_give, key=self.widths.__getitem__)] -= 1
+        return True
+
+    def head(self) -> Iterator[str]:
+        """The line of titles; before it, where times are short, their date and zone."""
+        colour = self.look.colour
+        shown = self.times & set(self.names)
+        if self.short is not None and shown and self.zone_label:
+            label = f"{self.short.date} {self.zone_label}".strip()
+            yield painted(f"times: {label}", DIM if colour else "")
+        yield painted(self._joined(self.titles, [""] * len(self.titles)), BOLD if colour else "")
+
+    def line(self, row: Row) -> str:
+        colours = [colour_of(name, row[name]) if self.look.colour else "" for name in self.names]
+        return self._joined(self.cells(row), colours)
+
+    def _joined(self, cells: Sequence[str], colours: Sequence[str]) -> str:
+        parts: list[str] = []
+        for i, text in enumerate(cells):
+            kept = cut(text, self.widths[i]) if self.names[i] in FLEXIBLE else text
+            space = " " * max(self.widths[i] - width(kept), 0)
+            kept = painted(kept, colours[i])
+            parts.append(space + kept if self.numeric[i] else kept + space)
+        return _GAP.join(parts).rstrip()
+
+
+def _is_number(value: object) -> bool:
+    return value is None or (isinstance(value, int | float) and value is not True and value is not False)
+
+
+def _fit_terminal(
+    look: _TableLook, measured: Sequence[Row], names: Sequence[str], times: Set[str], all_measured: bool
+) -> _Layout | None:
+    """The first layout that fits the terminal; None if only records do."""
+    assert look.terminal_columns is not None
+    moments = [
+        moment
+        for row in measured
+        for name in times & set(names)
+        if row[name] is not None and (moment := look.zone.moment(row[name])) is not None
+    ]
+    shown = list(names)
+    if all_measured and not look.chosen:
+        shown = [name for name in names if not _says_nothing(look, measured, name)]
+    ids = FILES | {
+        name
+        for name in IDS.intersection(names)
+        if are_told_apart([row[name] for row in measured if row[name] is not None])
+    }
+    for kept, short, shortened, room in _steps(look, shown, _common_date(moments), ids):
+        layout = _Layout.measure(look, measured, kept, times, short, shortened)
+        if layout.narrow(look.terminal_columns, room):
+            layout.zone_label = look.zone.label(moments[0]) if moments else ""
+            layout.left_out = tuple(name for name in shown if name not in kept)
+            return layout
+    return None
+
+
+def _steps(
+    look: _TableLook, shown: list[str], date: str, ids: frozenset[str]
+) -> Iterator[tuple[list[str], _Times, frozenset[str], int]]:
+    """(columns, times, columns to shorten, multiple of the least room for free text), the best first."""
+    yield shown, _Times(date), frozenset(), _ROOMY
+    for room, names in ((_ROOMY, LEFT_OUT_FIRST), (1, LEFT_OUT_LAST)):
+        for name in ("", *names):
+            if not name or (name in shown and not look.chosen):
+                shown = [other for other in shown if other != name]
+                yield shown, _Times(date), ids, room
+                yield shown, _Times(date, milliseconds=False), ids, room
+
+
+def _says_nothing(look: _TableLook, measured: Sequence[Row], name: str) -> bool:
+    """Whether all rows have one value, which says nothing. Of a cluster, each row names its broker."""
+    if name == "brokerName":
+        return not look.several_stores
+    return name in CONSTANT and len(measured) > 1 and all(row[name] == measured[0][name] for row in measured)
+
+
+def _titles(names: Sequence[str]) -> list[str]:
+    """Short titles; the full names where two columns would have one title."""
+    titles = [TITLES.get(name, name) for name in names]
+    return [title if titles.count(title) == 1 else name for name, title in zip(names, titles, strict=True)]
+
+
+def _common_date(moments: Sequence[datetime]) -> str:
+    dates = {moment.date() for moment in moments}
+    return dates.pop().isoformat() if len(dates) == 1 else ""
+
+
+# ---- records -----------------------------------------------------------------------------------------------
+
+
+def _write_record(look: _TableLook, row: Row, names: Sequence[str], times: Set[str]) -> None:
+    """Writes one row as a record. `times` are the columns with times."""
+    longest = max(map(len, names))
+    for name in names:
+        colour = colour_of(name, row[name]) if look.colour else ""
+        value = row[name]
+        if name in times and isinstance(value, str):
+            value = look.zone.full(value)
+        for label, text in _record_lines(name, value):
+            label = painted(f"{label:<{longest}}", BOLD if look.colour else "")
+            sys.stdout.write(f"{label}  {painted(text, colour)}\n")
+
+
+def _record_lines(name: str, value: object) -> Iterable[tuple[str, str]]:
+    if isinstance(value, dict):
+        entries = [f"{shown(key)} = {cell(text)}" for key, text in list(value.items())[:_PROPERTIES_MAX]]
+        if len(value) > _PROPERTIES_MAX:
+            entries.append(f"… ({len(value)} in all)")
+        return [(name if not i else "", line) for i, line in enumerate(entries or ["-"])]
+    if isinstance(value, bytes):
+        return [(name, body_text(value, _BODY_CHARACTERS))]
+    unit = unit_of(name) if isinstance(value, int) and not isinstance(value, bool) else None
+    if unit is None:
+        return [(name, cell(value))]
+    assert isinstance(value, int)
+    exact = f" ({value:,} bytes)" if unit is size_text and value >= 1024 else ""
+    return [(name, unit(value) + exact)]
