@@ -134,7 +134,7 @@ def inherit(directory: str, others: Sequence[str]) -> None:
     """Takes over what members recorded in the directories `others`.
 
     A new `directory` gets their queue positions, and every directory the highest reset number. A position
-    that is not the newest does no harm: the offset file shows that other members read further (`mirror`).
+    that is not the newest does no harm: the offset file shows that other members read further (`member`).
     """
     if not others:
         return
