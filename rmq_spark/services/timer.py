@@ -3,22 +3,26 @@
 A turn puts new messages of rmq_sys_wheel_timer into the timerlog and the wheel, delivers copies of the
 messages whose slot has passed, puts those that it stored in rmq_sys_wheel_timer again into the wheel too, and
 writes timercheck. A broker that starts afterwards continues from these files. `recall` cancels a waiting
-message.
+message (RecallMessageProcessor of RocketMQ 5.3 and later).
 """
 
 from __future__ import annotations
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from rmq_spark.services.recall import RecallPlan, recall
+from rmq_spark.consume.client_ids import check_group
+from rmq_spark.produce.real_queue import real_queues
+from rmq_spark.produce.timers import recall_messages, recalled, timer_copies
 from rmq_spark.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, Tally, tallied
-from rmq_spark.services.timer_slots import DueSlot, TimerCopies, copies_of, parts_of
 from rmq_spark.write.timer_wheel import (
     BEHIND_SLOTS_MAX,
     TIMER_PART,
@@ -34,20 +38,34 @@ from rmq_spark.write.timer_wheel import (
     timer_queue,
 )
 from store_format.bookkeeping.ledger import SERVICE_PREFIX, Ledger, ServiceTurn
-from store_format.commit.session import WriteSession
-from store_format.commit.unsupported import refuse_timeline
+from store_format.bookkeeping.settings import broker_conf_of
+from store_format.commit.options import CommitOptions
+from store_format.commit.session import WriteSession, write_session
+from store_format.commit.unsupported import refuse_store, refuse_timeline, refuse_topics
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.errors import CorruptStoreError, IllegalMessageError
+from store_format.errors import (
+    CorruptStoreError,
+    IllegalMessageError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
+from store_format.java.number_columns import read_integers
+from store_format.message.encode import EncodedTopics, MessageColumns
 from store_format.message.stored import StoredMessages
-from store_format.metadata.read import config_path
-from store_format.metadata.timer import read_timer_check
+from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import config_path, read_topics
+from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL, read_timer_check
 from store_format.metadata.timer_state import TimerState, recover_timer
 from store_format.metadata.timer_write import (
     write_timer_log,
     write_timer_wheel,
 )
-from store_format.names import TIMER_TOPIC, UNIQ_KEY
+from store_format.metadata.values import TopicConfig
+from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.read.store import Queue, Store
+from store_format.read.stored_messages import read_stored
+from store_format.views.delayed import delayed
 
 __all__ = ["RecallPlan", "Timer", "TimerPlan", "recall"]
 
@@ -62,6 +80,11 @@ _COLUMNS = (
     ViewColumn("msgId", TEXT, "The message id that the producer assigned (UNIQ_KEY)."),
     ViewColumn("physicalOffset", LONG, "The physical offset of the waiting message."),
 )
+
+_Ints = NDArray[np.int64]
+_Flags = NDArray[np.bool_]
+
+_RECALL_COLUMNS = ["topic", "queueId", "msgId", "dueTimestamp", "physicalOffset"]
 
 
 class Timer:
@@ -114,7 +137,7 @@ class TimerPlan:
     has_more_new: bool = False
     has_more_due: bool = False
     is_far_behind: bool = False
-    slots: list[DueSlot] = field(default_factory=list)
+    slots: list[_DueSlot] = field(default_factory=list)
     waiting: Counter[str] = field(default_factory=Counter)  # by topic, what the turn adds
 
     @property
@@ -160,8 +183,8 @@ class TimerPlan:
         return pa.Table.from_batches([batch_of(_COLUMNS, list(self._rows()))])
 
     def _rows(self) -> Iterator[tuple[object, ...]]:
-        for part in parts_of(self.slots):
-            copied = copies_of(self.store, part, self.now, self.clock_ms)
+        for part in _parts_of(self.slots):
+            copied = _copies_of(self.store, part, self.now, self.clock_ms)
             (keys,) = copied.messages.properties(UNIQ_KEY)
             yield from zip(
                 map(time_us, copied.slot_ms.tolist()),
@@ -228,8 +251,8 @@ class TimerPlan:
         return self.is_far_behind or any(each.rolls.any() for each in self.slots)
 
     def _store_copies(self, session: WriteSession, began: int, tally: Tally) -> None:
-        for part in parts_of(self.slots):
-            copied = copies_of(self.store, part, self.now, self.clock_ms)
+        for part in _parts_of(self.slots):
+            copied = _copies_of(self.store, part, self.now, self.clock_ms)
             turn = ServiceTurn(TIMER_PART, self.after_ms, began)
             if part.stop is not None:
                 turn = ServiceTurn(_SLOT_TURN, part.stop, part.slots[0].time_ms)
@@ -238,7 +261,7 @@ class TimerPlan:
             self.waiting.subtract(real_topics(copied.messages))
 
 
-def _appended(session: WriteSession, copied: TimerCopies, turn: ServiceTurn) -> TimerCopies:
+def _appended(session: WriteSession, copied: _TimerCopies, turn: ServiceTurn) -> _TimerCopies:
     """Stores the copies. A copy that is too large is left out, as is a message without a queue to go to."""
     if not len(copied.messages):
         return copied
@@ -304,7 +327,7 @@ def _choose_slots(plan: TimerPlan, state: TimerState, ledger: Ledger) -> None:
     for slot in state.slots_between(plan.after_ms, plan.clock_ms):
         time_ms = slot.time * precision
         done_until = 0 if plan.slots else _done_until(ledger, time_ms, plan.store)
-        due = DueSlot.of(time_ms, *state.chain(slot.last), done_until)
+        due = _DueSlot.of(time_ms, *state.chain(slot.last), done_until)
         messages, size = messages + len(due.units), size + due.bytes
         if plan.slots and (messages > TURN_MESSAGES_MAX or size > TURN_BYTES_MAX):
             plan.has_more_due, plan.after_ms = True, time_ms
@@ -324,3 +347,311 @@ def _done_until(ledger: Ledger, time_ms: int, store: Store) -> int:
         return 0
     position = ledger.resume(_SLOT_TURN, time_ms, store.log)
     return 0 if position == time_ms else position
+
+
+# ---- slots whose time has come -----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _DueSlot:
+    """The units of a slot whose time has come, oldest first, without those of an earlier commit.
+
+    `marks` are all units of the slot that recall other messages. A mark that rolls is among `units` too: it
+    is stored again like any message, if its time has not passed.
+    """
+
+    time_ms: int
+    positions: _Ints
+    units: NDArray[np.void]
+    marks: NDArray[np.void]
+
+    @staticmethod
+    def of(time_ms: int, positions: _Ints, units: NDArray[np.void], done_until: int) -> _DueSlot:
+        """The slot with this chain, of which the units before position `done_until` are done."""
+        is_mark, rolls = units["magic"] & MAGIC_DELETE != 0, units["magic"] & MAGIC_ROLL != 0
+        left = (rolls | ~is_mark) & (positions >= done_until)
+        return _DueSlot(time_ms, positions[left], units[left], units[is_mark])
+
+    @property
+    def bytes(self) -> int:
+        return int(self.units["message_size"].sum())
+
+    @property
+    def rolls(self) -> _Flags:
+        """Units whose messages are stored in the timer topic again, if their times have not passed."""
+        rolls: _Flags = self.units["magic"] & MAGIC_ROLL != 0
+        return rolls
+
+
+@dataclass(frozen=True, slots=True)
+class _DuePart:
+    """Units that are stored with one commit.
+
+    `stop` is the timerlog position where the slot goes on; None: the part ends with its slot.
+    """
+
+    slots: tuple[_DueSlot, ...]
+    stop: int | None = None
+
+
+def _parts_of(slots: Sequence[_DueSlot]) -> Iterator[_DuePart]:
+    """All slots in one part, or the only slot in several parts if it is larger than a turn."""
+    if len(slots) != 1:
+        if slots:
+            yield _DuePart(tuple(slots))
+        return
+    (slot,) = slots
+    start, count = 0, len(slot.units)
+    sizes = np.cumsum(slot.units["message_size"].astype(np.int64))
+    while start < count or count == 0:
+        before = int(sizes[start - 1]) if start else 0
+        stop = int(np.searchsorted(sizes, before + TURN_BYTES_MAX, side="right"))
+        stop = min(max(stop, start + 1), start + TURN_MESSAGES_MAX, count)
+        part = _DueSlot(slot.time_ms, slot.positions[start:stop], slot.units[start:stop], slot.marks)
+        yield _DuePart((part,), int(slot.positions[stop]) if stop < count else None)
+        if stop >= count:
+            return
+        start = stop
+
+
+@dataclass(frozen=True, slots=True)
+class _TimerCopies:
+    """The waiting messages that have a copy, the time of each one's slot in ms, and the copies."""
+
+    messages: StoredMessages
+    slot_ms: _Ints
+    copies: MessageColumns
+
+    def take(self, kept: _Flags) -> _TimerCopies:
+        copies = StoredMessages(self.copies).take(kept).messages
+        return _TimerCopies(self.messages.take(kept), self.slot_ms[kept], copies)
+
+
+def _copies_of(store: Store, part: _DuePart, now: Now, clock_ms: int) -> _TimerCopies:
+    """The copies for the units of a part; slots before `clock_ms` have fired.
+
+    A message that rolls, but is due before `clock_ms`, is delivered: the service did not run at the end of
+    the roll window. Recalled messages have no copy, nor those that retention deleted or whose topic is not
+    written to.
+    """
+    units = np.concatenate([each.units for each in part.slots])
+    slot_ms = np.repeat(
+        np.array([each.time_ms for each in part.slots], np.int64), [len(each.units) for each in part.slots]
+    )
+    messages, places, damaged = read_stored(
+        store.log, units["physical_offset"].astype(np.int64), units["message_size"].astype(np.int64)
+    )
+    for each in damaged:
+        _log.warning("%s: a timer message cannot be delivered: %s", store.path, each.error)
+    units, slot_ms = units[places], slot_ms[places]
+    rolls, second_ms = _rolls(messages, units["magic"], slot_ms, now, clock_ms)
+    kept = rolls | (units["magic"] & MAGIC_DELETE == 0)
+    kept &= ~_recalled(store, part, messages, second_ms, now, clock_ms)
+    kept &= rolls | ~_refused(store, messages, kept & ~rolls)
+    messages, units, slot_ms, rolls = messages.take(kept), units[kept], slot_ms[kept], rolls[kept]
+    copies, good = timer_copies(messages, units["write_timestamp"].astype(np.int64), rolls, now.ms)
+    for offset in np.delete(messages.physical_offsets, good).tolist():
+        _log.warning(
+            "%s: the timer message at physical offset %d is not delivered: its properties are too long, or "
+            "do not name a queue (REAL_TOPIC, REAL_QID)", store.path, offset,
+        )  # fmt: skip
+    return _TimerCopies(messages.take(good), slot_ms[good], copies)
+
+
+def _rolls(
+    messages: StoredMessages, magic: NDArray[np.integer], slot_ms: _Ints, now: Now, clock_ms: int
+) -> tuple[_Flags, _Ints]:
+    """(which messages are stored in the timer topic again; the second in which each waits, in ms).
+
+    The second is that of the slot, or TIMER_OUT_MS of a message whose slot is the end of a roll window and
+    whose time has passed.
+    """
+    out_ms, is_time = read_integers(messages.properties(TIMER_OUT_MS)[0])
+    rolls = magic & MAGIC_ROLL != 0
+    is_late = rolls & is_time & (out_ms < clock_ms)
+    precision = now.conf.timer_precision_ms
+    return rolls & ~is_late, np.where(is_late, out_ms // precision * precision, slot_ms)
+
+
+def _refused(store: Store, messages: StoredMessages, due: _Flags) -> _Flags:
+    """Which of the `due` messages have a topic that is not written to: a commit would refuse all for one."""
+    queues = real_queues(messages)
+    topics = queues.topics.to_pylist()
+    wanted = np.flatnonzero(due & ~queues.bad).tolist()
+    errors = _refused_topics(store.path, {topics[row] for row in wanted})
+    refused = np.zeros(len(messages), bool)
+    for row in wanted if errors else ():
+        error = errors.get(topics[row])
+        if error is not None:
+            refused[row] = True
+            _log.warning(
+                "%s: the timer message at physical offset %d is not delivered: %s",
+                store.path, messages.physical_offsets[row], error,
+            )  # fmt: skip
+    return refused
+
+
+def _refused_topics(root: str, names: Collection[str]) -> dict[str, StoreError]:
+    """The topics that a commit refuses, and why."""
+    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
+    errors: dict[str, StoreError] = {}
+    for name in names:
+        try:
+            EncodedTopics(name)
+            refuse_topics(root, [(name, 0)], configured)
+        except (IllegalMessageError, UnsupportedFormatError) as error:
+            errors[name] = error
+    return errors
+
+
+def _recalled(
+    store: Store, part: _DuePart, messages: StoredMessages, second_ms: _Ints, now: Now, clock_ms: int
+) -> _Flags:
+    """Which messages are recalled by a mark in their own second."""
+    found = np.zeros(len(messages), bool)
+    named: dict[int, set[str]] = {}
+    for each in part.slots:
+        if not len(each.marks):
+            continue
+        marks, places, _ = read_stored(
+            store.log,
+            each.marks["physical_offset"].astype(np.int64),
+            each.marks["message_size"].astype(np.int64),
+        )
+        slot_ms = np.full(len(marks), each.time_ms)
+        rolls, seconds = _rolls(marks, each.marks["magic"][places], slot_ms, now, clock_ms)
+        (keys,) = marks.properties(TIMER_DEL_UNIQKEY)
+        for key, second, waits in zip(keys.to_pylist(), seconds.tolist(), rolls.tolist(), strict=True):
+            if key is not None and not waits:
+                named.setdefault(second, set()).add(key)
+    for second, recalls in named.items():
+        here = np.flatnonzero(second_ms == second)
+        topics, unique = messages.take(here).properties(REAL_TOPIC, UNIQ_KEY)
+        found[here] = recalled(topics.to_pylist(), unique.to_pylist(), frozenset(recalls))
+    return found
+
+
+# ---- recalls -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RecallPlan:
+    """A plan that recalls the waiting timer messages of `topic` with the key `uniq_key`."""
+
+    root: str
+    topic: str
+    uniq_key: str
+    rows: pa.Table
+    conf: BrokerConf
+    producer_group: str
+    now_ms: int | None
+    log_directories: tuple[str, ...]
+    lock_timeout: float
+
+    def table(self) -> pa.Table:
+        """Returns one row for each message that will not be delivered.
+
+        The columns are topic, queueId, msgId, dueTimestamp (the delivery time, UTC) and physicalOffset.
+        """
+        return self.rows
+
+    def apply(self) -> int:
+        """Stores the recalls and returns their number; 0 if all messages are already recalled.
+
+        Raises OptionError if a message of the plan was delivered meanwhile, and StoreInUseError while a
+        broker has the store.
+        """
+        now_ms = _clock(self.now_ms)
+        options = CommitOptions(
+            lock_timeout=self.lock_timeout,
+            log_directories=self.log_directories,
+            conf=self.conf,
+            clock=lambda: now_ms,
+        )
+        with write_session(self.root, options) as session:
+            store = session.store()
+            rows = _waiting_rows(store, self.topic, self.uniq_key, now_ms, self.conf)
+            if not rows.num_rows:
+                return 0
+            victims, _, damaged = read_stored(
+                store.log,
+                rows["physicalOffset"].to_numpy().astype(np.int64),
+                rows["bytes"].to_numpy().astype(np.int64),
+            )
+            if damaged:
+                raise damaged[0].error
+            messages = recall_messages(
+                victims,
+                has_topic=self.conf.timer_delete_key_has_topic,
+                producer_group=self.producer_group,
+                now_ms=now_ms,
+            )
+            session.append(messages, new_topics={TIMER_TOPIC: 1})
+            return len(victims)
+
+
+def recall(
+    store: Store | str,
+    *,
+    topic: str,
+    uniq_key: str,
+    producer_group: str = "rmqlog",
+    now_ms: int | None = None,
+    broker_conf: str | BrokerConf | None = None,
+    lock_timeout: float = 10.0,
+) -> RecallPlan:
+    """Returns a plan that recalls the timer message of `topic` (its destination) with the UNIQ_KEY
+    `uniq_key`.
+
+    `table()` shows the message, `apply()` stores the recall. After that, neither the service `timer` nor a
+    broker delivers the message. `now_ms` is the clock (ms since 1970). `broker_conf` is the path of the
+    broker's settings (appendTopicForTimerDeleteKey), as for `run_once`. `lock_timeout` is the time to wait
+    for the lock, in seconds.
+
+    Raises OptionError if no such message waits: it does not exist, or its time has come.
+
+    Example::
+
+        plan = timer.recall("/data/store", topic="Orders", uniq_key="7F0000010000...")
+        plan.table()
+        plan.apply()
+    """
+    store = Store.open(store) if isinstance(store, str) else store
+    refuse_store(store.path)
+    conf = broker_conf_of(store.path, broker_conf)
+    rows = _waiting_rows(store, topic, uniq_key, _clock(now_ms), conf)
+    return RecallPlan(
+        store.path,
+        topic,
+        uniq_key,
+        rows.select(_RECALL_COLUMNS),
+        conf,
+        check_group(producer_group),
+        now_ms,
+        store.commit_log_paths,
+        lock_timeout,
+    )
+
+
+def _waiting_rows(store: Store, topic: str, uniq_key: str, now_ms: int, conf: BrokerConf) -> pa.Table:
+    """The rows of the view `delayed`; none if the message is recalled already."""
+    found: list[dict[str, Any]] = []
+    states = set()
+    batches = list(delayed(store, now_ms, conf))
+    for row in (row for batch in batches for row in batch.to_pylist()):
+        if (row["kind"], row["topic"], row["msgId"]) == ("timer", topic, uniq_key):
+            waits = row["dueInMs"] > -conf.timer_precision_ms and row["state"] in ("waiting", "unknown")
+            states.add("waiting" if waits else row["state"])
+            if waits:
+                found.append(row)
+    if not states & {"waiting", "recalled"}:
+        reason = "its time has come" if states & {"due", "unknown"} else "none waits in the timer"
+        raise OptionError(
+            f"{store.path}: expected a message of topic {topic!r} with {UNIQ_KEY} {uniq_key!r} that waits "
+            f"for its time, but {reason}; the view `delayed` has those that wait"
+        )
+    return pa.Table.from_pylist(found, batches[0].schema)
+
+
+def _clock(now_ms: int | None) -> int:
+    return time.time_ns() // 1_000_000 if now_ms is None else now_ms

@@ -86,11 +86,10 @@ def _make_timers(root: Path) -> None:
 
 def _run_timer(root: str, now_ms: int) -> None:
     """A turn with small limits and timerlog files. A clock never goes back behind what it has written."""
-    from rmq_spark.services import run_once, timer, timer_slots
+    from rmq_spark.services import run_once, timer
     from store_format.metadata.broker_conf import BrokerConf
 
-    for module in (timer, timer_slots):
-        vars(module)["TURN_MESSAGES_MAX"] = 12
+    vars(timer)["TURN_MESSAGES_MAX"] = 12
     written = max(m.store_timestamp for m in messages_of(Path(root)))
     conf = BrokerConf(timer_log_file_size=1024)
     while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf, apply=True)[

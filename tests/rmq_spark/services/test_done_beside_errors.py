@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.services import decisions, retry, timer_slots, transaction
+from rmq_spark.services import decisions, retry, timer, transaction
 from rmq_spark.services.clean import CleanService
 from rmq_spark.services.schedule import Schedule
 from rmq_spark.services.service import Now, PartsFailedError, Service
@@ -59,7 +59,7 @@ def _turn(root: Path, service: Service, now_ms: int, conf: BrokerConf | None = N
 
 def test_a_large_slot_whose_last_part_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queues of one topic are damaged; its message is in the third commit of the slot."""
-    monkeypatch.setattr(timer_slots, "TURN_MESSAGES_MAX", 10)
+    monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 10)
     conf = BrokerConf(timer_log_file_size=1 << 14)
     root = make_store(tmp_path / "store")
     append(root, [*timed("T", BEGIN_MS, 0, 24), *timed("Damaged", BEGIN_MS, 24, 1)])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.services import run_once, timer, timer_slots
+from rmq_spark.services import run_once, timer
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
@@ -254,7 +254,6 @@ def test_the_view_shows_what_the_service_will_do(tmp_path: Path) -> None:
 
 def test_a_slot_larger_than_a_turn_is_delivered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 10)
-    monkeypatch.setattr(timer_slots, "TURN_MESSAGES_MAX", 10)
     root = make_store(tmp_path / "store")
     messages = timed("T", BEGIN_MS, 0, 25) + timed("T", BEGIN_MS + 1_000, 25, 4)
     append(root, [*messages, recall_of(messages[3])])
