@@ -30,7 +30,7 @@ from store_format.index.keys import index_key_hashes
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
 from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, Integers, MessageColumns, encode
-from store_format.message.parts import head_offset
+from store_format.message.one import head_offset
 from store_format.message.properties import DELAY_LEVELS_MS, PropertyTable, tags_codes
 from store_format.names import DELAY, KEYS, SCHEDULE_TOPIC, TAGS, UNIQ_KEY, QueueKey
 

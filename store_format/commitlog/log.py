@@ -27,9 +27,8 @@ from store_format.files import paths
 from store_format.files.read import StoreFile, list_store_files, offset_file_name
 from store_format.files.view import Buffers, FileCache, FileView, FileWindow
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
-from store_format.message.locate import Identity, UnitRefs
-from store_format.message.one import UnitKind, check_unit, read_head
-from store_format.message.parts import HEAD_SIZE_MAX, stored_offsets, stored_sizes
+from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
+from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_head
 
 _PART_SIZE = 8 << 20
 _LIKELY_SIZE_MAX = 32 << 10

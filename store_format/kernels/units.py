@@ -178,7 +178,7 @@ def _field_place(positions, sys_flags, offsets, i):
 def head_longs(buffer, positions, sys_flags, offsets, values):
     """Writes a field of eight bytes of each head, which the caller has checked, into `values`.
 
-    The field lies `offsets[v]` bytes behind the position, where v is the variant (`parts.head_variant`).
+    The field lies `offsets[v]` bytes behind the position, where v is the variant (`one.head_variant`).
     """
     for i in range(len(positions)):
         values[i] = load64(buffer, _field_place(positions, sys_flags, offsets, i))

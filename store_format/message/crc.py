@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.arrays.ranges import flat_bytes
-from store_format.message.parts import CRC_MASK
+from store_format.message.one import CRC_MASK
 
 _Ints = NDArray[np.int64]
 

@@ -25,7 +25,7 @@ from store_format.errors import IllegalMessageError
 from store_format.java.text import utf16_length
 from store_format.layouts import CRC_PROPERTY_SIZE, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, as_struct
 from store_format.message.crc import range_crcs
-from store_format.message.parts import CRC_MASK, head_offset, head_variant
+from store_format.message.one import CRC_MASK, head_offset, head_variant
 from store_format.message.properties import crc_properties
 from store_format.message.property_encoder import without_crc_property
 from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6

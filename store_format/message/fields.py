@@ -23,8 +23,7 @@ from store_format.layouts import (
 )
 from store_format.message import sysflag
 from store_format.message.hosts import format_host
-from store_format.message.one import find_parts, read_head
-from store_format.message.parts import head_layout
+from store_format.message.one import find_parts, head_layout, read_head
 
 _MAGICS = {
     MAGIC_V1: "a message, its topic length in one byte",

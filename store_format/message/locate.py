@@ -21,8 +21,7 @@ from store_format.errors import CorruptStoreError
 from store_format.files.read import StoreFile
 from store_format.layouts import MESSAGE_HEADS
 from store_format.message import sysflag
-from store_format.message.one import Located, QueuePlace, Wrong, locate_one
-from store_format.message.parts import PartArrays, head_offset, head_variant
+from store_format.message.one import Located, QueuePlace, Wrong, head_offset, head_variant, locate_one
 from store_format.message.properties import PropertyTable
 
 _Ints = NDArray[np.int64]
@@ -140,6 +139,50 @@ class BadUnit:
 
 
 # ---- checked units -----------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class PartArrays:
+    """The parts of many units: positions in the buffer and lengths, both in bytes.
+
+    `fits` tells which units passed the checks; all other numbers of the others are 0.
+    """
+
+    fits: NDArray[np.bool_]
+    sys_flag: NDArray[np.int32]
+    body_start: _Ints
+    body_length: _Ints
+    topic_start: _Ints
+    topic_length: _Ints
+    properties_start: _Ints
+    properties_length: _Ints
+
+    @classmethod
+    def of(cls, count: int) -> PartArrays:
+        """Returns the parts of `count` units of which none fits."""
+        return cls(np.zeros(count, bool), np.zeros(count, np.int32), *np.zeros((6, count), np.int64))
+
+    def select(self, index: _Ints) -> PartArrays:
+        """Returns the parts of the units at ascending `index`."""
+        return PartArrays(*(getattr(self, name)[index] for name in self.__slots__))
+
+
+def stored_sizes(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
+    """Returns the total size stored at each position; 0, which `locate` refuses, outside the buffer."""
+    return _stored(buffer, positions, "total_size")
+
+
+def stored_offsets(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
+    """Returns the physical offset stored in the unit at each position; 0 outside the buffer."""
+    return _stored(buffer, positions, "physical_offset")
+
+
+def _stored(buffer: NDArray[np.uint8], positions: _Ints, field: str) -> _Ints:
+    found, kind = np.zeros(len(positions), np.int64), MESSAGE_HEADS[0][field]
+    at = positions + head_offset(field)
+    inside = (positions >= 0) & (at <= len(buffer) - kind.itemsize)
+    found[inside] = gather_units(buffer, at[inside], kind)
+    return found
 
 
 @dataclass(slots=True)

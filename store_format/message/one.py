@@ -18,6 +18,8 @@ from enum import StrEnum
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
+import numpy as np
+
 from store_format.errors import ChecksumError, CorruptStoreError, TruncatedRecordError
 from store_format.layouts import (
     BLANK_HEAD,
@@ -30,17 +32,13 @@ from store_format.layouts import (
     MESSAGE_SIZE_MIN,
     as_struct,
 )
-from store_format.message.parts import (
-    CRC_MASK,
-    HEAD_SIZE,
-    HEAD_SIZE_MAX,
-    LENGTH_MAX,
-    TOPIC_LENGTH_MAX_V1,
-    head_layout,
-    head_offset,
-    head_variant,
-)
 from store_format.message.properties import parse_crc_property
+
+HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # 88: with two IPv4 hosts
+HEAD_SIZE_MAX = MESSAGE_HEADS[3].itemsize  # 112: with two IPv6 hosts
+TOPIC_LENGTH_MAX_V1 = 0x7F  # MessageDecoder reads one signed byte
+LENGTH_MAX = 0x7FFF  # V2 topic lengths and properties lengths are signed shorts
+CRC_MASK = 0x7FFFFFFF  # RocketMQ stores a CRC without its top bit (UtilAll.crc32)
 
 _STRUCTS = tuple(as_struct(layout) for layout in MESSAGE_HEADS)
 _SIZES = tuple(layout.itemsize for layout in MESSAGE_HEADS)
@@ -73,6 +71,26 @@ def range_crc(buffer: Sliceable, start: int, stop: int) -> int:
 
 
 # ---- where the parts are -----------------------------------------------------------------------------------
+
+
+def head_offset(name: str, variant: int = 0) -> int:
+    """Returns the offset of a head field in bytes; up to born_ip it is the same in all variants."""
+    fields: Any = MESSAGE_HEADS[variant].fields
+    return int(fields[name][1])
+
+
+_SYS_FLAG_AT = head_offset("sys_flag")
+
+
+def head_variant(sys_flag: Any) -> Any:
+    """Returns the index into MESSAGE_HEADS: bit 0 for an IPv6 born host, bit 1 for an IPv6 store host."""
+    return (sys_flag >> 4) & 3
+
+
+def head_layout(unit: bytes) -> np.dtype[np.void]:
+    """Returns the head layout that the system flag of `unit` selects; the IPv4 layout for a shorter unit."""
+    flag = unit[_SYS_FLAG_AT : _SYS_FLAG_AT + 4]
+    return MESSAGE_HEADS[head_variant(int.from_bytes(flag, "big")) if len(flag) == 4 else 0]
 
 
 class MessageHead(NamedTuple):

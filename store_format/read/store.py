@@ -41,8 +41,7 @@ from store_format.files.read import refuse
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
-from store_format.message.one import read_head
-from store_format.message.parts import HEAD_SIZE_MAX
+from store_format.message.one import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader, LogSurvey, scan_units, survey

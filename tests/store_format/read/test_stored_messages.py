@@ -19,7 +19,7 @@ from store_format.consumequeue.slices import read_slice
 from store_format.files.view import FileView
 from store_format.message.encode import encode
 from store_format.message.locate import Identity
-from store_format.message.parts import HEAD_SIZE_MAX
+from store_format.message.one import HEAD_SIZE_MAX
 from store_format.message.properties import PropertyTable
 from store_format.message.stored import edited_properties
 from store_format.read.stored_messages import read_stored, read_stored_slice, read_units
