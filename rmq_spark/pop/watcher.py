@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from rmq_spark.pop.followed import FollowedStore, StoreLook
-from store_format.bookkeeping.doorbell import doorbell_path
+from store_format.bookkeeping.journal import doorbell_path
 from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.read import entry_names, is_directory

@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.doorbell import ring_doorbell
-from store_format.bookkeeping.journal import Journal, abort_mark, journal_path, write_abort_mark
+from store_format.bookkeeping.journal import (
+    Journal,
+    abort_mark,
+    journal_path,
+    ring_doorbell,
+    write_abort_mark,
+)
 from store_format.bookkeeping.ledger import drop_backup, read_ledger, write_ledger
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import save_checkpoint

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from store_format.bookkeeping.doorbell import doorbell_path
-from store_format.bookkeeping.journal import CommitState, StoreState, read_commit_state
+from store_format.bookkeeping.journal import CommitState, StoreState, doorbell_path, read_commit_state
 from store_format.consumequeue.files import FOLDERS
 from store_format.files.read import is_settled, stat_identity
 from store_format.read.store import Store

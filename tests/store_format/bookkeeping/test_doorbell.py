@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.doorbell import doorbell_path, ring_doorbell
+from store_format.bookkeeping.journal import doorbell_path, ring_doorbell
 from store_format.commit.append import recover
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
