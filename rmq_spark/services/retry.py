@@ -19,10 +19,9 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import commit
 from store_format.commit.appended_crc import ends_with_crc_property
-from store_format.commit.disk_limit import refuse_full_disk
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter
-from store_format.commit.unsupported import refuse_store
+from store_format.commit.unsupported import refuse_full_disk, refuse_store
 from store_format.errors import OptionError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.read.store import Store

@@ -17,8 +17,7 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, read_settings, settings_of
 from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.create_store import is_store
-from store_format.commit.disk_limit import full_disk
-from store_format.commit.unsupported import refuse_store
+from store_format.commit.unsupported import full_disk, refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder, lock_holder
 from store_format.metadata.broker_conf import BrokerConf

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.commit.disk_limit import full_disk, refuse_full_disk
 from store_format.commit.options import CommitOptions
+from store_format.commit.unsupported import full_disk, refuse_full_disk
 from store_format.errors import StoreWriteError
 from store_format.files.read import disk_space
 from store_format.metadata.broker_conf import BrokerConf
