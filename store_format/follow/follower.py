@@ -4,6 +4,10 @@ A look first compares what would show a change: the store's signs, and the bytes
 New messages in the commitlog name the queues to look at. Everything else (a crash, damage, a store without
 consume queues) is read as a batch read does.
 
+The signs are state, commits and directories; they need no read of the commitlog. Sizes and times of files
+show nothing, because a broker writes into mapped files of full length. A directory's time shows new or
+deleted files and queues.
+
 A broker writes the commitlog first and its consume queues later, so that the newest messages may have no
 queue entry yet. The follower reads them from the commitlog, from shortly before its end, at the start of a
 message.
@@ -14,17 +18,22 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import islice
 
-from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
+from store_format.bookkeeping.journal import (
+    CommitState,
+    StoreState,
+    committed_end,
+    doorbell_path,
+    read_commit_state,
+)
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
-from store_format.files.read import entry_names
+from store_format.files.read import entry_names, is_settled, stat_identity
 from store_format.files.view import FileCache
-from store_format.follow.fingerprint import Signs, read_signs
 from store_format.follow.log_tail import Newest, News, follow_queue, is_torn, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.names import QueueKey
@@ -48,6 +57,8 @@ _PLACES_TRIED = (
 )
 _QUEUES_TRIED = 8
 
+_Identity = tuple[int, int, int] | None  # inode, size, time in ns; None for what is missing
+
 
 class StoreFollower:
     """The chosen queues of one store, from look to look.
@@ -67,7 +78,7 @@ class StoreFollower:
         self.cuts: list[int] = []
         self._choice = choice
         self._clock_ns = clock_ns
-        self._signs: Signs | None = None
+        self._signs: _Signs | None = None
         self._log = store.log
         self._end = 0  # of the log; all messages before it are in `queues`, except the `_pending` ones
         self._head = b""
@@ -124,8 +135,8 @@ class StoreFollower:
             return bool(self.changed)
         return self._look_anew(signs, self.changed)
 
-    def _read_signs(self) -> Signs:
-        return read_signs(self.store)
+    def _read_signs(self) -> _Signs:
+        return _read_signs(self.store)
 
     def _is_due(self) -> bool:
         """Whether to check an incomplete message at the log's end again: it may be complete soon."""
@@ -143,7 +154,7 @@ class StoreFollower:
     # ---- all of it, as a batch read looks ------------------------------------------------------------------
 
     def _look_anew(
-        self, signs: Signs, changed: dict[QueueKey, Queue | None], intact: int | None = None
+        self, signs: _Signs, changed: dict[QueueKey, Queue | None], intact: int | None = None
     ) -> bool:
         """Looks at the whole store, as a batch read does.
 
@@ -208,7 +219,7 @@ class StoreFollower:
             if replaced is not None:
                 self.replaced[key], changed[key] = replaced, found[key]
 
-    def _catching_up(self, signs: Signs, found: dict[QueueKey, Queue]) -> dict[QueueKey, Queue]:
+    def _catching_up(self, signs: _Signs, found: dict[QueueKey, Queue]) -> dict[QueueKey, Queue]:
         """Queues that were scanned and that a broker is rebuilding.
 
         Their scanned state counts until the rebuilt queue is as long.
@@ -229,7 +240,7 @@ class StoreFollower:
         since = self._catching_up_since
         return since is not None and self._clock_ns() - since >= _CATCHING_UP_NS
 
-    def _warn_of_growth(self, signs: Signs, found: dict[QueueKey, Queue]) -> None:
+    def _warn_of_growth(self, signs: _Signs, found: dict[QueueKey, Queue]) -> None:
         """Warns once if a store that looks crashed gets messages: the lock of its writer cannot be seen."""
         was_crashed = self._signs is not None and self._signs.state is signs.state is StoreState.CRASHED
         if (
@@ -248,7 +259,7 @@ class StoreFollower:
                 self.store.path,
             )
 
-    def _remember(self, signs: Signs, *, was_unwritten: bool = False) -> None:
+    def _remember(self, signs: _Signs, *, was_unwritten: bool = False) -> None:
         self._signs = signs.settled(self._clock_ns())
         head = read_head(self._log, self._end)
         # A message written since the end was found must not pass for the earlier bytes.
@@ -256,7 +267,7 @@ class StoreFollower:
 
     # ---- what came -----------------------------------------------------------------------------------------
 
-    def _follow(self, signs: Signs, size_max: int | None) -> bool:
+    def _follow(self, signs: _Signs, size_max: int | None) -> bool:
         """Takes in the messages since the last look.
 
         False if that is not possible this way, or not within `size_max` bytes of the log.
@@ -299,7 +310,7 @@ class StoreFollower:
         self._remember(signs, was_unwritten=news.is_unwritten)
         return True
 
-    def _news(self, signs: Signs, size_max: int | None) -> tuple[News | None, dict[QueueKey, Queue]]:
+    def _news(self, signs: _Signs, size_max: int | None) -> tuple[News | None, dict[QueueKey, Queue]]:
         """The log's new messages, and the queue ends that follow from them.
 
         If our own commit made progress meanwhile: only what was complete before.
@@ -450,7 +461,7 @@ def _is_incomplete(log: CommitLog, start: int) -> bool:
 # ---- where reading begins ----------------------------------------------------------------------------------
 
 
-def _find_start(store: Store, log: CommitLog, signs: Signs, known: int | None) -> tuple[int, int]:
+def _find_start(store: Store, log: CommitLog, signs: _Signs, known: int | None) -> tuple[int, int]:
     """Returns (start, end): the physical offset to read from, and the log's end.
 
     A message begins at `start`, at least 16 MiB before the end if the log is that long. `known` is the end
@@ -520,3 +531,56 @@ def _newest_queue(store: Store, log: CommitLog, state: StoreState) -> QueueRange
 
 def _last(queue: QueueRange | None) -> int:
     return -1 if queue is None or queue.bounds is None else queue.bounds.last_physical_offset
+
+
+# ---- the signs of a change ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Signs:
+    """The signs at one look: equal to those of another look if no such change happened in between."""
+
+    state: StoreState
+    commit: CommitState
+    queue_directories: tuple[_Identity, ...]
+    log_directories: tuple[_Identity, ...]
+    lock: _Identity = None  # its time changes when a broker starts, which may cut the log
+    # its time changes when a commit ends: one that began and ended during a look leaves no other sign
+    doorbell: _Identity = None
+
+    def is_another_store(self, before: _Signs) -> bool:
+        """Whether a directory was replaced: the store was restored from a copy, for example."""
+        pairs = zip(
+            (*before.queue_directories, *before.log_directories),
+            (*self.queue_directories, *self.log_directories),
+            strict=True,
+        )
+        return any(one is not None and other is not None and one[0] != other[0] for one, other in pairs)
+
+    def settled(self, now_ns: int) -> _Signs:
+        """The signs to compare with the next look.
+
+        A directory that changed just now may change again within the same tick of its clock, so its time is
+        left out.
+        """
+        directories = (self.queue_directories, self.log_directories)
+        queues, logs = (
+            tuple(_settled(identity, now_ns) for identity in identities) for identities in directories
+        )
+        return replace(self, queue_directories=queues, log_directories=logs)
+
+
+def _settled(identity: _Identity, now_ns: int) -> _Identity:
+    return identity if identity is None or is_settled(identity, now_ns) else (identity[0], -1, -1)
+
+
+def _read_signs(store: Store) -> _Signs:
+    """The signs now. Costs about ten system calls."""
+    return _Signs(
+        store.state,
+        read_commit_state(store.path),
+        tuple(stat_identity(f"{store.path}/{folder}") for folder in FOLDERS.values()),
+        tuple(stat_identity(path) for path in store.commit_log_paths),
+        stat_identity(f"{store.path}/lock"),
+        stat_identity(doorbell_path(store.path)),
+    )
