@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.journal import Journal
 from store_format.bookkeeping.ledger import LedgerEntry
 from store_format.commit.checkpoint import lower_index_mark
-from store_format.commit.chunks import (
+from store_format.commit.queue_changes import fill_gap
+from store_format.commit.staged_units import (
     Chunk,
     QueueCounter,
+    RecordsCheck,
     index_batch,
     read_chunks,
     read_groups,
 )
-from store_format.commit.queue_changes import fill_gap
-from store_format.commit.staged_units import RecordsCheck
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import Extent, LogFiles, LogLayout, blank_head

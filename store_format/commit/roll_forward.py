@@ -20,12 +20,11 @@ from store_format.bookkeeping.journal import (
     write_journal,
 )
 from store_format.commit.append_position import WriterEnd, gaps_before, queue_append_positions
-from store_format.commit.chunks import newest_timestamp
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
 from store_format.commit.publication import Present, Publication, Torn
 from store_format.commit.repair import mend_index, refuse_cut, repair
-from store_format.commit.staged_units import remove_staging
+from store_format.commit.staged_units import newest_timestamp, remove_staging
 from store_format.commit.steps import conclude, note_in_ledger, publish, remove_journal
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import kernels
-from store_format.commit.chunks import QueueCounter
+from store_format.commit.staged_units import QueueCounter
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED
 from store_format.commitlog.write import Extent, LogLayout, blank_head
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
