@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_spark.consume.chosen_messages import offsets_in_time, read_chosen
 from rmq_spark.consume.topic_pattern import selects_topic
-from rmq_spark.options.parse import Given, timestamp_ms
+from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.table import wide_last
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema

@@ -17,7 +17,7 @@ import click
 from rmq_spark.cli.completion import complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
 from rmq_spark.consume.topic_pattern import selects_topic
-from rmq_spark.options.parse import Given, timestamp_ms
+from rmq_spark.options.option import Given, timestamp_ms
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean

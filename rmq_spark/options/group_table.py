@@ -8,7 +8,7 @@ from rmq_spark.consume.choices import OFFSET_STORES
 from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.options import group_options as parse
-from rmq_spark.options import parse as values
+from rmq_spark.options import option as values
 from rmq_spark.options.group_options import INVISIBLE_MS, MAX_OFFSETS_PER_TRIGGER, POP, PULL
 from rmq_spark.options.option import STREAM, Option
 

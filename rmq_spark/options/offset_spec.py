@@ -15,7 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from rmq_spark.consume.stream_offset import AGAIN, AT, FROM, RESET
-from rmq_spark.options.parse import Given, found_json, json_object, timestamp_ms
+from rmq_spark.options.option import Given, found_json, json_object, timestamp_ms
 from store_format.display.rows import iso_utc
 
 _ANY = "*"

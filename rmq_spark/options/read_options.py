@@ -16,8 +16,16 @@ from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
-from rmq_spark.options.option import BATCH, STREAM, WRITE, Option, plain_fields, value_text
-from rmq_spark.options.parse import Given, refuse_beside_view
+from rmq_spark.options.option import (
+    BATCH,
+    STREAM,
+    WRITE,
+    Given,
+    Option,
+    plain_fields,
+    refuse_beside_view,
+    value_text,
+)
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
 from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from store_format.errors import OptionError

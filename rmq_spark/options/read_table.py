@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from rmq_spark.options import parse as values
+from rmq_spark.options import option as values
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.offset_spec import (
     EARLIEST,
@@ -17,8 +17,17 @@ from rmq_spark.options.offset_spec import (
     parse_offsets_by_timestamp,
     parse_timestamp,
 )
-from rmq_spark.options.option import BATCH, STREAM, Option
-from rmq_spark.options.parse import MESSAGES, file_path, parse_view, path_list, paths_json, single_path
+from rmq_spark.options.option import (
+    BATCH,
+    MESSAGES,
+    STREAM,
+    Option,
+    file_path,
+    parse_view,
+    path_list,
+    paths_json,
+    single_path,
+)
 from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
 from store_format.message.columns import BODY_SIZE_MAX
 

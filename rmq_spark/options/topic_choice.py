@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from rmq_spark.options.offset_spec import QueueName
-from rmq_spark.options.parse import Given, found_json, json_object, names
+from rmq_spark.options.option import Given, found_json, json_object, names
 from store_format.names import is_system_topic, normal_topic, retry_topic
 
 _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rmq_spark.options.option import WRITE, plain_fields, value_text
-from rmq_spark.options.parse import Given
+from rmq_spark.options.option import WRITE, Given, plain_fields, value_text
 from rmq_spark.options.read_options import user_options
 from rmq_spark.options.read_table import OPTIONS
 from rmq_spark.options.write_table import NO_COMPRESSION, WRITE_OPTIONS

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from rmq_spark.options import parse as values
+from rmq_spark.options import option as values
 from rmq_spark.options.group_options import parse_group
-from rmq_spark.options.option import WRITE, Option
-from rmq_spark.options.parse import Given, file_path, single_path
+from rmq_spark.options.option import WRITE, Given, Option, file_path, single_path
 from rmq_spark.produce.queues import SELECTORS
 from rmq_spark.produce.routes import DEFAULT_TOPIC_QUEUE_NUMS
 from store_format.message.compression import COMPRESSION_TYPES

@@ -16,7 +16,7 @@ from types import TracebackType
 from typing import NoReturn
 
 from rmq_spark.consume.client_ids import check_group
-from rmq_spark.options.parse import Given, single_path
+from rmq_spark.options.option import Given, single_path
 from rmq_spark.pop.calls import Calls
 from rmq_spark.pop.choose import MESSAGES_MAX, check_message_num
 from rmq_spark.pop.filters import (

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
-from rmq_spark.options.option import STREAM
-from rmq_spark.options.parse import MESSAGES
+from rmq_spark.options.option import MESSAGES, STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan

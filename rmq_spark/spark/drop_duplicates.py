@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as F
 
-from rmq_spark.options.parse import Given, duration_ms
+from rmq_spark.options.option import Given, duration_ms
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 

@@ -10,8 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from rmq_spark.options.option import BATCH
-from rmq_spark.options.parse import Given, path_list, paths_json, single_path
+from rmq_spark.options.option import BATCH, Given, path_list, paths_json, single_path
 from rmq_spark.options.read_options import is_catalog, user_options
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
 from store_format.errors import OptionError

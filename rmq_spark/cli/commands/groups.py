@@ -208,7 +208,7 @@ def _plan(
 
     from rmq_spark.consume import reset
     from rmq_spark.consume.message_queue import MessageQueue
-    from rmq_spark.options.parse import Given, timestamp_ms
+    from rmq_spark.options.option import Given, timestamp_ms
 
     paths = {
         name: None if places[name] is None else os.path.abspath(str(places[name]))

@@ -68,7 +68,7 @@ def services_(
     rmqlog services /data/spark-log --apply
     rmqlog services /data/store-copy --once --only schedule --apply
     """
-    from rmq_spark.options.parse import Given, duration_ms
+    from rmq_spark.options.option import Given, duration_ms
     from rmq_spark.services.registry import chosen_services
     from store_format.metadata.broker_conf import read_broker_conf
 

@@ -12,7 +12,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, StoreOffsets
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
-from rmq_spark.options.parse import Given
+from rmq_spark.options.option import Given
 from rmq_spark.options.read_table import OPTIONS
 from store_format.errors import OptionError
 

@@ -23,7 +23,7 @@ from rmq_spark.options.offset_spec import (
     parse_offsets_by_timestamp,
     parse_timestamp,
 )
-from rmq_spark.options.parse import Given
+from rmq_spark.options.option import Given
 from store_format.errors import OptionError
 
 NOW_MS = 1_700_000_000_000

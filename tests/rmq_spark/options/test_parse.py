@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from rmq_spark.options.parse import (
+from rmq_spark.options.option import (
     Given,
     boolean,
     byte_size,

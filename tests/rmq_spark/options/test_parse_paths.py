@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rmq_spark.options.parse import Given, path_list, paths_json, single_path
+from rmq_spark.options.option import Given, path_list, paths_json, single_path
 from store_format.errors import OptionError
 
 

@@ -6,8 +6,7 @@ import pickle
 
 import pytest
 
-from rmq_spark.options.option import WRITE
-from rmq_spark.options.parse import Given, duration_ms, number
+from rmq_spark.options.option import WRITE, Given, duration_ms, number
 from rmq_spark.options.read_table import OPTIONS
 from rmq_spark.options.write_options import NewStoreOptions, parse_write_options
 from rmq_spark.options.write_table import WRITE_OPTIONS
