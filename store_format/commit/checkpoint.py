@@ -13,7 +13,7 @@ from dataclasses import replace
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexFile, IndexGeometry, list_index_files
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE, pack
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 
 
 def save_checkpoint(root: str, checkpoint: Checkpoint, files: FileWrites) -> None:

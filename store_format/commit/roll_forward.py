@@ -34,7 +34,7 @@ from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
 from store_format.index.updates import last_index_file, rewind_index
 from store_format.layouts import INDEX_HEADER, MESSAGE_HEADS
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.survey.log_end import LogEnd, end_after_crash, scan_to_end
 
 _log = logging.getLogger(__name__)

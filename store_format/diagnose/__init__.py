@@ -40,7 +40,7 @@ from store_format.diagnose.state_files import (
 from store_format.errors import CorruptStoreError
 from store_format.files.read import entry_names
 from store_format.files.view import FileCache
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.snapshot import ends_after_crash, torn_end
 from store_format.read.store_root import looks_like_store, refuse_root
 from store_format.survey.gone import dledger_logs

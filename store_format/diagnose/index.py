@@ -31,7 +31,7 @@ from store_format.index.links import wrong_links
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.properties import PropertyTable
-from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_checkpoint
 from store_format.names import KEYS, TAGS, UNIQ_KEY
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)

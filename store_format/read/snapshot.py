@@ -35,7 +35,7 @@ from store_format.files.read import (
     symbolic_link,
 )
 from store_format.layouts import OFFSET_MAX
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import deleted_until
 from store_format.survey.gone import queues_in_log, refuse_lost_log

@@ -28,8 +28,7 @@ from store_format.java.hashes import tags_code
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema
 from store_format.message.decode import decode
 from store_format.message.locate import locate
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import is_light_queue
 from store_format.read.log_reader import without_contradicted

@@ -32,7 +32,7 @@ from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
 from store_format.files.read import StoreFile, entry_names, refuse
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, MAGIC_V2, OFFSET_MAX
-from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in, written_stop

@@ -17,8 +17,7 @@ from store_format.display.columns import (
     batches_of,
     time_us,
 )
-from store_format.metadata.checkpoint import CHECKPOINT_SINCE, read_checkpoint
-from store_format.metadata.read import config_path
+from store_format.metadata.read import CHECKPOINT_SINCE, config_path, read_checkpoint
 from store_format.metadata.timer import read_timer_check
 from store_format.views.view import View
 

@@ -11,7 +11,7 @@ import pytest
 from store_format import MessageStore
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.files.write import FileWrites
-from store_format.metadata.checkpoint import Checkpoint
+from store_format.metadata.read import Checkpoint
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
 from tests.support.staged import append, numbered

@@ -17,7 +17,7 @@ from store_format.commit.append import commit
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
 from store_format.files.write import FileWrites
-from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_checkpoint
 from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, data_files, ours
 from tests.support import goldens

@@ -162,7 +162,7 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     from store_format.bookkeeping.given_up import read_given_up
     from store_format.bookkeeping.journal import StoreState
     from store_format.files.lock import lock_holder
-    from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+    from store_format.metadata.read import Checkpoint, read_checkpoint
     from store_format.read.snapshot import ends_after_crash
     from store_format.survey.gone import find_gone
 

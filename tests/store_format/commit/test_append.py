@@ -36,8 +36,7 @@ from store_format.errors import (
 from store_format.files.lock import StoreLock, foreign_holder, lock_holder
 from store_format.files.view import FileCache
 from store_format.message.encode import MessageColumns
-from store_format.metadata.checkpoint import read_checkpoint
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import read_checkpoint, read_topics
 from store_format.store import MessageStore
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 

@@ -9,7 +9,7 @@ from store_format.bookkeeping.settings import read_settings
 from store_format.commit.checkpoint import index_end, lower_index_mark
 from store_format.commit.options import CommitOptions
 from store_format.index.file import list_index_files
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from tests.support.staged import append, make_store, numbered
 
 

@@ -21,7 +21,7 @@ from store_format.commit.recover import recover as plan_recovery
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.layouts import CQ_UNIT
-from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_checkpoint
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.fork_server import ForkServer

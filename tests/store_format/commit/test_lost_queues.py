@@ -24,7 +24,7 @@ from store_format.commit.publication import Publication
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.files.write import FileWrites
-from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_checkpoint
 from store_format.read.unfiled_queues import UnfiledQueues
 from store_format.store import MessageStore
 from store_format.survey.fates import Unfiled

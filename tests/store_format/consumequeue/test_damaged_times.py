@@ -17,7 +17,7 @@ from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
-from store_format.metadata.checkpoint import Checkpoint
+from store_format.metadata.read import Checkpoint
 from tests.support.staged import columns_of, make_store, messages_of, numbered
 
 _COUNT = 40

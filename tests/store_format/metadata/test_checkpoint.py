@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
-from store_format.metadata.checkpoint import CHECKPOINT_SINCE, Checkpoint, read_checkpoint
+from store_format.metadata.read import CHECKPOINT_SINCE, Checkpoint, read_checkpoint
 from tests.support import goldens
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())

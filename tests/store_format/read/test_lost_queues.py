@@ -22,7 +22,7 @@ from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT
-from store_format.metadata.checkpoint import Checkpoint
+from store_format.metadata.read import Checkpoint
 from store_format.read import unfiled_queues
 from store_format.survey import log_end
 from tests.support import goldens

@@ -18,7 +18,7 @@ from store_format.commit.append import commit, recover
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.message.columns import DecodeOptions
-from store_format.metadata.checkpoint import Checkpoint
+from store_format.metadata.read import Checkpoint
 from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle

@@ -18,7 +18,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.files.view import FileCache
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
-from store_format.metadata.checkpoint import Checkpoint, read_checkpoint
+from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.survey.log_end import end_after_crash, end_after_stop
 from store_format.survey.newest_entries import missing_entries
 from tests.support import goldens, oracle

@@ -17,7 +17,7 @@ from store_format import MessageStore
 from store_format.bookkeeping import journal as state
 from store_format.bookkeeping.journal import StoreState
 from store_format.errors import CorruptStoreError
-from store_format.metadata.checkpoint import read_checkpoint
+from store_format.metadata.read import read_checkpoint
 from tests.store_format.read.test_readable_end import (
     Broker,
     Rows,
