@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
+from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import FOLDERS, QueueKind, list_queues, queue_directory
-from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.units import message_mask, valid_batch_units, valid_units
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind
+from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import QueueBounds
-from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
 from store_format.files.read import offset_file_name, read_range

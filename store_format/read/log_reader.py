@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import as_bytes
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
+from store_format.consumequeue.dispatch import FoundEntries, find_entries, has_queue_offset
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX
-from store_format.consumequeue.message_entries import FoundEntries, find_entries, has_queue_offset
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError
 from store_format.java.text import decode_utf8

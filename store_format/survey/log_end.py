@@ -63,8 +63,8 @@ from store_format.bookkeeping.journal import StoreState, abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
+from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run, list_queues, queue_directory
-from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError

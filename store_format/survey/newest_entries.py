@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from store_format.bookkeeping.given_up import given_up_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.dispatch import Dispatch, MissingEntries
-from store_format.consumequeue.message_entries import find_entries
+from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError

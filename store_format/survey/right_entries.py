@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
-from store_format.consumequeue.dispatch import Dispatch, MissingEntries
+from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.files import list_queues
-from store_format.consumequeue.message_entries import find_entries
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
