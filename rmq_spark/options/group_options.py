@@ -30,9 +30,8 @@ from rmq_spark.consume.consume_from_where import (
     consume_timestamp_ms,
 )
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.option import BATCH, Given, plain_fields
-from rmq_spark.options.topic_choice import parse_assign
+from rmq_spark.options.queues import QueueName, parse_assign
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, is_system_topic, pop_retry_topic
 

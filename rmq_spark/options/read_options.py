@@ -15,7 +15,6 @@ from rmq_spark.consume.client_ids import CLUSTERING
 from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
 from rmq_spark.options.group_options import MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
-from rmq_spark.options.offset_spec import OffsetSpec, Timestamp
 from rmq_spark.options.option import (
     BATCH,
     STREAM,
@@ -26,8 +25,8 @@ from rmq_spark.options.option import (
     refuse_beside_view,
     value_text,
 )
+from rmq_spark.options.queues import OffsetSpec, Timestamp, TopicChoice, subscription_text
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
-from rmq_spark.options.topic_choice import TopicChoice, subscription_text
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 from store_format.survey.fates import Unfiled

@@ -10,13 +10,6 @@ from functools import partial
 
 from rmq_spark.options import option as values
 from rmq_spark.options.group_table import GROUP_OPTIONS
-from rmq_spark.options.offset_spec import (
-    EARLIEST,
-    LATEST,
-    parse_offsets,
-    parse_offsets_by_timestamp,
-    parse_timestamp,
-)
 from rmq_spark.options.option import (
     BATCH,
     MESSAGES,
@@ -28,7 +21,15 @@ from rmq_spark.options.option import (
     paths_json,
     single_path,
 )
-from rmq_spark.options.topic_choice import parse_assign, parse_subscribe
+from rmq_spark.options.queues import (
+    EARLIEST,
+    LATEST,
+    parse_assign,
+    parse_offsets,
+    parse_offsets_by_timestamp,
+    parse_subscribe,
+    parse_timestamp,
+)
 from store_format.message.columns import BODY_SIZE_MAX
 
 QUEUE, WHOLE_QUEUE, COMMITLOG = "queue", "wholeQueue", "commitlog"  # values of splitBy

@@ -15,9 +15,8 @@ from rmq_spark.consume.consume_from_where import ConsumeFromWhere, Start, start_
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.permission import consuming_group
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.offset_spec import Earliest, Latest, Offset, Timestamp
+from rmq_spark.options.queues import Earliest, Latest, Offset, Timestamp, TopicChoice
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.options.topic_choice import TopicChoice
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import OffsetOutOfRangeError

@@ -10,9 +10,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.offset_spec import Offset, OffsetSpec, QueueName
+from rmq_spark.options.queues import Offset, OffsetSpec, QueueName, TopicChoice
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.options.topic_choice import TopicChoice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files.read import Refused, refuse

@@ -12,9 +12,8 @@ from collections.abc import Collection, Iterator
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import MARK
-from rmq_spark.options.offset_spec import QueueName
+from rmq_spark.options.queues import QueueName, TopicChoice
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.stores import open_stores
 from store_format import Queue
 from store_format.consumequeue.files import FOLDERS

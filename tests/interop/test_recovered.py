@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.options.queues import TopicChoice
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commit.options import CommitOptions

@@ -17,8 +17,8 @@ from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_latest
+from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.starts import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings

@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from rmq_spark.options.offset_spec import (
+from rmq_spark.options.option import Given
+from rmq_spark.options.queues import (
     EARLIEST,
     LATEST,
     Offset,
@@ -23,7 +24,6 @@ from rmq_spark.options.offset_spec import (
     parse_offsets_by_timestamp,
     parse_timestamp,
 )
-from rmq_spark.options.option import Given
 from store_format.errors import OptionError
 
 NOW_MS = 1_700_000_000_000

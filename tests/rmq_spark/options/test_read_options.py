@@ -7,11 +7,10 @@ import pickle
 import pytest
 
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.offset_spec import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp
 from rmq_spark.options.option import plain_fields
+from rmq_spark.options.queues import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp, TopicChoice
 from rmq_spark.options.read_options import ReadOptions, parse_read_options, user_options
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
-from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
 from rmq_spark.options.write_table import WRITE_OPTIONS
 from store_format.errors import OptionError, StoreError

@@ -6,9 +6,8 @@ import pickle
 
 import pytest
 
-from rmq_spark.options.offset_spec import QueueName
 from rmq_spark.options.option import Given
-from rmq_spark.options.topic_choice import TopicChoice, parse_assign, parse_subscribe, subscription_text
+from rmq_spark.options.queues import QueueName, TopicChoice, parse_assign, parse_subscribe, subscription_text
 from store_format.errors import OptionError
 
 TOPICS = (

@@ -13,8 +13,7 @@ from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.offset_spec import QueueName
-from rmq_spark.options.topic_choice import TopicChoice
+from rmq_spark.options.queues import QueueName, TopicChoice
 from rmq_spark.plan.starts import begin_of, start_of, subscribe_set
 from store_format import MessageStore
 

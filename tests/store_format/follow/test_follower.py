@@ -23,8 +23,8 @@ from hypothesis import strategies as st
 
 from benchmarks.fill import Filling, fill
 from rmq_spark.options.option import STREAM
+from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.options.option import STREAM
+from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.options.topic_choice import TopicChoice
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
 from store_format.commit.checkpoint import save_checkpoint
