@@ -258,7 +258,7 @@ class ConsumerShare:
             _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
             return ReviveCounts()
 
-    def _bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
+    def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
         """Stores messages in flight, by check point and position, as dead letters. Returns how many.
 
         0 if another writer has the store for longer: the messages come again after their invisible time.

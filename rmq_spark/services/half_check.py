@@ -107,7 +107,7 @@ class CheckPlan:
     decided: list[StoredMessages] = field(default_factory=list)  # copies of which another one is decided
     decided_unlisted: set[int] = field(default_factory=set)  # the offsets of all their unlisted copies
     stop: int = 0
-    _op_stop: int = 0
+    op_stop: int = 0
     next_due: int | None = None
     late_ms: int | None = None
     answers: list[str | None] | None = None
