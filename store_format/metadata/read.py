@@ -1,8 +1,8 @@
 """Reads the files of `config/`, with the rule for their `.bak` (ConfigManager, spec 6), and the checkpoint.
 
-Every reader takes the store root and returns None if neither the file nor its `.bak` has content: unknown is
-not empty. The file of 16,000 topics takes 0.25 s to read, and planning a batch asks three times, so
-`known_topics` reads an unchanged file once, however many parts of a read ask.
+Every reader of `config/` takes the store root and returns None if neither the file nor its `.bak` has
+content: unknown is not empty. The file of 16,000 topics takes 0.25 s to read, and planning a batch asks three
+times, so `known_topics` reads an unchanged file once, however many parts of a read ask.
 
 The checkpoint has six longs, up to which time and offset a broker had flushed. A broker overwrites the file
 in place every second, without a checksum. So the numbers are hints for recovery, not facts about messages

@@ -478,7 +478,7 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
         for module in (config_json, config_state)
         for name, value in vars(module).items()
         if name.startswith("read_") and getattr(value, "__module__", None) == module.__name__
-        if name not in ("read_config", "read_local_offsets")
+        if name not in ("read_config", "read_local_offsets", "read_checkpoint")
     ]
     assert len(readers) == 11
     for reader in readers:
