@@ -9,7 +9,7 @@ import pickle
 import pytest
 from pyspark.sql.types import StringType, StructField, StructType
 
-from rmq_spark.spark.table_options import METADATA_KEY, recall_options, remember_options
+from rmq_spark.spark.data_source import METADATA_KEY, recall_options, remember_options
 from store_format.errors import OptionError
 from tests.rmq_spark.options.test_read_options import CATALOG
 
