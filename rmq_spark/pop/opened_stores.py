@@ -40,8 +40,7 @@ from store_format.pop.log import in_flight_directory
 _log = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 30.0  # more than a turn of the keeper takes
-
-_SECONDS = 1.0
+_TURN_SECONDS = 1.0
 
 
 class OpenedStores:
@@ -431,7 +430,7 @@ class _Keeper:
                 self._thread = None
 
     def _run(self, end: threading.Event) -> None:
-        while not end.wait(_SECONDS):
+        while not end.wait(_TURN_SECONDS):
             with self._lock:
                 consumers = list(self._consumers)
                 if not consumers and not end.is_set():  # the last one was never closed

@@ -32,12 +32,12 @@ from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
+_log = logging.getLogger(__name__)
+
 _MARK = "rmqlog "
 _ABORT_SIZE_MAX = 4096
 _VERSION = 2
 _OFFSET_STOP, _DAY_SECONDS = 1 << 62, 86_400
-
-_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,6 +41,7 @@ _BLANK_SIZE_MAX = 8 << 20
 _CRC_ALLOWANCE = 64 << 20
 _CRC_ALLOWANCE_RATE = 4
 
+# Bytes that one step of the search looks at: more with each step.
 _BLOCK_SIZE_MIN = 4096
 _BLOCK_SIZE_MAX = 1 << 18
 _HEAD_SIZE = MESSAGE_HEADS[0].itemsize

@@ -53,9 +53,9 @@ _CHUNK_UNITS = 1 << 16
 
 _LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
 
-_ADDRESS_MIN = -(2**63)
-_HEAD_SIZE = CQ_EXT_HEAD.itemsize
-_SPAN_MAX = 1 << 20  # bytes of one read
+_EXT_ADDRESS_MIN = -(2**63)
+_EXT_HEAD_SIZE = CQ_EXT_HEAD.itemsize
+_EXT_READ_MAX = 1 << 20  # bytes of one read
 
 _Integers = NDArray[np.signedinteger[Any]]  # Any: big-endian from a unit or native
 
@@ -401,7 +401,7 @@ def is_ext_address(tags_codes: _Integers) -> NDArray[np.bool_]:
 
 def ext_offset(addresses: _Integers) -> NDArray[np.int64]:
     """The byte offsets in the extension that the addresses mean (ConsumeQueueExt.unDecorate)."""
-    return np.bitwise_xor(addresses.astype(np.int64), np.int64(_ADDRESS_MIN))  # + 2^63, without overflow
+    return np.bitwise_xor(addresses.astype(np.int64), np.int64(_EXT_ADDRESS_MIN))  # + 2^63, without overflow
 
 
 def resolve_tags_codes(directory: str, tags_codes: _Integers) -> NDArray[np.int64]:
@@ -444,7 +444,7 @@ def _read_heads(directory: str, addresses: _Integers) -> Iterator[tuple[NDArray[
     start = 0
     while start < len(offsets):
         file_start = int(offsets[start]) // run.file_size * run.file_size
-        beyond = min(int(offsets[start]) + _SPAN_MAX, file_start + run.file_size - 1)
+        beyond = min(int(offsets[start]) + _EXT_READ_MAX, file_start + run.file_size - 1)
         stop = max(start + 1, int(np.searchsorted(offsets, beyond, side="right")))
         yield order[start:stop], _heads_in_file(directory, run, file_start, offsets[start:stop] - file_start)
         start = stop
@@ -457,16 +457,16 @@ def _heads_in_file(
     path, first = f"{directory}/{offset_file_name(file_start)}", int(positions[0])
     try:
         with FileView(path) as view:
-            data = view.read(first, int(positions[-1]) - first + _HEAD_SIZE)
+            data = view.read(first, int(positions[-1]) - first + _EXT_HEAD_SIZE)
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{path} no longer exists: it was deleted (retention?) after planning"
         ) from error
-    whole = int(np.searchsorted(positions, first + len(data) - _HEAD_SIZE, side="right"))
+    whole = int(np.searchsorted(positions, first + len(data) - _EXT_HEAD_SIZE, side="right"))
     heads = gather_units(np.frombuffer(data, np.uint8), positions[:whole] - first, CQ_EXT_HEAD)
     sizes = heads["size"].astype(np.int64)
     right = (heads["filter_bit_map_size"] >= 0) & (
-        sizes == _HEAD_SIZE + heads["filter_bit_map_size"].astype(np.int64)
+        sizes == _EXT_HEAD_SIZE + heads["filter_bit_map_size"].astype(np.int64)
     )
     right &= positions[:whole] + sizes <= run.file_size
     if whole < len(positions) or not right.all():
@@ -479,7 +479,7 @@ def _heads_in_file(
         raise CorruptStoreError(
             path,
             int(positions[wrong]),
-            f"a unit of {_HEAD_SIZE} bytes and its bit map inside the file",
+            f"a unit of {_EXT_HEAD_SIZE} bytes and its bit map inside the file",
             found,
         )
     return heads

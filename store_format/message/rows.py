@@ -25,10 +25,10 @@ from store_format.names import INNER_MULTI_DISPATCH, INNER_MULTI_QUEUE_OFFSET
 
 _Ints = NDArray[np.int64]
 
-_HEAD = WIRE_MESSAGE_HEAD.itemsize
-_STRUCT = as_struct(WIRE_MESSAGE_HEAD)
-_SIZE_MIN = _HEAD + 2  # no body, no properties
-_COUNT_MAX = 2**15 - 1  # INNER_NUM and the batch size in the queue are shorts
+_WIRE_HEAD_SIZE = WIRE_MESSAGE_HEAD.itemsize
+_WIRE_HEAD = as_struct(WIRE_MESSAGE_HEAD)
+_WIRE_SIZE_MIN = _WIRE_HEAD_SIZE + 2  # no body, no properties
+_INNER_MESSAGES_MAX = 2**15 - 1  # INNER_NUM and the batch size in the queue are shorts
 
 
 class TooMuchOpenedError(Exception):
@@ -289,13 +289,13 @@ def split_batches(
     heads = np.array(starts, np.int64)
     records = gather_units(buffer, heads, WIRE_MESSAGE_HEAD)
     body_length = records["body_length"].astype(np.int64)
-    properties = heads + _HEAD + body_length
-    properties_length = records["total_size"].astype(np.int64) - _SIZE_MIN - body_length
+    properties = heads + _WIRE_HEAD_SIZE + body_length
+    properties_length = records["total_size"].astype(np.int64) - _WIRE_SIZE_MIN - body_length
     messages = _WireMessages(
         counts,
         records["flag"].astype(np.int32),
         records["body_crc"].astype(np.int32),
-        gather_ranges(buffer, heads + _HEAD, body_length),
+        gather_ranges(buffer, heads + _WIRE_HEAD_SIZE, body_length),
         gather_ranges(buffer, properties + 2, properties_length),
     )
     return messages, wrong
@@ -305,25 +305,25 @@ def _starts(body: bytes) -> tuple[list[int], tuple[int, str, str] | None]:
     starts: list[int] = []
     position, end = 0, len(body)
     while position < end:
-        if len(starts) == _COUNT_MAX:
-            return starts, (position, f"at most {_COUNT_MAX} messages in a batch", "more")
-        if end - position < _SIZE_MIN:
+        if len(starts) == _INNER_MESSAGES_MAX:
+            return starts, (position, f"at most {_INNER_MESSAGES_MAX} messages in a batch", "more")
+        if end - position < _WIRE_SIZE_MIN:
             return starts, (
                 position,
-                f"a wire message of at least {_SIZE_MIN} bytes",
+                f"a wire message of at least {_WIRE_SIZE_MIN} bytes",
                 f"{end - position} bytes left of the batch",
             )
-        size, _, _, _, body_length = _STRUCT.unpack_from(body, position)
-        if size < _SIZE_MIN or size > end - position:
+        size, _, _, _, body_length = _WIRE_HEAD.unpack_from(body, position)
+        if size < _WIRE_SIZE_MIN or size > end - position:
             return starts, (position, f"a wire message size up to {end - position}", str(size))
-        if body_length < 0 or body_length > size - _SIZE_MIN:
-            return starts, (position + 16, f"a body length up to {size - _SIZE_MIN}", str(body_length))
-        where = position + _HEAD + body_length
+        if body_length < 0 or body_length > size - _WIRE_SIZE_MIN:
+            return starts, (position + 16, f"a body length up to {size - _WIRE_SIZE_MIN}", str(body_length))
+        where = position + _WIRE_HEAD_SIZE + body_length
         properties_length = int.from_bytes(body[where : where + 2], "big", signed=True)
-        if properties_length != size - _SIZE_MIN - body_length:
+        if properties_length != size - _WIRE_SIZE_MIN - body_length:
             return starts, (
                 where,
-                f"properties length {size - _SIZE_MIN - body_length}",
+                f"properties length {size - _WIRE_SIZE_MIN - body_length}",
                 str(properties_length),
             )
         starts.append(position)

@@ -21,7 +21,7 @@ _QUEUE_NUMS_MAX = 1 << 14  # no topic has more queues; a larger number comes fro
 
 _T = TypeVar("_T")
 _Member = tuple[str, str, Callable[[Any, str], Any]]
-_LONG = 1 << 63
+_LONG_STOP = 1 << 63
 _INTEGER = re.compile(r"-?[0-9]{1,19}\Z", re.ASCII)
 
 
@@ -287,7 +287,7 @@ def integer(value: Any, where: str) -> int:
     """A 64-bit integer, also in quotes: fastjson reads both, and writes numbers above 2^53 in quotes."""
     if isinstance(value, str) and _INTEGER.match(value):
         value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and -_LONG <= value < _LONG:
+    if isinstance(value, int) and not isinstance(value, bool) and -_LONG_STOP <= value < _LONG_STOP:
         return value
     raise UnlikeBeanError(where, "a 64-bit integer", value)
 
