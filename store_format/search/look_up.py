@@ -80,7 +80,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class How:
-    """How rows are decoded and how far the index is trusted; see `by_key.find`."""
+    """How rows are decoded and how far the index is trusted; see `_find`."""
 
     columns: tuple[str, ...]
     on_damage: str = "FAILFAST"
