@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.message.hosts import format_host
 from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -121,8 +120,12 @@ def value_text(value: Any) -> str:
     """A parsed value as the log shows it. Any: each parser has its own type."""
     if isinstance(value, bool):
         return str(value).lower()
+    if isinstance(value, tuple) and isinstance(value[0], bytes):
+        from store_format.message.hosts import format_host  # the command line's help imports this module
+
+        return format_host(*value)
     if isinstance(value, tuple):
-        return format_host(*value) if isinstance(value[0], bytes) else ",".join(map(str, value))
+        return ",".join(map(str, value))
     return str(value)
 
 
