@@ -1,7 +1,14 @@
-"""`rmqlog`: the commands, and how a run ends. A command's module is imported when the command is called."""
+"""`rmqlog`: the commands, and how a run begins and ends. A command's module is imported when it is called.
+
+Settings shorten a run of a few tenths of a second. Measured as CPU time of `rmqlog get` on the golden store
+basic-5.5.0, of 0.32 s in all: with pandas, where it is installed, 0.12 s more; with Python's default garbage
+collection 0.02 s; with an orderly end of the interpreter 0.03 s; with threads for numpy's linear algebra,
+which no command uses, 0.11 s.
+"""
 
 from __future__ import annotations
 
+import gc
 import importlib
 import io
 import logging
@@ -11,6 +18,8 @@ import shlex
 import sys
 import traceback
 from collections.abc import Sequence
+from contextlib import suppress
+from importlib.machinery import ModuleSpec
 from typing import NoReturn
 
 import click
@@ -30,7 +39,6 @@ from rmq_spark.cli.exit_codes import (
 )
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import WORDS
-from rmq_spark.cli.startup import begin, leave
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
@@ -118,6 +126,8 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (OSError, IO),
 )
 _WORDS = ("id", "word", "place")  # arguments that name messages
+
+_GARBAGE_THRESHOLD = 200_000  # objects; the imports alone make 150,000, and none of them is garbage
 
 
 class _Commands(click.Group):
@@ -319,11 +329,44 @@ class Remarks(logging.Formatter):
 
 def run() -> NoReturn:
     """Runs the process: settings that `main` must not change in a test or a notebook."""
-    begin()
+    _begin()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a character that the terminal cannot encode must not end the run
         sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler()
     handler.setFormatter(Remarks())
     logging.getLogger().addHandler(handler)
-    leave(main())
+    _leave(main())
+
+
+# ---- how a process begins and ends -------------------------------------------------------------------------
+
+
+class _RefusePandas:
+    """An import hook that reports pandas as not installed.
+
+    pyarrow imports pandas when it makes its first scalar or array, to recognise pandas' types, and has no
+    setting against this. No command passes pandas objects to pyarrow.
+    """
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
+        if name == "pandas":
+            raise ModuleNotFoundError("rmqlog does not use pandas", name=name)
+        return None
+
+
+def _begin() -> None:
+    """Call this before numpy and pyarrow are imported, only in a process that runs nothing but `rmqlog`."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    gc.set_threshold(_GARBAGE_THRESHOLD)
+    sys.meta_path.insert(0, _RefusePandas)
+
+
+def _leave(code: int) -> NoReturn:
+    """Flushes the output and ends the process at once: nothing else has to be cleaned up."""
+    logging.shutdown()
+    with suppress(OSError):  # the reader of the output is gone
+        sys.stdout.flush()
+        sys.stderr.flush()
+    os._exit(code)

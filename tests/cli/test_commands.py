@@ -92,7 +92,7 @@ def test_a_process_of_its_own_needs_no_pandas(golden: Golden) -> None:
     code = f"""
 import sys
 from rmq_spark.cli.main import main
-from rmq_spark.cli.startup import begin, leave
+from rmq_spark.cli.main import begin, leave
 begin()
 code = main(["ls", {str(golden(STORE))!r}])
 print("pandas" in sys.modules)
