@@ -329,14 +329,14 @@ class Remarks(logging.Formatter):
 
 def run() -> NoReturn:
     """Runs the process: settings that `main` must not change in a test or a notebook."""
-    _begin()
+    begin()
     if isinstance(sys.stdout, io.TextIOWrapper):
         # a character that the terminal cannot encode must not end the run
         sys.stdout.reconfigure(errors="backslashreplace")
     handler = logging.StreamHandler()
     handler.setFormatter(Remarks())
     logging.getLogger().addHandler(handler)
-    _leave(main())
+    leave(main())
 
 
 # ---- how a process begins and ends -------------------------------------------------------------------------
@@ -356,14 +356,14 @@ class _RefusePandas:
         return None
 
 
-def _begin() -> None:
+def begin() -> None:
     """Call this before numpy and pyarrow are imported, only in a process that runs nothing but `rmqlog`."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     gc.set_threshold(_GARBAGE_THRESHOLD)
     sys.meta_path.insert(0, _RefusePandas)
 
 
-def _leave(code: int) -> NoReturn:
+def leave(code: int) -> NoReturn:
     """Flushes the output and ends the process at once: nothing else has to be cleaned up."""
     logging.shutdown()
     with suppress(OSError):  # the reader of the output is gone
