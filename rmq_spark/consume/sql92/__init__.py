@@ -16,8 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.consume.sql92.logic import ERROR, TRUE, Outcomes
-from rmq_spark.consume.sql92.machine import Machine
+from rmq_spark.consume.sql92.machine import ERROR, TRUE, Machine, Outcomes
 from rmq_spark.consume.sql92.parser import Parsed, parse
 from store_format.errors import OptionError
 

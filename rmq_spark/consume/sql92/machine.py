@@ -1,7 +1,8 @@
 """The stack machine that evaluates SQL92 steps over columns and constants, for all messages at once.
 
 The kind of each value is known before any message is read, so a step costs a few Arrow or numpy kernels, and
-three-valued logic with errors is a table lookup.
+three-valued logic with errors is a table lookup: truth tables of AND, OR, NOT, equality and IS NULL. Only
+TRUE delivers a message. ERROR stands for an exception that RocketMQ throws while it evaluates.
 """
 
 from __future__ import annotations
@@ -16,8 +17,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.consume.sql92 import logic
-from rmq_spark.consume.sql92.logic import ERROR, FALSE, TRUE, UNKNOWN, Outcomes, decide
 from rmq_spark.consume.sql92.steps import (
     Between,
     In,
@@ -30,6 +29,10 @@ from rmq_spark.consume.sql92.steps import (
     Step,
 )
 from store_format.java.number_columns import double_keys, read_doubles, read_integers
+
+_FALSE, TRUE, _UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
+
+Outcomes: TypeAlias = NDArray[np.uint8]  # FALSE, TRUE, UNKNOWN or ERROR for each message
 
 _Value: TypeAlias = Literal | Property | Outcomes
 _Mask: TypeAlias = NDArray[np.bool_]
@@ -46,6 +49,37 @@ _SEARCH: dict[str, tuple[Callable[..., pa.BooleanArray], Callable[[str, str], bo
     "STARTSWITH": (pc.starts_with, str.startswith),
     "ENDSWITH": (pc.ends_with, str.endswith),
 }
+
+
+# ---- three-valued logic ------------------------------------------------------------------------------------
+
+
+def _truth_table(*rows: str) -> NDArray[np.uint8]:
+    return np.array([["FTUE".index(letter) for letter in row] for row in rows], np.uint8)
+
+
+def _decide(table: NDArray[np.uint8], *operands: Outcomes) -> Outcomes:
+    """Looks up the operands of each message in a table."""
+    decided: Outcomes = table[operands]
+    return decided
+
+
+# Rows are the left operand, columns the right one: FALSE, TRUE, UNKNOWN, ERROR. The left operand is evaluated
+# first: if it decides alone, an error on the right does not count; its own error is the result
+# (LogicExpression).
+_AND = _truth_table("FFFF", "FTUE", "FUUE", "EEEE")
+_OR = _truth_table("FTUE", "TTTT", "UTUE", "EEEE")
+# ComparisonExpression.doCreateEqual: both null is TRUE, null on the left UNKNOWN, null on the right FALSE.
+_EQUAL = _truth_table("TFFE", "FTFE", "UUTE", "EEEE")
+(_NOT,) = _truth_table("TFUE")
+(_NEGATE,) = _truth_table("UUUE")  # of a value that is not a number: null
+(_IS_NULL,) = _truth_table("FFTE")
+(_NEVER,) = _truth_table("FFFE")  # a search in a value that is not text; equality of different kinds
+(_BESIDE_TEXT,) = _truth_table("EEUE")  # a condition = a text
+(_BESIDE_NUMBER,) = _truth_table("FFUE")
+
+
+# ---- the machine -------------------------------------------------------------------------------------------
 
 
 class Machine:
@@ -80,8 +114,8 @@ class Machine:
             case Between(negated):
                 high, low, value = pop(), pop(), pop()
                 if negated:
-                    return decide(logic.OR, self._ordered("<", value, low), self._ordered(">", value, high))
-                return decide(logic.AND, self._ordered(">=", value, low), self._ordered("<=", value, high))
+                    return _decide(_OR, self._ordered("<", value, low), self._ordered(">", value, high))
+                return _decide(_AND, self._ordered(">=", value, low), self._ordered("<=", value, high))
             case In(values, negated):
                 return self._in(pop(), values, negated)
             case Search():
@@ -94,17 +128,17 @@ class Machine:
                 return self._negative(right)
             case Operator.CAST:
                 assert isinstance(right, Property)
-                return np.where(self._present(right), FALSE, UNKNOWN)
+                return np.where(self._present(right), _FALSE, _UNKNOWN)
             case Operator.NOT:
-                return decide(logic.NOT, self._outcomes(right))
+                return _decide(_NOT, self._outcomes(right))
             case Operator.IS_NULL:
                 return self._is_null(right)
             case Operator.EQUAL:
                 return self._equal(self._stack.pop(), right)
             case Operator.AND:
-                return decide(logic.AND, self._outcomes(self._stack.pop()), self._outcomes(right))
+                return _decide(_AND, self._outcomes(self._stack.pop()), self._outcomes(right))
             case Operator.OR:
-                return decide(logic.OR, self._outcomes(self._stack.pop()), self._outcomes(right))
+                return _decide(_OR, self._outcomes(self._stack.pop()), self._outcomes(right))
 
     # ---- values --------------------------------------------------------------------------------------------
 
@@ -136,7 +170,7 @@ class Machine:
         if isinstance(value, np.ndarray):
             return value
         assert isinstance(value, Literal)
-        constant = UNKNOWN if value.value is None else TRUE if value.value else FALSE
+        constant = _UNKNOWN if value.value is None else TRUE if value.value else _FALSE
         return np.full(self._count, constant)
 
     def _is_outcome(self, value: _Value) -> bool:
@@ -149,20 +183,20 @@ class Machine:
             assert isinstance(value.value, int | float)
             return Literal(value.kind, -value.value)
         if self._is_outcome(value):
-            return decide(logic.NEGATE, self._outcomes(value))
-        return np.full(self._count, UNKNOWN)
+            return _decide(_NEGATE, self._outcomes(value))
+        return np.full(self._count, _UNKNOWN)
 
     def _is_null(self, value: _Value) -> Outcomes:
         if self._is_outcome(value):
-            return decide(logic.IS_NULL, self._outcomes(value))
+            return _decide(_IS_NULL, self._outcomes(value))
         assert isinstance(value, Literal | Property)
-        return np.where(self._present(value), FALSE, TRUE)
+        return np.where(self._present(value), _FALSE, TRUE)
 
     def _in(self, value: _Value, values: tuple[str, ...], negated: bool) -> Outcomes:
         assert isinstance(value, Property)
         column, present = self._column(value.name)
         found = _filled_mask(pc.is_in(column, _value_set(values))) ^ negated
-        return np.where(present, found.view(np.uint8), UNKNOWN)
+        return np.where(present, found.view(np.uint8), _UNKNOWN)
 
     def _search(self, value: _Value, step: Search) -> Outcomes:
         """A null or a value that is not text matches neither the search nor its negation.
@@ -171,16 +205,16 @@ class Machine:
         """
         in_column, in_text = _SEARCH[step.how]
         if not step.text:
-            return np.full(self._count, FALSE)
+            return np.full(self._count, _FALSE)
         if isinstance(value, Property):
             column, present = self._column(value.name)
             return ((_filled_mask(in_column(column, step.text)) ^ step.negated) & present).view(np.uint8)
         if isinstance(value, Literal) and isinstance(value.value, str):
-            return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else FALSE)
+            return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else _FALSE)
         return (
-            decide(logic.NEVER, self._outcomes(value))
+            _decide(_NEVER, self._outcomes(value))
             if self._is_outcome(value)
-            else np.full(self._count, FALSE)
+            else np.full(self._count, _FALSE)
         )
 
     def _ordered(self, symbol: str, left: _Value, right: _Value) -> Outcomes:
@@ -188,12 +222,12 @@ class Machine:
         if isinstance(left, np.ndarray):  # the negative of a value that is not a number
             return left
         if isinstance(right, np.ndarray):
-            return np.where(self._present(left), right, UNKNOWN)
+            return np.where(self._present(left), right, _UNKNOWN)
         return self._compared(_ORDER[symbol], left, right, self._present(left) & self._present(right))
 
     def _equal(self, left: _Value, right: _Value) -> Outcomes:
         if self._is_outcome(left) and self._is_outcome(right):
-            return decide(logic.EQUAL, self._outcomes(left), self._outcomes(right))
+            return _decide(_EQUAL, self._outcomes(left), self._outcomes(right))
         if self._is_outcome(left):
             return self._truth_equals(self._outcomes(left), right)
         if self._is_outcome(right):
@@ -209,13 +243,13 @@ class Machine:
             outcomes = equal.astype(np.uint8)
         else:
             outcomes = self._compared(operator.eq, left, right, there & here)
-        return np.where(there & here, outcomes, np.where(here, UNKNOWN, np.where(there, FALSE, TRUE)))
+        return np.where(there & here, outcomes, np.where(here, _UNKNOWN, np.where(there, _FALSE, TRUE)))
 
     def _truth_equals(self, left: Outcomes, right: _Value) -> Outcomes:
         """A condition = a value: ERROR for a text, as in Java, where the cast fails; FALSE for a number."""
         assert isinstance(right, Literal | Property)
-        beside = logic.BESIDE_TEXT if _kind(right) is Kind.TEXT else logic.BESIDE_NUMBER
-        return np.where(self._present(right), decide(beside, left), decide(logic.IS_NULL, left))
+        beside = _BESIDE_TEXT if _kind(right) is Kind.TEXT else _BESIDE_NUMBER
+        return np.where(self._present(right), _decide(beside, left), _decide(_IS_NULL, left))
 
     def _equals_truth(self, left: _Value, right: Outcomes) -> Outcomes:
         """A value = a condition: a text is TRUE if it is `true` in any case, else FALSE (Boolean.valueOf).
@@ -224,11 +258,11 @@ class Machine:
         """
         assert isinstance(left, Literal | Property)
         if _kind(left) is not Kind.TEXT:
-            return decide(logic.NEVER, right)
+            return _decide(_NEVER, right)
         text = self._text(left)
         said = pc.equal(pc.ascii_lower(text), "true")
         said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _filled_mask(said)
-        return decide(logic.EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
+        return _decide(_EQUAL, np.where(self._present(left), said.astype(np.uint8), _UNKNOWN), right)
 
     def _compared(
         self, compare: Callable[[Any, Any], Any], left: _Value, right: _Value, present: _Mask
@@ -244,8 +278,8 @@ class Machine:
         if Kind.DOUBLE in kinds or kinds == {Kind.TEXT}:
             kind = Kind.DOUBLE
         (one, one_read), (other, other_read) = self._keys(left, kind), self._keys(right, kind)
-        read = np.where(one_read & other_read, np.where(compare(one, other), TRUE, FALSE), ERROR)
-        return np.where(present, read, UNKNOWN)
+        read = np.where(one_read & other_read, np.where(compare(one, other), TRUE, _FALSE), ERROR)
+        return np.where(present, read, _UNKNOWN)
 
     def _text(self, value: Literal | Property) -> pa.StringArray | pa.StringScalar:
         return (
