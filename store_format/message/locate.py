@@ -268,8 +268,8 @@ def locate(refs: UnitRefs, *, verify_crc: bool) -> tuple[Units, list[BadUnit]]:
     """Returns the units that pass every check, in order, and each bad unit with its reason.
 
     Checked: the unit lies in the buffer; total size, magic and physicalOffset; the lengths of body, topic and
-    properties add up; topic, queueId and queueOffset equal the identity's (except for light queues: `rows.py`
-    checks them); with `verify_crc` the CRC of the stored body.
+    properties add up; topic, queueId and queueOffset equal the identity's (`decode.py` checks
+    those of light queues); with `verify_crc` the CRC of the stored body.
     """
     parts = _find_parts(refs, verify_crc)
     if parts.fits.all():

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.message.rows import split_batches
+from store_format.message.decode import split_batches
 from tests.support import oracle
 from tests.support.oracle import OracleError, SubMessage
 from tests.support.strategies import INT32, property_bytes, torn
