@@ -198,7 +198,7 @@ class StreamShares:
         return Ready(begins, stops, len(members), again)
 
     def _due_again(self, share_key: _ShareKey, share: ConsumerShare) -> list[_DueAgain]:
-        return _due_again(share, share_key[1], self._stores.queues, self.now_ms())
+        return _due_again_of(share, share_key[1], self._stores.queues, self.now_ms())
 
     def _is_behind(self, key: MessageQueue, offset: int) -> bool:
         """Whether the next offset is behind the end of the queue."""
@@ -477,7 +477,7 @@ class _DueAgain:
         return self.key[2]
 
 
-def _due_again(
+def _due_again_of(
     share: ConsumerShare, broker_name: str, queues: Mapping[MessageQueue, Queue], now_ms: int
 ) -> list[_DueAgain]:
     """The messages of a share, in these queues, that wait to be delivered again; the oldest first."""

@@ -237,7 +237,7 @@ class TopicPop:
             if not left:
                 break
         if left and not unread and not self.is_ordered:
-            out += _hand_out_again(state, queues, request, left)
+            out += _hand_out_due(state, queues, request, left)
         return out, unread
 
     def _hand_out_again(
@@ -249,7 +249,7 @@ class TopicPop:
             return []
         if self._random.randrange(DRAWN_BELOW) >= self._rules.retry_probability:
             return []
-        return _hand_out_again(state, queues, request, request.count)
+        return _hand_out_due(state, queues, request, request.count)
 
     def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
         """Whether the queue must be left alone now, whatever it has."""
@@ -402,7 +402,7 @@ class TopicPop:
 # ---- messages that cannot be stored again ------------------------------------------------------------------
 
 
-def _hand_out_again(
+def _hand_out_due(
     state: PopState, queues: Mapping[PopQueue, Queue], request: PopRequest, count: int
 ) -> list[HandedOut]:
     """Hands out up to `count` messages of these queues whose time has passed.

@@ -136,7 +136,7 @@ class StoreFollower:
         return self._look_anew(signs, self.changed)
 
     def _read_signs(self) -> _Signs:
-        return _read_signs(self.store)
+        return _signs_of(self.store)
 
     def _is_due(self) -> bool:
         """Whether to check an incomplete message at the log's end again: it may be complete soon."""
@@ -574,7 +574,7 @@ def _settled(identity: _Identity, now_ns: int) -> _Identity:
     return identity if identity is None or is_settled(identity, now_ns) else (identity[0], -1, -1)
 
 
-def _read_signs(store: Store) -> _Signs:
+def _signs_of(store: Store) -> _Signs:
     """The signs now. Costs about ten system calls."""
     return _Signs(
         store.state,

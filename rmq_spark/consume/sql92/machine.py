@@ -30,7 +30,7 @@ from rmq_spark.consume.sql92.steps import (
 )
 from store_format.java.number_columns import double_keys, read_doubles, read_integers
 
-_FALSE, TRUE, _UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
+FALSE, TRUE, UNKNOWN, ERROR = (np.uint8(code) for code in range(4))
 
 Outcomes: TypeAlias = NDArray[np.uint8]  # FALSE, TRUE, UNKNOWN or ERROR for each message
 
@@ -128,7 +128,7 @@ class Machine:
                 return self._negative(right)
             case Operator.CAST:
                 assert isinstance(right, Property)
-                return np.where(self._present(right), _FALSE, _UNKNOWN)
+                return np.where(self._present(right), FALSE, UNKNOWN)
             case Operator.NOT:
                 return _decide(_NOT, self._outcomes(right))
             case Operator.IS_NULL:
@@ -170,7 +170,7 @@ class Machine:
         if isinstance(value, np.ndarray):
             return value
         assert isinstance(value, Literal)
-        constant = _UNKNOWN if value.value is None else TRUE if value.value else _FALSE
+        constant = UNKNOWN if value.value is None else TRUE if value.value else FALSE
         return np.full(self._count, constant)
 
     def _is_outcome(self, value: _Value) -> bool:
@@ -184,19 +184,19 @@ class Machine:
             return Literal(value.kind, -value.value)
         if self._is_outcome(value):
             return _decide(_NEGATE, self._outcomes(value))
-        return np.full(self._count, _UNKNOWN)
+        return np.full(self._count, UNKNOWN)
 
     def _is_null(self, value: _Value) -> Outcomes:
         if self._is_outcome(value):
             return _decide(_IS_NULL, self._outcomes(value))
         assert isinstance(value, Literal | Property)
-        return np.where(self._present(value), _FALSE, TRUE)
+        return np.where(self._present(value), FALSE, TRUE)
 
     def _in(self, value: _Value, values: tuple[str, ...], negated: bool) -> Outcomes:
         assert isinstance(value, Property)
         column, present = self._column(value.name)
         found = _filled_mask(pc.is_in(column, _value_set(values))) ^ negated
-        return np.where(present, found.view(np.uint8), _UNKNOWN)
+        return np.where(present, found.view(np.uint8), UNKNOWN)
 
     def _search(self, value: _Value, step: Search) -> Outcomes:
         """A null or a value that is not text matches neither the search nor its negation.
@@ -205,16 +205,14 @@ class Machine:
         """
         in_column, in_text = _SEARCH[step.how]
         if not step.text:
-            return np.full(self._count, _FALSE)
+            return np.full(self._count, FALSE)
         if isinstance(value, Property):
             column, present = self._column(value.name)
             return ((_filled_mask(in_column(column, step.text)) ^ step.negated) & present).view(np.uint8)
         if isinstance(value, Literal) and isinstance(value.value, str):
-            return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else _FALSE)
+            return np.full(self._count, TRUE if in_text(value.value, step.text) ^ step.negated else FALSE)
         return (
-            _decide(_NEVER, self._outcomes(value))
-            if self._is_outcome(value)
-            else np.full(self._count, _FALSE)
+            _decide(_NEVER, self._outcomes(value)) if self._is_outcome(value) else np.full(self._count, FALSE)
         )
 
     def _ordered(self, symbol: str, left: _Value, right: _Value) -> Outcomes:
@@ -222,7 +220,7 @@ class Machine:
         if isinstance(left, np.ndarray):  # the negative of a value that is not a number
             return left
         if isinstance(right, np.ndarray):
-            return np.where(self._present(left), right, _UNKNOWN)
+            return np.where(self._present(left), right, UNKNOWN)
         return self._compared(_ORDER[symbol], left, right, self._present(left) & self._present(right))
 
     def _equal(self, left: _Value, right: _Value) -> Outcomes:
@@ -243,7 +241,7 @@ class Machine:
             outcomes = equal.astype(np.uint8)
         else:
             outcomes = self._compared(operator.eq, left, right, there & here)
-        return np.where(there & here, outcomes, np.where(here, _UNKNOWN, np.where(there, _FALSE, TRUE)))
+        return np.where(there & here, outcomes, np.where(here, UNKNOWN, np.where(there, FALSE, TRUE)))
 
     def _truth_equals(self, left: Outcomes, right: _Value) -> Outcomes:
         """A condition = a value: ERROR for a text, as in Java, where the cast fails; FALSE for a number."""
@@ -262,7 +260,7 @@ class Machine:
         text = self._text(left)
         said = pc.equal(pc.ascii_lower(text), "true")
         said = np.full(self._count, said.as_py()) if isinstance(said, pa.Scalar) else _filled_mask(said)
-        return _decide(_EQUAL, np.where(self._present(left), said.astype(np.uint8), _UNKNOWN), right)
+        return _decide(_EQUAL, np.where(self._present(left), said.astype(np.uint8), UNKNOWN), right)
 
     def _compared(
         self, compare: Callable[[Any, Any], Any], left: _Value, right: _Value, present: _Mask
@@ -278,8 +276,8 @@ class Machine:
         if Kind.DOUBLE in kinds or kinds == {Kind.TEXT}:
             kind = Kind.DOUBLE
         (one, one_read), (other, other_read) = self._keys(left, kind), self._keys(right, kind)
-        read = np.where(one_read & other_read, np.where(compare(one, other), TRUE, _FALSE), ERROR)
-        return np.where(present, read, _UNKNOWN)
+        read = np.where(one_read & other_read, np.where(compare(one, other), TRUE, FALSE), ERROR)
+        return np.where(present, read, UNKNOWN)
 
     def _text(self, value: Literal | Property) -> pa.StringArray | pa.StringScalar:
         return (
