@@ -72,6 +72,7 @@ __all__ = ["RecallPlan", "Timer", "TimerPlan", "recall"]
 _log = logging.getLogger(__name__)
 
 _SLOT_TURN = f"{TIMER_PART}/slot"  # of the ledger's keys: parts of a slot
+_PART_MESSAGES_MAX = TURN_MESSAGES_MAX  # of one commit; a slot with more is delivered in parts
 
 _COLUMNS = (
     ViewColumn("dueTimestamp", TIME, "The time of the slot in the wheel; the slot fires when it has passed."),
@@ -406,7 +407,7 @@ def _parts_of(slots: Sequence[_DueSlot]) -> Iterator[_DuePart]:
     while start < count or count == 0:
         before = int(sizes[start - 1]) if start else 0
         stop = int(np.searchsorted(sizes, before + TURN_BYTES_MAX, side="right"))
-        stop = min(max(stop, start + 1), start + TURN_MESSAGES_MAX, count)
+        stop = min(max(stop, start + 1), start + _PART_MESSAGES_MAX, count)
         part = _DueSlot(slot.time_ms, slot.positions[start:stop], slot.units[start:stop], slot.marks)
         yield _DuePart((part,), int(slot.positions[stop]) if stop < count else None)
         if stop >= count:

@@ -89,7 +89,7 @@ def _run_timer(root: str, now_ms: int) -> None:
     from rmq_spark.services import run_once, timer
     from store_format.metadata.broker_conf import BrokerConf
 
-    vars(timer)["TURN_MESSAGES_MAX"] = 12
+    vars(timer).update(TURN_MESSAGES_MAX=12, _PART_MESSAGES_MAX=12)
     written = max(m.store_timestamp for m in messages_of(Path(root)))
     conf = BrokerConf(timer_log_file_size=1024)
     while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf, apply=True)[

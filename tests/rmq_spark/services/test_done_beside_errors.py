@@ -59,7 +59,7 @@ def _turn(root: Path, service: Service, now_ms: int, conf: BrokerConf | None = N
 
 def test_a_large_slot_whose_last_part_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The queues of one topic are damaged; its message is in the third commit of the slot."""
-    monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 10)
+    monkeypatch.setattr(timer, "_PART_MESSAGES_MAX", 10)
     conf = BrokerConf(timer_log_file_size=1 << 14)
     root = make_store(tmp_path / "store")
     append(root, [*timed("T", BEGIN_MS, 0, 24), *timed("Damaged", BEGIN_MS, 24, 1)])

@@ -254,6 +254,7 @@ def test_the_view_shows_what_the_service_will_do(tmp_path: Path) -> None:
 
 def test_a_slot_larger_than_a_turn_is_delivered_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 10)
+    monkeypatch.setattr(timer, "_PART_MESSAGES_MAX", 10)
     root = make_store(tmp_path / "store")
     messages = timed("T", BEGIN_MS, 0, 25) + timed("T", BEGIN_MS + 1_000, 25, 4)
     append(root, [*messages, recall_of(messages[3])])
