@@ -1,4 +1,4 @@
-"""The services by name, in the order of their turns."""
+"""The services by name, in the order of their turns. A service is imported when it is called by name."""
 
 from __future__ import annotations
 

@@ -2,6 +2,9 @@
 
 Arrow parses plain decimal numbers, which nearly all are. Hexadecimal floats, digits of other scripts and
 numbers of many digits are parsed in Python, one distinct text at a time.
+
+It is apart from `numbers.py`, because it imports `pyarrow.compute`, which a process that only plans reads
+does not need.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def tail_(
             raise click.UsageError(
                 "--output json cannot be used with --follow: a JSON array must end; use --output jsonl"
             )
-        from rmq_spark.cli.follow import Tail
+        from rmq_spark.cli.follow import Tail  # only `tail -f` follows stores
 
         tail = Tail(stores, filters, names, tolerance)
         last = tail.last(filters.limit)
