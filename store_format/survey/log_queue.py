@@ -19,7 +19,8 @@ class LogQueue:
     `epochs` has one element for each time that the queue's offsets started again: the physical offset of that
     place, the first queue offset and the offset after the last. Usually there is one; more mean that the
     topic was deleted and created again. `last` is the physical offset of the last message, `last_old` that of
-    the last message before the newest epoch.
+    the last message before the newest epoch. `gaps` counts the queue offsets between others that no message
+    has, since the offsets last began at 0.
     """
 
     topic: str
@@ -30,6 +31,7 @@ class LogQueue:
     epochs: list[tuple[int, int, int]] = field(default_factory=list)
     last: int = -1
     last_old: int = -1
+    gaps: int = 0
 
     @property
     def min_offset(self) -> int:
@@ -61,9 +63,12 @@ class LogQueue:
         starts = np.flatnonzero(offset[1:] < stop[:-1]) + 1
         for low, high in zip([0, *starts.tolist()], [*starts.tolist(), len(offset)], strict=True):
             first, last = int(offset[low]), int(stop[high - 1])
+            gaps = last - first - int((stop[low:high] - offset[low:high]).sum())
             if low == 0 and self.epochs and first >= self.epochs[-1][2]:
+                self.gaps += gaps + first - self.epochs[-1][2]
                 self.epochs[-1] = (*self.epochs[-1][:2], last)
             else:
+                self.gaps = gaps + (self.gaps if first else 0)
                 self.last_old = int(physical[low - 1]) if low else self.last
                 self.epochs.append((int(physical[low]), first, last))
         self.last = int(physical[-1])

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.bookkeeping.given_up import read_given_up
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StoreError
 from store_format.names import QueueKey
@@ -99,10 +98,7 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     with suppress(StoreError):  # `verify` reports files that cannot be read
         for each in given_up_places(store.path, bounds):
             gone[each.topic, each.queue_id] += _less(each, lost)
-        scanned = {queue.key: queue.piece() for queue in found if queue.scanned is not None}
-        offsets = {key: (piece.start, piece.stop) for key, piece in scanned.items()}
-        for topic, queue_id, first, stop in read_given_up(store.path).within(offsets).messages:
-            gone[topic, queue_id] += stop - first
+    gone.update({queue.key: queue.scanned.gaps for queue in found if queue.scanned is not None})
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]
