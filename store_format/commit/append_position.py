@@ -34,6 +34,8 @@ from store_format.commit.repair import (
     is_rebuild_begun,
     last_commit,
 )
+from store_format.commitlog.log import CommitLog
+from store_format.commitlog.walk import Damage
 from store_format.consumequeue.files import QUEUE_OFFSET_MAX, QueueBounds, queue_directory
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import pre_blank_mask, queue_bounds, valid_units
@@ -47,7 +49,7 @@ from store_format.layouts import CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
 from store_format.survey.log_end import is_unwritten
-from store_format.survey.newest_entries import judged_queues
+from store_format.survey.newest_entries import TAIL_SIZE, judged_queues, lacks_entry
 
 _log = logging.getLogger(__name__)
 
@@ -319,6 +321,8 @@ def _doubtful_from(
     if not end.is_ours and end.last_offset >= first:
         starts.append(end.last_offset)  # also of a queue that is not written to
         starts += _short_of_ledger(held, end)
+    if lacks_entry(held.root, held.log, end.last_offset):  # the only thing that shows lost entries of others
+        starts.append(_message_from(held.log, max(end.offset - TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
         if each.has_bad:
             note = note or _read_note(held)
@@ -331,6 +335,14 @@ def _doubtful_from(
                 starts.append(end.offset if is_known else first)
             starts.append(_unproved_from(held, end, queue, each.bounds))
     return min(starts), note
+
+
+def _message_from(log: CommitLog, start: int, stop: int) -> int:
+    """The physical offset of the first message that begins in [start, stop); `stop` without one."""
+    for step in log.walk(start, stop, resync=True):
+        if not isinstance(step, Damage):
+            return int(step.physical_offsets[0])
+    return stop
 
 
 def _short_of_ledger(held: HeldStore, end: WriterEnd) -> list[int]:

@@ -47,7 +47,7 @@ _log = logging.getLogger(__name__)
 
 _UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
-_TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
+TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
 _SIZE_MAX = 2**31 - 1
 _NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
 
@@ -111,12 +111,12 @@ def completed_queues(
             for key, queue in (queues.items() if ends else ())
             if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
         }
-        lacks_last = _lacks_entry(root, log, end.last_offset)
+        lacks_last = lacks_entry(root, log, end.last_offset)
         # a broker that has cut messages leaves the bytes of the last one
         if (short or lacks_last) and goes_on_to(root, log, end.offset):
             doubtful |= short.keys()  # the last entry may be that of a lost message, which leads to the next
             places += short.values()
-            places += [max(end.offset - _TAIL_SIZE, log.min_offset)] if lacks_last else []
+            places += [max(end.offset - TAIL_SIZE, log.min_offset)] if lacks_last else []
     if not places or min(places) >= stop:
         return queues, {}
     deleted = deleted_until(root)
@@ -137,7 +137,7 @@ def completed_queues(
     return {key: queue for key, queue in done.items() if key not in gaps}, gaps
 
 
-def _lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
+def lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
     """Whether the message has no entry in its queue, though it should have one."""
     message = place_of_message(log, physical_offset) if physical_offset >= 0 else None
     if message is None or message.sys_flag & (_NOT_QUEUED | sysflag.INNER_BATCH):

@@ -226,6 +226,19 @@ def lost_tail_that_only_the_ledger_shows(place: Path) -> World:
     return world
 
 
+def lost_tail_before_messages_of_a_deleted_topic(place: Path) -> World:
+    """The log's last message, which has no entry, is all that shows it, and a write hides that message."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 30, queues=1))
+    world.append(numbered("W", 0, 3, queues=1))
+    world.broker_appends(numbered("V", 700, 30, queues=1))
+    world.append(numbered("W", 3, 5, queues=1))
+    world.delete_topic("W")
+    world.zero_entries("V", 0, 15, 30)
+    world.write(numbered("X", 900, 3, queues=1))
+    return world
+
+
 def lost_newest_entry_behind_expired_ones(place: Path) -> World:
     """The queue counts as one without messages."""
     world = new_world(place)
@@ -828,6 +841,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost queue beside a running query": lost_queue_beside_a_running_query,
     "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
     "lost tail that only the ledger shows": lost_tail_that_only_the_ledger_shows,
+    "lost tail before messages of a deleted topic": lost_tail_before_messages_of_a_deleted_topic,
     "lost newest entry behind expired ones": lost_newest_entry_behind_expired_ones,
     "flipped last entry behind expired ones": flipped_last_entry_behind_expired_ones,
     "flipped last entry that a write removes": flipped_last_entry_that_a_write_removes,
