@@ -50,6 +50,7 @@ from store_format.names import QueueKey
 from store_format.survey.fates import committed_ends, has_queue_files, known_ends, last_commit_ends, question
 from store_format.survey.log_end import is_unwritten
 from store_format.survey.newest_entries import TAIL_SIZE, judged_queues, lacks_entry
+from store_format.survey.right_entries import place_of_message
 
 _log = logging.getLogger(__name__)
 
@@ -321,7 +322,9 @@ def _doubtful_from(
     if not end.is_ours and end.last_offset >= first:
         starts.append(end.last_offset)  # also of a queue that is not written to
         starts += _short_of_ledger(held, end)
-    if lacks_entry(held.root, held.log, end.last_offset):  # the only thing that shows lost entries of others
+    last = place_of_message(held.log, end.last_offset)
+    is_other = last is not None and last.key not in looked
+    if is_other and lacks_entry(held.root, held.log, end.last_offset):  # all that shows lost entries
         starts.append(_message_from(held.log, max(end.offset - TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
         if each.has_bad:
