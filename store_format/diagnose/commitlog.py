@@ -158,8 +158,11 @@ class _CountsBehindEnd:
         self.cut_bytes += int(step.sizes[physical >= cut].sum())
         is_hidden = physical >= (OFFSET_MAX if self.end is None else self.end.offset)
         for start, stop in () if self.end is None else self.end.hidden:
-            is_hidden |= (physical >= start) & (physical < stop)
+            if start <= physical[-1] and physical[0] < stop:
+                is_hidden |= (physical >= start) & (physical < stop)
         for start, stop in self.fillers:
+            if start > physical[-1] or physical[0] >= stop:
+                continue
             for i in np.flatnonzero((physical >= start) & (physical < stop) & ~is_hidden).tolist():
                 place = place_of_message(self.log, int(physical[i]))
                 is_hidden[i] = place is not None and place.key[0] == FILLER_TOPIC
