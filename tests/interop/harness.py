@@ -290,7 +290,7 @@ class Client:
     def push_consume(
         self, group: str, topic: str, *, count: int = 0, seconds_max: int = 60, idle_seconds: int = 8
     ) -> list[Line]:
-        """What a push consumer of that group gets; its offsets are committed then.
+        """What a push consumer of that group gets, each message once; its offsets are committed then.
 
         It ends when `count` messages have come, and none for 2 s. Without a `count` it ends when none came
         for 8 s.

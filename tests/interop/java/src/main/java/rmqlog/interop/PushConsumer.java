@@ -1,5 +1,7 @@
 package rmqlog.interop;
 
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
 import java.util.concurrent.atomic.AtomicLong;
 import org.apache.rocketmq.client.consumer.DefaultMQPushConsumer;
 import org.apache.rocketmq.client.consumer.listener.ConsumeConcurrentlyStatus;
@@ -17,6 +19,8 @@ final class PushConsumer {
     /**
      * Until `count` messages have come, and then nothing for a quarter of `idleSeconds`; with a `count` of 0, until nothing came for
      * `idleSeconds`. After `seconds` at the latest. A new group begins at the first offset.
+     *
+     * A message that comes again counts once: after a rebalance a client gets what it has not yet committed a second time.
      */
     static void run(String namesrv, String group, String topic, long seconds, long idleSeconds, long count) throws Exception {
         DefaultMQPushConsumer consumer = new DefaultMQPushConsumer(group);
@@ -24,15 +28,16 @@ final class PushConsumer {
         consumer.setInstanceName("push-" + System.nanoTime());
         consumer.setConsumeFromWhere(ConsumeFromWhere.CONSUME_FROM_FIRST_OFFSET);
         consumer.subscribe(topic, "*");
-        AtomicLong come = new AtomicLong();
+        Set<String> come = ConcurrentHashMap.newKeySet(); // where in the log they are
         AtomicLong last = new AtomicLong(); // 0 until something has come: on a busy machine the first rebalance may take long
         consumer.registerMessageListener((MessageListenerConcurrently) (messages, context) -> {
             synchronized (consumer) {
                 for (MessageExt message : messages) {
-                    Lines.put(Messages.line(message));
+                    if (come.add(message.getBrokerName() + "@" + message.getCommitLogOffset())) {
+                        Lines.put(Messages.line(message));
+                    }
                 }
             }
-            come.addAndGet(messages.size());
             last.set(System.nanoTime());
             return ConsumeConcurrentlyStatus.CONSUME_SUCCESS;
         });
@@ -42,7 +47,7 @@ final class PushConsumer {
             long idle = idleSeconds * 1_000_000_000;
             while (System.nanoTime() < end) {
                 // A consumer may get its first queue 20 s before the others, with the rebalance that follows.
-                boolean isComplete = last.get() != 0 && come.get() >= count;
+                boolean isComplete = last.get() != 0 && come.size() >= count;
                 if (isComplete && System.nanoTime() - last.get() >= (count == 0 ? idle : idle / 4)) {
                     break;
                 }
