@@ -125,7 +125,7 @@ def _cut(held: HeldStore) -> WriterEnd:
     if doubtful < end.offset:
         found = LogComparison(
             root=root, source=root, log=log, start=doubtful, stop=end.offset, settings=held.settings,
-            options=held.compared(index=False),
+            options=held.compared(index=False), begins=survey.begins,
         )  # fmt: skip
         found.run()
         survey.compared = found.compared
@@ -323,8 +323,8 @@ def _doubtful_from(
         starts.append(end.last_offset)  # also of a queue that is not written to
         starts += _short_of_ledger(held, end)
     last = place_of_message(held.log, end.last_offset)
-    is_other = last is not None and last.key not in looked
-    if is_other and lacks_entry(held.root, held.log, end.last_offset):  # all that shows lost entries
+    has_no_look = last is not None and (last.key not in looked or looked[last.key].bounds is None)
+    if has_no_look and lacks_entry(held.root, held.log, end.last_offset):  # all that shows lost entries
         starts.append(_message_from(held.log, max(end.offset - TAIL_SIZE, first), end.offset))
     for queue, each in looked.items():
         if each.has_bad:

@@ -49,6 +49,7 @@ from store_format.survey.queues import (
     QueueComparison,
     StoredQueue,
     scan_log,
+    within_damage,
 )
 
 _BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
@@ -183,6 +184,8 @@ class LogComparison:
             comparison.add(part.queues, part.rows)
             self._add_index(part)
             on_part(part)
+        if self.damage:
+            comparison.end(lambda places: within_damage(places, self.damage))
         self.compared, self.misplaced = comparison.queues, comparison.misplaced
         if not self.needs_all():
             self._plan_changes()

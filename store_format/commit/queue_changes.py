@@ -82,7 +82,7 @@ def change_of(
             return _whole(queue, "replace", "entries differ from the messages in the log")
     cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
     more = (
-        f"{extra} entries behind its end lead to messages of other queues, and are removed" if extra else ""
+        f"{extra} entries behind its end lead to messages of other places, and are removed" if extra else ""
     )
     if not queue.differences:
         return QueueChange(queue.key, False, "cut", cut, extra, 0, more, cut) if cut is not None else None
@@ -111,7 +111,7 @@ def change_of(
 def _behind_end(
     queue: ComparedQueue, log: CommitLog, compared: Mapping[QueueKey, ComparedQueue]
 ) -> tuple[int | None, int]:
-    """From which unit on the entries behind the queue's last message lead to messages of other queues, and
+    """From which unit on the entries behind the queue's last message lead to messages of other places, and
     how many.
 
     Entries that lead to damage stay: they show which messages are lost. So do those that lead to a message
@@ -126,17 +126,23 @@ def _behind_end(
         if not rows:  # as `verify` does: the rest of a file is zeros
             break
         for row in rows:
-            physical = int(units["physical_offset"][row])
-            others = {
-                key
-                for run in (log.runs(physical, physical + 1) if log.has_message_at(physical) else ())
-                for key in find_entries(locate(log.refs_of(run), verify_crc=True)[0]).keys
-            }
-            if others and queue.key not in others and all(_is_filed(compared.get(key)) for key in others):
+            places = _places_of_message(log, int(units["physical_offset"][row]))
+            is_own = (queue.key, low + row) in places
+            if places and not is_own and all(_is_filed(compared.get(key)) for key, _ in places):
                 first, count = low + row if first is None else first, count + 1
             else:
                 first, count = None, 0
     return first, count
+
+
+def _places_of_message(log: CommitLog, physical: int) -> set[tuple[QueueKey, int]]:
+    """The queues and queue offsets of the whole message that begins at the physical offset; () without it."""
+    places = set()
+    for run in log.runs(physical, physical + 1) if log.has_message_at(physical) else ():
+        found = find_entries(locate(log.refs_of(run), verify_crc=True)[0])
+        keys = [found.keys[number] for number in found.key.tolist()]
+        places |= set(zip(keys, found.offset.tolist(), strict=True))
+    return places
 
 
 def _is_filed(queue: ComparedQueue | None) -> bool:

@@ -114,7 +114,7 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
     start = run.first_file // CQ_UNIT.itemsize
     if stop == start or files.unit(stop - 1)[0] < commit_log_min:
         return stop, -1  # the queue keeps its offset even without a readable message
-    while start + per_file < stop and _is_expired(files, start + per_file - 1, start, commit_log_min):
+    while start + per_file < stop and _is_expired(files, start + per_file - 1, stop, commit_log_min):
         start += per_file
     file_stop = min(start + per_file, stop)
     first = start
@@ -144,11 +144,11 @@ def _first_valid(files: UnitFiles, number: int, stop: int) -> int:
     return number
 
 
-def _is_expired(files: UnitFiles, last: int, first: int, commit_log_min: int) -> bool:
-    """Whether the last valid unit of [first, last] points before `commit_log_min`."""
-    while last > first and not _is_valid(files, last):
-        last -= 1
-    return _is_valid(files, last) and bool(files.unit(last)[0] < commit_log_min)
+def _is_expired(files: UnitFiles, last: int, stop: int, commit_log_min: int) -> bool:
+    """Whether the file with the `last` unit is expired: that unit, or the next valid one behind zeros, points
+    before `commit_log_min`.
+    """
+    return bool(files.unit(_first_valid(files, last, stop))[0] < commit_log_min)
 
 
 def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) -> int:

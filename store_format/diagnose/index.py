@@ -38,7 +38,7 @@ _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)
 _CHUNK_UNITS = 1 << 16
 _BEGIN_OFFSET_AT, _END_OFFSET_AT, _COUNT_AT = 16, 24, 36  # in the header
 _PHYSICAL_OFFSET_AT = 4  # in a unit
-_LINKS_SHOWN_MAX = 100  # of a file
+_SHOWN_MAX = 100  # wrong links of a file, and units astray of a part of it
 _KEYS_MAX = 1 << 14  # of a message: its properties have 32,767 bytes
 _MISSING_ADVICE = (
     "A search finds these messages by a scan of the commitlog, a broker does not find them by key or id. "
@@ -143,8 +143,17 @@ def _check_targets(
     Returns the number of the first unit that points behind the log's end, and how many do; None without one.
     """
     behind: tuple[int, int] | None = None
+    highest = 0
     for start, part in _chunks(file, len(foreign)):
         physical = part["physical_offset"].astype(np.int64)
+        # Units ascend (IndexService.buildIndex): only the first ones can be of expired messages.
+        before = np.maximum.accumulate(np.append(highest, physical))
+        highest = int(before[-1])
+        astray = (physical < 0) | ((physical < targets.log.min_offset) & (physical < before[:-1]))
+        for row in np.flatnonzero(astray)[:_SHOWN_MAX].tolist():
+            position = geometry.units_start + INDEX_UNIT.itemsize * (start + row) + _PHYSICAL_OFFSET_AT
+            expected, found = f"a physical offset from {before[row]} on", str(physical[row])
+            findings.add("damage", file.path, position, expected, found, INDEX_ADVICE)
         late = np.flatnonzero((physical >= targets.end) & ~targets.lost.contains(physical))
         if len(late):
             first, count = behind or (start + int(late[0]), 0)
@@ -239,7 +248,7 @@ def _check_links(findings: Findings, file: IndexFile, foreign: NDArray[np.bool_]
         what = f"unit {link.found}" if link.what else str(link.found)
         findings.add("damage", file.path, link.position, expected, what, INDEX_ADVICE)
         shown += 1
-        if shown == _LINKS_SHOWN_MAX:
+        if shown == _SHOWN_MAX:
             return
 
 

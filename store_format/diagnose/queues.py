@@ -181,6 +181,8 @@ class QueueCheck:
         The walk ended at `log_end`; entries may point into `lost`.
         """
         self._compare_pending()
+        if lost.stop:
+            self.comparison.end(lost.contains)
         targets = Targets(self._log, log_end if self._log_end is None else self._log_end, lost)
         stranded = 0
         ends: dict[QueueKey, int] = {}

@@ -77,8 +77,9 @@ def recovered_queues(
     queues, doubtful = _without_overwritten(log, queues, end.scan_start, readable.offset)
     tail = _LogTail(end.scan_start, readable.offset, readable.hidden, readable.damaged, readable.damage_bytes)
     queues, gaps = _with_tail(
-        log, queues, tail, doubtful, delay_levels_ms, lambda key: select(key[0]) and key not in damaged
-    )
+        log, queues, tail, dict.fromkeys(doubtful, 0), delay_levels_ms,
+        lambda key: select(key[0]) and key not in damaged,
+    )  # fmt: skip
     damaged = damaged | gaps
     return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
 
@@ -102,7 +103,7 @@ def completed_queues(
     starts |= {key: log.min_offset for key in astray if key in starts and starts[key] is None}
     places = [start for start in starts.values() if start is not None]
     stop = log.stop if end is None else end.offset
-    doubtful = {key for key, start in starts.items() if start is not None}
+    doubtful = {key: start for key, start in starts.items() if start is not None}
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
         ends = last_commit_ends(root, log, end.offset)
@@ -114,7 +115,7 @@ def completed_queues(
         lacks_last = lacks_entry(root, log, end.last_offset)
         # a broker that has cut messages leaves the bytes of the last one
         if (short or lacks_last) and goes_on_to(root, log, end.offset):
-            doubtful |= short.keys()  # the last entry may be that of a lost message, which leads to the next
+            doubtful |= short  # the last entry may be that of a lost message, which leads to the next
             places += short.values()
             places += [max(end.offset - TAIL_SIZE, log.min_offset)] if lacks_last else []
     if not places or min(places) >= stop:
@@ -174,7 +175,7 @@ def _with_tail(
     log: CommitLog,
     queues: _Queues,
     tail: _LogTail,
-    doubtful: Collection[QueueKey],
+    doubtful: Mapping[QueueKey, int],
     delay_levels_ms: tuple[int, ...],
     chooses: Callable[[QueueKey], bool],
     known: Mapping[QueueKey, int] | None = None,
@@ -184,7 +185,8 @@ def _with_tail(
     these entries.
 
     All messages of the tail are looked at, also those that have an entry on disk: that one may be of a
-    message that an earlier recovery has cut. Of a queue that is not `doubtful` only those behind its last.
+    message that an earlier recovery has cut. Of a `doubtful` queue those from its physical offset on count,
+    of another queue only those behind its last.
     With `known`, the ends of queues as far as they are known, later entries count only if their offsets
     continue the queue without a gap, apart from those of messages that a recovery has `given_up`.
     """
@@ -195,7 +197,7 @@ def _with_tail(
         tail.stop,
         {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
         last_physical_offsets={
-            key: -1 if key in doubtful else queue.bounds.last_physical_offset
+            key: doubtful[key] - 1 if key in doubtful else queue.bounds.last_physical_offset
             for key, queue in queues.items()
             if queue.bounds is not None
         },

@@ -367,12 +367,19 @@ class ComparedQueue:
         message at `physical` with the queue offset `offset`: the first entry leads there, behind all messages
         that were seen.
         """
-        if not 0 < offset < self.places.stop or self.stored.is_batch or not self.is_comparable:
-            return False
-        units = self.stored.read(0, 2) if not self.stored.first else np.zeros(2, CQ_UNIT)
+        return 0 < offset < self.places.stop and self.first_beyond(physical) >= 0
+
+    def first_beyond(self, physical: int = OFFSET_MAX) -> int:
+        """The physical offset in the first entry, if it leads behind all messages that were seen, and before
+        `physical`; else -1, also where the second entry contradicts it.
+        """
+        if self.stored.is_batch or not self.is_comparable or self.stored.first:
+            return -1
+        units = self.stored.read(0, 2)
+        is_valid, has_second = message_mask(units).tolist()
         first, second = units["physical_offset"].tolist()
-        is_valid = bool(message_mask(units)[0]) and self.seen.last < first < physical
-        return is_valid and not (message_mask(units)[1] and second <= first)
+        is_right = is_valid and self.seen.last < first < physical and not (has_second and second <= first)
+        return int(first) if is_right else -1
 
     def compare(self, placed: PlacedUnits, log_stop: int, broker_start: int) -> None:
         units = placed.units
@@ -530,6 +537,19 @@ class QueueComparison:
                     queue.error = error
             self._on_placed(queue, placed)
 
+    def end(self, lost: Callable[[_Ints], _Mask]) -> None:
+        """Says that all messages were added. `lost` tells which physical offsets are in damaged bytes.
+
+        A queue whose first entry leads there, behind all of its messages, began again with messages that are
+        all damaged.
+        """
+        for queue in self.queues.values():
+            first = queue.first_beyond()
+            if first >= 0 and lost(np.array([first]))[0]:
+                queue.places.begin_again()
+                queue.begin_again()
+                self._on_placed(queue, None)
+
     def _queue(self, key: QueueKey) -> ComparedQueue | None:
         found = self.queues.get(key)
         if found is None and key not in self._left_out:
@@ -622,11 +642,11 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
         walk = log.walk(start, stop, verify_crc=True, resync=True)
         damage, units = [step for step in walk if isinstance(step, Damage)], walk.sums.units
     queues, rows = dispatch.take_rows()
-    units += int((rows["batch_size"][~_within(rows["physical"], damage)] - 1).sum())
+    units += int((rows["batch_size"][~within_damage(rows["physical"], damage)] - 1).sum())
     return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
 
 
-def _within(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
+def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
     """Which physical offsets lie in damage."""
     edges = np.array(
         [(each.file.start + each.start, each.file.start + each.stop) for each in damage], np.int64

@@ -98,7 +98,8 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     with suppress(StoreError):  # `verify` reports files that cannot be read
         for each in given_up_places(store.path, bounds):
             gone[each.topic, each.queue_id] += _less(each, lost)
-    gone.update({queue.key: queue.scanned.gaps for queue in found if queue.scanned is not None})
+    for queue in found:
+        gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps
     for queue in found:
         low, last, high = _edges(queue)
         stretches = measured[queue.topic, queue.queue_id]

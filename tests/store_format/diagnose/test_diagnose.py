@@ -463,6 +463,15 @@ def test_an_index_unit_that_leads_to_no_message_of_its_key(copy: Path, at: int, 
     assert _serious(_diagnose(copy)) == [("damage", str(path), place)]
 
 
+def test_an_index_unit_that_leads_before_the_log(copy: Path) -> None:
+    """Units in front of it lead into the log, so that its message cannot have expired."""
+    path, start, units = _index(copy)
+    number = len(units) // 2
+    overwrite(path, start + 20 * number + 4, struct.pack(">q", -(1 << 62)))
+    diagnosis = _diagnose(copy)
+    assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 4)]
+
+
 def test_index_units_behind_the_end_of_the_log(copy: Path) -> None:
     path, start, units = _index(copy)
     number = len(units) // 2

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from itertools import islice, zip_longest
+from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -279,6 +279,7 @@ def look(root: Path, truth: Truth, *, is_cut: bool = False) -> None:
         *([f"{len(unknown)} messages may belong to a deleted topic"] if unknown else []),
         *([DAMAGED_BYTES] if _has_damaged_bytes(root, truth) else []),
         *(f"{queue} of expired messages is lost" for queue in _lost_expired_queues(root, truth)),
+        *(f"{directory} lacks a file" for directory in _queues_with_gaps(root)),
     ]
     truth.unnamed = frozenset(each.row for each in lost if each.place not in entries)
     index = b"".join(path.read_bytes() for path in (root / "index").glob("*"))
@@ -293,6 +294,16 @@ def _lost_expired_queues(root: Path, truth: Truth) -> list[QueueKey]:
     expired = {each.queue for each in truth.of(Fate.EXPIRED)} & truth.next_offsets.keys() & read
     expired -= {each.queue for each in truth.messages if truth.fates[each] is not Fate.EXPIRED}
     return [queue for queue in sorted(expired) if not (root / f"consumequeue/{queue[0]}/{queue[1]}").exists()]
+
+
+def _queues_with_gaps(root: Path) -> list[Path]:
+    """The directories of queues that lack a file between others; its messages may all be expired."""
+    found = []
+    for directory in sorted((root / "consumequeue").glob("*/*")):
+        files = [(int(path.name), path.stat().st_size) for path in sorted(directory.iterdir())]
+        if any(start + size != following for (start, size), (following, _) in pairwise(files)):
+            found.append(directory.relative_to(root))
+    return found
 
 
 def _has_damaged_bytes(root: Path, truth: Truth) -> bool:

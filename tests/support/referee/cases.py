@@ -239,6 +239,40 @@ def lost_tail_before_messages_of_a_deleted_topic(place: Path) -> World:
     return world
 
 
+def lost_tail_before_a_deleted_topic_of_a_write(place: Path) -> World:
+    """The same, and the write creates the topic of the log's last message again."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 30, queues=1))
+    world.broker_appends(numbered("V", 700, 30, queues=1))
+    world.append(numbered("W", 0, 5, queues=1))
+    world.delete_topic("W")
+    world.zero_entries("V", 0, 15, 30)
+    world.write(numbered("W", 900, 3, queues=1))
+    return world
+
+
+def lost_queue_of_the_last_message(place: Path) -> World:
+    """Queues beside it that end earlier than before their topic was created again get deleted messages."""
+    world = empty_world(place)
+    world.append(numbered("T", 0, 30, queues=3))
+    world.append(numbered("V", 0, 20, queues=1))
+    world.delete_topic("T")
+    world.broker_appends(numbered("T", 100, 25, queues=3))
+    (last,) = [each for each in world.truth.messages if each.physical_stop == world.log_end()]
+    world.lose(*world.queue_files(*last.queue))
+    world.commit_offset("G", *last.queue, 1)
+    return world
+
+
+def lost_tail_with_a_given_up_place(place: Path) -> World:
+    """`info` and `ls` count the place as a message."""
+    world = new_world(place)
+    world.flip_body(world.truth.of(Fate.KEPT)[-10])
+    salvaged = _salvaged(world)
+    salvaged.zero_entries("V", 0, 19, 30)
+    return salvaged
+
+
 def lost_newest_entry_behind_expired_ones(place: Path) -> World:
     """The queue counts as one without messages."""
     world = new_world(place)
@@ -723,6 +757,34 @@ def first_messages_since_created_again_are_damaged(place: Path) -> World:
     return world
 
 
+def all_messages_since_created_again_are_damaged(place: Path) -> World:
+    """`verify` takes the entries for wrong ones, and counts no message as lost."""
+    world = new_world(place)
+    world.append(numbered("W", 300, 60, queues=1))
+    world.delete_topic("V")
+    world.append(numbered("V", 900, 3, queues=1))
+    world.append(numbered("W", 400, 5, queues=1))
+    for message in world.truth.of(Fate.KEPT)[-8:-5]:
+        world.flip(message, 5)
+    return world
+
+
+def all_messages_since_created_again_are_cut(place: Path) -> World:
+    """A write gives up the damaged end of the log. The queue is empty then, and has the deleted messages
+    again.
+    """
+    world = new_world(place)
+    world.append(numbered("W", 300, 60, queues=1))
+    world.delete_topic("V")
+    world.append(numbered("V", 900, 3, queues=1))
+    for message in world.truth.of(Fate.KEPT)[-3:]:
+        world.flip(message, 5)
+    world.append(numbered("W", 400, 5, queues=1))
+    world.truth.give_up()
+    world.refresh()
+    return world
+
+
 def _salvaged(world: World) -> World:
     """A copy without the damaged messages."""
     new = World(world.place / "salvaged", world.truth.copy(), world.place)
@@ -755,6 +817,15 @@ def _lose_last_log_file(world: World) -> None:
     assert rmqlog(world.root, "recover", world.root, "--cut-after-damage", "--apply").code == 0
     world.truth.cut(int(path.name))
     world.refresh()
+
+
+def half_an_entry_behind_the_end_of_a_queue(place: Path) -> World:
+    """A killed recovery left it, and a recovery leaves it too: `verify` asks for another one."""
+    world = new_world(place)
+    path = world.queue_files("V", 0)[-1]
+    overwrite(path, 30 * ENTRY_SIZE - int(path.name), bytes(8) + path.read_bytes()[8:ENTRY_SIZE])
+    world.truth.differences.append("half an entry behind V-0")
+    return world
 
 
 # ---- commits that are killed ------------------------------------------------------------------------------
@@ -839,14 +910,18 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost first queue file after retention": lost_first_queue_file_after_retention,
     "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
+    "lost queue of the last message": lost_queue_of_the_last_message,
     "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
     "lost tail that only the ledger shows": lost_tail_that_only_the_ledger_shows,
+    "lost tail with a given-up place": lost_tail_with_a_given_up_place,
     "lost tail before messages of a deleted topic": lost_tail_before_messages_of_a_deleted_topic,
+    "lost tail before a deleted topic of a write": lost_tail_before_a_deleted_topic_of_a_write,
     "lost newest entry behind expired ones": lost_newest_entry_behind_expired_ones,
     "flipped last entry behind expired ones": flipped_last_entry_behind_expired_ones,
     "flipped last entry that a write removes": flipped_last_entry_that_a_write_removes,
     "cut queue file": cut_queue_file,
     "flipped last queue entry": flipped_last_queue_entry,
+    "half an entry behind the end of a queue": half_an_entry_behind_the_end_of_a_queue,
     "batch queue lacks entries": batch_queue_lacks_entries,
     "batch queue is lost": batch_queue_is_lost,
     "lost queue after a crash": lost_queue_after_a_crash,
@@ -887,6 +962,8 @@ CASES: dict[str, Callable[[Path], World]] = {
     "created again and lost": created_again_and_lost,
     "created again and its queue is lost": created_again_and_its_queue_is_lost,
     "created again and its first messages are damaged": first_messages_since_created_again_are_damaged,
+    "created again and all its messages are damaged": all_messages_since_created_again_are_damaged,
+    "created again and all its messages are cut": all_messages_since_created_again_are_cut,
     "lost topics.json and a queue": lost_topics_json_and_a_queue,
     "lost topics.json and all queues": lost_topics_json_and_all_queues,
     "created again after its messages were given up": created_again_after_its_messages_were_given_up,

@@ -227,7 +227,7 @@ class World:
 
     def settle(self, killed: Sequence[Message], end: int) -> int:
         """Adds the messages of a commit that was killed and completed since, if it was; returns how many a
-        batch read has. `end` is that of the log before the commit.
+        batch read has. `end` is that of the log before the commit, which may have cut damage there.
         """
         rows = self._rows_of(killed)
         if rows is None or len(rows) != len(killed):
@@ -237,7 +237,13 @@ class World:
             queues[topic, queue_id] = (offset, 0)
         for queue, (start, _) in queues.items():
             assert start >= self.truth.next_offset(queue), f"{queue} goes on at {start}"
-        self.truth.appended(self.root, killed, CommitResult(True, end, queues=queues))
+        starts = [
+            int(path.name) + at - BODY_AT
+            for path in self.log_files()
+            for at in (path.read_bytes().find(message.body) for message in killed)
+            if at >= 0
+        ]
+        self.truth.appended(self.root, killed, CommitResult(True, min([end, *starts]), queues=queues))
         return len(rows)
 
     def broker_appends(self, messages: Sequence[Message]) -> Answer:
