@@ -193,7 +193,7 @@ class Store:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
         queues = taken.queues
         with suppress(StoreError, OSError):  # `verify` reports files that cannot be read
-            given_up = given_up_places(self.path, (queue.bounds for queue in queues.values()))
+            given_up = given_up_places(self.path, self.log, (queue.bounds for queue in queues.values()))
             if given_up:
                 first, count = given_up[0], sum(each.count for each in given_up)
                 told = "%s: an earlier recovery gave up %d message%s of these queues, the first %s offset %d"

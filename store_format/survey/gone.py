@@ -27,6 +27,7 @@ from store_format.bookkeeping.ledger import read_ledger
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.files import QueueBounds, list_queues
+from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import first_unit_from, pre_blank_mask, queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError
@@ -36,6 +37,7 @@ from store_format.metadata.read import read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
 from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in, written_stop
+from store_format.survey.right_entries import entries_of
 
 _log = logging.getLogger(__name__)
 
@@ -194,11 +196,11 @@ def _ends_of_lost_commit(root: str, log: CommitLog) -> Mapping[QueueKey, int]:
     return {}
 
 
-def given_up_places(root: str, queues: Iterable[QueueBounds | None]) -> list[Gone]:
+def given_up_places(root: str, log: CommitLog, queues: Iterable[QueueBounds | None]) -> list[Gone]:
     """The places in simple queues without a message, because recoveries have given up their messages.
 
     Before the first message of a queue only where the log begins at 0: retention has deleted nothing there.
-    A place that a broker has given to another message since has an entry.
+    A place that a broker has given to another message since has an entry, or the log has the message.
     """
     noted = read_given_up(root)
     if not noted.messages:
@@ -211,7 +213,13 @@ def given_up_places(root: str, queues: Iterable[QueueBounds | None]) -> list[Gon
         offsets[key] = (low, queue.max_offset)
     found = []
     for topic, queue_id, first, stop in noted.within(offsets).messages:
-        blank = np.flatnonzero(pre_blank_mask(read_units(files[topic, queue_id], first, stop))) + first
+        units = read_units(files[topic, queue_id], first, stop)
+        blank, zeros = (np.flatnonzero(mask) + first for mask in (pre_blank_mask(units), units["size"] <= 0))
+        if len(zeros):
+            whole = QueueRange(topic, queue_id, *offsets[topic, queue_id], files[topic, queue_id])
+            found_in_log = entries_of(log, [(whole, zeros.astype(np.int64))]).get((topic, queue_id))
+            there = () if found_in_log is None else found_in_log.queue_offsets
+            blank = np.union1d(blank, np.setdiff1d(zeros, there))
         for run in np.split(blank, np.flatnonzero(np.diff(blank) != 1) + 1) if len(blank) else []:
             found.append(Gone(topic, queue_id, int(run[0]), int(run[-1]) + 1))
     return found

@@ -96,7 +96,7 @@ def sized_queues(store: Store) -> list[SizedQueue]:
     for each in lost:
         gone[each.topic, each.queue_id] += each.count
     with suppress(StoreError):  # `verify` reports files that cannot be read
-        for each in given_up_places(store.path, bounds):
+        for each in given_up_places(store.path, found[0].store.log, bounds) if found else ():
             gone[each.topic, each.queue_id] += _less(each, lost)
     for queue in found:
         gone[queue.key] += queue.range.gaps if queue.scanned is None else queue.scanned.gaps

@@ -273,6 +273,15 @@ def lost_tail_with_a_given_up_place(place: Path) -> World:
     return salvaged
 
 
+def zeros_over_a_given_up_place(place: Path) -> World:
+    """`info` and `ls` count the place as a message."""
+    world = new_world(place)
+    world.flip_body(world.truth.of(Fate.KEPT)[-10])
+    salvaged = _salvaged(world)
+    salvaged.zero_entries("V", 0, 18, 24)
+    return salvaged
+
+
 def lost_newest_entry_behind_expired_ones(place: Path) -> World:
     """The queue counts as one without messages."""
     world = new_world(place)
@@ -914,6 +923,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
     "lost tail that only the ledger shows": lost_tail_that_only_the_ledger_shows,
     "lost tail with a given-up place": lost_tail_with_a_given_up_place,
+    "zeros over a given-up place": zeros_over_a_given_up_place,
     "lost tail before messages of a deleted topic": lost_tail_before_messages_of_a_deleted_topic,
     "lost tail before a deleted topic of a write": lost_tail_before_a_deleted_topic_of_a_write,
     "lost newest entry behind expired ones": lost_newest_entry_behind_expired_ones,

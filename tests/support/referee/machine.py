@@ -243,6 +243,8 @@ class Machine:
             answer, result = askers.written(
                 world.root, world.truth.copy(), more, settings=world.settings, now_ms=world.now_ms + 1000
             )
+            if world.truth.lost and "whole messages behind it" in answer.refusal:
+                return  # the killed commit would have refused too
             self.expect([f"a write after a kill refuses: {answer.refusal}"] if answer.refusal else [])
         else:
             self.recover()
