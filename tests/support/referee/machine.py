@@ -363,7 +363,8 @@ class Machine:
             world.lose(world.root / "consumequeue")
         else:
             there = {*self.queues(), *self.expired()}
-            queues = [queue for queue in sorted(there) if queue not in self.unfiled()]
+            directory = world.root / "consumequeue"
+            queues = [queue for queue in sorted(there) if (directory / queue[0] / str(queue[1])).exists()]
             if not queues:
                 return
             queue = queues[where % len(queues)]
