@@ -31,6 +31,7 @@ from store_format.bookkeeping.journal import (
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
 from store_format.files.read import entry_names, is_settled, stat_identity
 from store_format.files.view import FileCache
@@ -349,8 +350,7 @@ class StoreFollower:
             found = follow_queue(known.range, told) if known is not None and whole else None
             if found is None:
                 found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-                if _has_lost_files(known, found):
-                    raise StoreNotFoundError(f"{topic}-{queue_id} has lost its consume queue files")
+                _check_files((topic, queue_id), known, found)
                 replaced = (
                     replaced_by(known, Queue(self.store, found, None), None)
                     if known is not None and found is not None
@@ -410,6 +410,7 @@ class StoreFollower:
             now = take_queue(self.store.path, self._log, state, *key)
             if now is None:
                 continue
+            _check_files(key, queue, now)
             replaced, high = replaced_by(queue, Queue(self.store, now, None), None), queue.max_offset
             if replaced is not None and replaced.begin is not None:
                 self.replaced[key], high = (
@@ -436,12 +437,17 @@ def _is_behind(before: Queue, now: Queue | None) -> bool:
     )
 
 
-def _has_lost_files(before: Queue | None, now: QueueRange | None) -> bool:
-    """Whether the queue may have lost all its files, or its first one: a look at the whole store shows it."""
+def _check_files(key: QueueKey, before: Queue | None, now: QueueRange | None) -> None:
+    """Raises if the queue may have lost all its files, or its first one: a look at the whole store shows
+    it.
+    """
     if now is None:
-        return before is not None and before.range.bounds is not None
-    begin = 0 if before is None or before.range.bounds is None else before.min_offset
-    return now.min_offset > begin and now.bounds is not None and now.bounds.may_lack_first_file
+        is_lost = before is not None and before.range.bounds is not None
+    else:
+        begin = 0 if before is None or before.range.bounds is None else before.min_offset
+        is_lost = now.min_offset > begin and now.bounds is not None and now.bounds.may_lack_first_file
+    if is_lost:
+        raise StoreNotFoundError(f"{shown(key[0])}-{key[1]} has lost consume queue files")
 
 
 def _same(before: Queue | None, now: Queue) -> bool:

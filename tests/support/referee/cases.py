@@ -163,6 +163,18 @@ def lost_first_queue_file_beside_a_running_query(place: Path) -> World:
     return world
 
 
+def lost_first_queue_file_beside_a_query_and_retention(place: Path) -> World:
+    """The same where the log has lost its first file too: the queue seems to begin later because of that."""
+    world = empty_world(place)
+    world.append([*numbered("T", 0, 10, queues=1), *numbered("V", 0, 35, queues=1)])
+    world.follow()
+    world.append(numbered("T", 10, 35, queues=1))
+    world.retain(1)
+    world.lose(world.queue_files("T", 0)[0])
+    world.step()
+    return world
+
+
 def cut_queue_file(place: Path) -> World:
     """A write refuses what `recover` mends."""
     world = new_world(place)
@@ -918,6 +930,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost first queue file": lost_first_queue_file,
     "lost first queue file after retention": lost_first_queue_file_after_retention,
     "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
+    "lost first queue file beside a query and retention": lost_first_queue_file_beside_a_query_and_retention,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
     "lost queue of the last message": lost_queue_of_the_last_message,
     "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
