@@ -122,15 +122,12 @@ def _may_stop(answer: Answer) -> bool:
 
 def _no_false_retention(answer: Answer) -> Iterator[str]:
     """Does not call a message deleted by retention that is there."""
-    text = " ".join([answer.refusal, *answer.warnings])
-    if "retention" not in text:
-        return
-    for topic, queue_id, offset in re.findall(r"(\S+)-(\d+) offset (\d+)", text):
+    texts = (text for text in [answer.refusal, *answer.warnings] if "retention" in text)
+    for topic, queue_id, offset in re.findall(r"(\S+)-(\d+) offset (\d+)", " ".join(texts)):
         fate = answer.truth.fate_at(topic, int(queue_id), int(offset))
         if fate not in (None, Fate.EXPIRED):
             assert fate is not None
             yield f"says that retention has deleted {topic}-{queue_id} offset {offset}, which is {fate.value}"
-            return
 
 
 def _writes_at_the_end(answer: Answer) -> Iterator[str]:
