@@ -25,7 +25,6 @@ import numpy as np
 
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.meeting import live_clients
-from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.pop.hand_over import hand_over, take_over
 from rmq_spark.pop.mirror import CheckedLock, PopOffsetMirror, opened
 from rmq_spark.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
@@ -40,6 +39,7 @@ from store_format.commit.session import WriteSession, write_session
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder
+from store_format.files.polling import Clocks
 from store_format.files.shared_log import FileLock
 from store_format.message.stored import StoredMessages, join_columns, stored_messages
 from store_format.metadata.group_offsets import refuse_foreign_offsets

@@ -15,7 +15,7 @@ from dataclasses import replace
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
 from rmq_spark.consume.group.member import GroupMember, join
-from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
+from rmq_spark.consume.group.membership import Assignment, Membership
 from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
@@ -30,6 +30,7 @@ from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.journal import StoreState
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreWriteError
+from store_format.files.polling import Clocks
 from store_format.files.read import stat_identity
 from store_format.follow.replaced import Replaced, replaced_since
 from store_format.names import retry_topic

@@ -19,6 +19,7 @@ import threading
 import time
 
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
+from store_format.files.polling import attempts
 from store_format.files.read import (
     entry_names,
     is_named,
@@ -121,18 +122,18 @@ class StoreLock:
         self._is_foreign = False  # whether the last holder found was a broker
 
     def __enter__(self) -> StoreLock:
-        deadline = time.monotonic() + self._timeout
-        while True:
+        holder: str | None = ""
+        for _ in attempts(self._timeout, _POLL_SECONDS):
             holder = self._try()
             if holder is None:
                 return self
-            if self._is_foreign or time.monotonic() >= deadline:
-                waited = f" (waited {self._timeout:g} s)" if self._timeout and not self._is_foreign else ""
-                raise StoreInUseError(
-                    f"{self.path}: held by {holder}{waited}; "
-                    "a store has one writer at a time: stop that process first"
-                )
-            time.sleep(_POLL_SECONDS)
+            if self._is_foreign:
+                break
+        waited = f" (waited {self._timeout:g} s)" if self._timeout and not self._is_foreign else ""
+        raise StoreInUseError(
+            f"{self.path}: held by {holder}{waited}; "
+            "a store has one writer at a time: stop that process first"
+        )
 
     def _try(self) -> str | None:
         """Takes the lock and returns None, or returns the holder in words."""
@@ -180,14 +181,16 @@ class StoreLock:
         assert self._identity is not None, "the lock is not held"
         if _is_only_opener(_held[self._identity]):
             return
-        deadline = time.monotonic() + _GLANCE_SECONDS
-        while (opener := _other_opener(self._identity)) is not None:
-            if time.monotonic() >= deadline:
-                raise StoreInUseError(
-                    f"{self.path}: opened by {described(opener)}, probably a broker that is starting; "
-                    "stop the broker, then write again"
-                )
-            time.sleep(_POLL_SECONDS)
+        opener: int | None = None
+        for _ in attempts(_GLANCE_SECONDS, _POLL_SECONDS):
+            opener = _other_opener(self._identity)
+            if opener is None:
+                return
+        assert opener is not None
+        raise StoreInUseError(
+            f"{self.path}: opened by {described(opener)}, probably a broker that is starting; "
+            "stop the broker, then write again"
+        )
 
     def __exit__(self, *raised: object) -> None:
         with _mutex:

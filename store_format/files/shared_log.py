@@ -10,11 +10,11 @@ import errno
 import fcntl
 import os
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from store_format.errors import CorruptStoreError, StoreInUseError
+from store_format.files.polling import attempts
 from store_format.files.read import Descriptor, is_named
 from store_format.files.write import naming, open_or_create
 
@@ -59,20 +59,18 @@ class FileLock(Descriptor):
             fcntl.flock(self._descriptor, fcntl.LOCK_UN)
 
     def _take(self, kind: int, timeout: float) -> bool:
-        deadline, pause = time.monotonic() + timeout, _PAUSE_MIN
-        while True:
-            self._open()
-            try:
-                fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
-            except BlockingIOError:
-                if time.monotonic() >= deadline:
-                    return False
-                time.sleep(pause)
-                pause = min(pause * 2, _PAUSE_MAX)
-                continue
-            if is_named(self.path, self._descriptor):
-                return True
-            self.close()  # another file has the name now: the directory was removed or restored
+        return any(self._try(kind) for _ in attempts(timeout, _PAUSE_MIN, pause_max=_PAUSE_MAX))
+
+    def _try(self, kind: int) -> bool:
+        self._open()
+        try:
+            fcntl.flock(self._descriptor, kind | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        if is_named(self.path, self._descriptor):
+            return True
+        self.close()  # another file has the name now: the directory was removed or restored
+        return self._try(kind)
 
     def _open(self) -> None:
         if self._descriptor >= 0 and self._pid != os.getpid():

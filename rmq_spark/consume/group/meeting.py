@@ -14,7 +14,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.leases import Watch
-from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import (
     GroupState,
     MemberEntry,
@@ -27,6 +26,7 @@ from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffse
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
+from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
 
 _LOCK_SECONDS = 5.0

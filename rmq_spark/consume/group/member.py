@@ -42,7 +42,7 @@ from dataclasses import replace
 from rmq_spark.consume.allocate import described
 from rmq_spark.consume.group.change import Change, write_change
 from rmq_spark.consume.group.leases import Lease, Watch, host_name, remove_lease
-from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, Owned
+from rmq_spark.consume.group.membership import Assignment, Membership, Owned
 from rmq_spark.consume.group.state import (
     NOT_IN_FILE,
     GroupState,
@@ -57,6 +57,7 @@ from rmq_spark.consume.offset_store import OffsetStore, make_path
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, StoreInUseError
 from store_format.files.lock import StoreLock
+from store_format.files.polling import Clocks, attempts
 from store_format.files.write import FileWrites
 
 _log = logging.getLogger(__name__)
@@ -159,14 +160,14 @@ class GroupMember:
         reset: int = 0,
     ) -> Assignment:
         """Repeats `settle` until `is_settled`, at most for one lease time: a bounded run needs this."""
-        deadline = self._clocks.monotonic() + self._membership.lease_seconds
+        found = Assignment()
         lost: frozenset[MessageQueue] = frozenset()
-        while True:
+        for _ in attempts(self._membership.lease_seconds, _WAIT_STEP_SECONDS, clocks=self._clocks):
             found = self.settle(queues, positions, begin=begin, reset=reset)
             lost = (lost | found.lost) - found.owned.keys()
-            if found.is_settled or self._clocks.monotonic() >= deadline:
-                return replace(found, lost=lost)
-            self._clocks.sleep(_WAIT_STEP_SECONDS)
+            if found.is_settled:
+                break
+        return replace(found, lost=lost)
 
     def correct(
         self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0

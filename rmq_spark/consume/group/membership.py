@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
@@ -61,15 +60,6 @@ class Membership:
 def _able(clients: Sequence[str], broker: str, readers: Mapping[str, Collection[str]]) -> tuple[str, ...]:
     """The clients that read the broker."""
     return tuple(client for client in clients if client not in readers or broker in readers[client])
-
-
-@dataclass(frozen=True, slots=True)
-class Clocks:
-    """`monotonic` in seconds measures leases and intervals, `epoch_ms` dates the ownership log."""
-
-    monotonic: Callable[[], float] = time.monotonic
-    epoch_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
-    sleep: Callable[[float], None] = time.sleep
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
-from rmq_spark.consume.group.membership import Assignment, Clocks, Membership, Owned
+from rmq_spark.consume.group.membership import Assignment, Membership, Owned
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
+from store_format.files.polling import Clocks
 
 _EPOCH = 1
 _RETRY_SECONDS = 1.0  # between two attempts to save offsets

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import Stop, read_state
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport
@@ -23,6 +22,7 @@ from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OptionError
+from store_format.files.polling import Clocks
 from tests.support.orderly_rows import BROKER, handled, queue
 from tests.support.ownership import read_events
 from tests.support.staged import append, make_store, numbered, update_topic

@@ -14,7 +14,6 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.group.state import GroupState, QueueEntry, read_state, write_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
@@ -32,6 +31,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
+from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.ownership import double_ownership, read_events

@@ -8,7 +8,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
@@ -18,6 +17,7 @@ from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
+from store_format.files.polling import Clocks
 from tests.support.referee.answers import Answer, asked
 from tests.support.referee.askers import rows_of
 from tests.support.referee.truth import Fate, Row, Truth

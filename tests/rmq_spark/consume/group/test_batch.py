@@ -11,13 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.group.membership import Clocks
 from rmq_spark.options.option import BATCH, STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError
+from store_format.files.polling import Clocks
 from store_format.metadata.group_offsets import write_group_offsets
 from tests.support.staged import append, deleted_topic, make_store, numbered
 

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.change import Change, OwnershipEvent, append_events
 from rmq_spark.consume.group.member import GroupMember, join
-from rmq_spark.consume.group.membership import Assignment, Clocks, Membership
+from rmq_spark.consume.group.membership import Assignment, Membership
 from rmq_spark.consume.group.state import (
     GroupState,
     MemberEntry,
@@ -33,6 +33,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.lock import StoreLock
+from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
 from tests.support.ownership import begins, double_ownership, queues_by_client, read_events
 

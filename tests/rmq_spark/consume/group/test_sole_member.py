@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.membership import Clocks, Membership
+from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.group.sole_member import SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets
+from store_format.files.polling import Clocks
 from tests.support.ownership import begins, queues_by_client
 from tests.support.writes import held
 
