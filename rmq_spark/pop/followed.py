@@ -48,14 +48,12 @@ class StoreLook:
 class FollowedStore:
     """The queues of the chosen topics of one store. Any thread may look; a look takes about 0.04 ms.
 
-    `changed_at` has the version of the last change of each topic. `is_rung` says that the store may have
-    changed since the last look.
+    `changed_at` has the version of the last change of each topic.
     """
 
     def __init__(self, root: str, commit_log_paths: Sequence[str]) -> None:
         self.root = root
         self.changed_at: dict[str, int] = {}
-        self.is_rung = False
         self.holder: int | None = None  # the broker that has the store
         self._commit_log_paths = tuple(commit_log_paths)
         self._awaited = _AwaitedTopics()
@@ -87,7 +85,6 @@ class FollowedStore:
         an error the next look opens the store again.
         """
         with self._lock:
-            self.is_rung = False
             try:
                 changed = self._changed_topics()
             except BaseException:

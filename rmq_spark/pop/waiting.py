@@ -1,6 +1,6 @@
 """Waits for messages in one store, or in all stores of a cluster directory, without looking all the time.
 
-One thread for all waiters of a process watches the doorbells of their stores, which every commit rings, and
+One thread for all waiters of a process polls the doorbells of their stores, which every commit rings, and
 looks at a store that rang. About every second it looks at all stores, whether or not a doorbell rang, and
 asks whether a broker has taken a store. The thread ends with the last waiter.
 """
@@ -123,14 +123,12 @@ class Waiter:
             self.blocked += 1
             self.waits_since = time.monotonic()
         try:
-            _, watched = self._join()
-            if any(store.is_rung for store in watched.stores):
-                self.look()  # the thread looks only at stores that somebody waits for
-            with self._condition:
-                self._condition.wait_for(lambda: self._has_news(look), max(0.0, deadline - time.monotonic()))
-            if self.is_closed:
-                return None
-            found = self.look()
+            found = self.look()  # the thread looks only at stores that somebody waits for
+            if not self._has_news(look):
+                with self._condition:
+                    left = max(0.0, deadline - time.monotonic())
+                    self._condition.wait_for(lambda: self._has_news(look), left)
+                found = self.look()
             return found if self._has_news(look) else None
         except WaiterClosedError:
             return None  # another thread has closed it meanwhile

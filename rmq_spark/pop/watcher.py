@@ -15,8 +15,8 @@ from rmq_spark.pop.followed import FollowedStore, StoreLook
 from store_format.bookkeeping.journal import doorbell_path
 from store_format.errors import StoreError
 from store_format.files import paths
+from store_format.files.polling import PolledFiles
 from store_format.files.read import entry_names, is_directory
-from store_format.files.watch import FileWatch
 from store_format.read.store_root import cluster_members
 
 _log = logging.getLogger(__name__)
@@ -89,8 +89,8 @@ class Watcher:
         self._stores: dict[tuple[str, tuple[str, ...]], FollowedStore] = {}
         self._of_store: dict[FollowedStore, frozenset[Waits]] = {}
         self._files: dict[str, frozenset[FollowedStore | Waits | WatchedPath]] = {}
-        self._watch = FileWatch()
-        self._is_ending = False
+        self._polled = PolledFiles()
+        self._ending = threading.Event()
         self._failing: dict[str, str] = {}  # root -> the last error
         self._thread = threading.Thread(target=self._run, name="rmqlog-waiting", daemon=True)
         self._thread.start()
@@ -121,16 +121,9 @@ class Watcher:
             return not self._paths
 
     def end(self) -> None:
-        """Ends the thread, then closes the watch: `wake` must not write to a descriptor that is another's."""
-        self._is_ending = True
-        self._watch.wake()
+        self._ending.set()
         if threading.current_thread() is not self._thread:
             self._thread.join()
-            self._watch.close()
-
-    def forget(self) -> None:
-        """In a forked child: closes what it inherited. The lock may be held by a thread of the parent."""
-        self._watch.close_inherited()
 
     def notify(self, root: str, topic: str, group: str) -> None:
         with self._lock:
@@ -164,20 +157,16 @@ class Watcher:
 
     def _run(self) -> None:
         next_round = time.monotonic() + _ROUND_SECONDS
-        while True:
-            changed = self._watch.wait(max(0.0, next_round - time.monotonic()))
-            if self._is_ending:
-                break
-            is_round = time.monotonic() >= next_round
+        while not self._ending.wait(self._polled.pause()):
             try:
-                if is_round:
+                self._serve(self._polled.changed())
+                if time.monotonic() >= next_round:
                     next_round = time.monotonic() + _ROUND_SECONDS
                     self._round()
-                self._serve(changed)
             except Exception:
                 # The thread must not end silently, whatever the files of a store make of it.
                 _log.exception("waiting for messages goes on in %g s", _ROUND_SECONDS)
-                time.sleep(_ROUND_SECONDS)
+                self._ending.wait(_ROUND_SECONDS)
 
     def _serve(self, changed: Iterable[str]) -> None:
         concerned = {each for path in changed for each in self._files.get(path, ())}
@@ -190,8 +179,7 @@ class Watcher:
                 each.wake(notified=True)
 
     def _round(self) -> None:
-        """Looks at everything that no event may have shown."""
-        self._serve(self._watch.refresh())
+        """Looks at everything that no file may have shown."""
         for watched in list(self._paths.values()):
             self.find_stores(watched)
         for store, waiters in list(self._of_store.items()):
@@ -202,7 +190,6 @@ class Watcher:
             self._rang(store)
 
     def _rang(self, store: FollowedStore) -> None:
-        store.is_rung = True  # before the question whether anybody waits: `wait` asks the other way round
         waiters = self._of_store.get(store, frozenset())
         if not any(waiter.blocked for waiter in waiters):
             return
@@ -265,8 +252,7 @@ class Watcher:
         self._stores = {key: store for key, store in self._stores.items() if store in of_store}
         self._of_store = {store: frozenset(waiters) for store, waiters in of_store.items()}
         self._files = {path: frozenset(concerned) for path, concerned in files.items()}
-        self._watch.watch(files)
-        self._watch.wake()
+        self._polled.watch(files)
 
 
 def _wake_some(root: str, waiters: list[Waits], changed: Mapping[str, int]) -> None:
@@ -340,9 +326,7 @@ def notify(root: str, topic: str, group: str = "") -> None:
 def _forget_after_fork() -> None:
     global _mutex, _watcher, _joined
     _mutex = threading.RLock()
-    watcher, _watcher = _watcher, None
-    if watcher is not None:
-        watcher.forget()
+    _watcher = None
     waiters, _joined = list(_joined), weakref.WeakSet()
     for waiter in waiters:
         waiter.forget()

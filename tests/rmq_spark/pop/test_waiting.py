@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +17,6 @@ from rmq_spark.pop.waiting import Waiter, WaiterLook
 from rmq_spark.pop.watcher import notify
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
-from store_format.files.watch import FileWatch
 from tests.support.fork_server import ForkServer
 from tests.support.forks import fork_with_threads
 from tests.support.staged import append, make_store, numbered
@@ -218,7 +216,7 @@ def test_a_store_and_a_topic_that_come_later(tmp_path: Path) -> None:
         look = waiter.wait(look, _LONG)
         assert look is not None
         assert _all_of(look) == 4
-        assert time.monotonic() - began < 2.0  # by events, not by the rounds of a second
+        assert time.monotonic() - began < 2.0  # not only by the rounds of a second
 
 
 def test_every_store_of_a_cluster_wakes_those_that_come_later_too(tmp_path: Path) -> None:
@@ -240,9 +238,10 @@ def test_every_store_of_a_cluster_wakes_those_that_come_later_too(tmp_path: Path
         assert look is not None
         assert _all_of(look) == 12
         (tmp_path / "broker-b").rename(tmp_path.with_name("elsewhere"))
-        left = waiter.wait(look, _LONG)
-        assert left is not None
-        assert [Path(store.root).name for store in left.stores] == ["broker-a", "broker-c"]
+        while len(look.stores) == 3:  # a look before the next poll finds the store without queues
+            look = waiter.wait(look, _LONG)
+            assert look is not None
+        assert [Path(store.root).name for store in look.stores] == ["broker-a", "broker-c"]
 
 
 def test_a_store_whose_files_are_replaced(tmp_path: Path) -> None:
@@ -339,21 +338,11 @@ def test_a_waiter_that_is_closed_during_its_first_look_leaves_no_thread(
     looking.join()
 
 
-def test_a_waiter_that_cannot_be_watched_spoils_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_waiter_of_a_path_that_cannot_be_read_spoils_no_other(tmp_path: Path) -> None:
     root = make_store(tmp_path / "s")
-    watch, broken = FileWatch.watch, str(tmp_path / "broken")
-
-    def fails(self: FileWatch, paths: Iterable[str]) -> None:
-        if any(path.startswith(broken) for path in paths):
-            raise OSError(errno.EIO, "inotify_add_watch: I/O error")
-        watch(self, paths)
-
-    monkeypatch.setattr(FileWatch, "watch", fails)
     with Waiter(str(root), ["T"]) as waiter:
-        with pytest.raises(OSError, match="inotify_add_watch"):
-            Waiter(str(make_store(tmp_path / "broken")), ["T"]).look()
+        with pytest.raises(OSError, match="File name too long"):
+            Waiter(str(tmp_path / ("x" * 300)), ["T"]).look()
         look = waiter.look()
         _send(root)
         assert waiter.wait(look, _LONG) is not None
@@ -381,16 +370,16 @@ def test_a_forked_child_goes_on_with_a_thread_of_its_own(tmp_path: Path) -> None
         assert os.waitpid(child, 0)[1] == 0
 
 
-def test_without_inotify_files_are_polled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watching, "FileWatch", lambda: FileWatch(use_inotify=False))
+def test_the_doorbell_wakes_sooner_than_the_rounds_of_a_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
     root = make_store(tmp_path / "store")
     with Waiter(str(root), ["T"]) as waiter:
         look: WaiterLook | None = waiter.look()
         for messages in (4, 8):
             assert look is not None
-            began = time.monotonic()
             _later(lambda: _send(root), 0.0)
             look = waiter.wait(look, _LONG)
             assert look is not None
             assert _all_of(look) == messages
-            assert time.monotonic() - began < 0.9

@@ -18,7 +18,6 @@ from rmq_spark.pop import SimpleConsumer
 from rmq_spark.pop import watcher as watching
 from rmq_spark.pop.waiting import Waiter, WaiterLook
 from store_format.commit.options import CommitOptions
-from store_format.files.watch import FileWatch
 from tests.support.fork_server import ForkServer
 from tests.support.staged import append, make_store, numbered
 
@@ -96,16 +95,12 @@ class _Waiting(threading.Thread):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("use_inotify", [True, False])
 def test_no_message_is_missed(
     tmp_path: Path,
     whole: bool,
     writers: list[ForkServer],
     pool: ThreadPoolExecutor,
-    use_inotify: bool,
-    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(watching, "FileWatch", lambda: FileWatch(use_inotify=use_inotify))
     appends, pause = (1000, 0.02) if whole else (30, 0.02)
     root = make_store(tmp_path / "store")
     counts = _shared(tmp_path / "counts")

@@ -1,8 +1,12 @@
-"""Attempts with pauses: as many as the time allows, by the clock that is given."""
+"""Attempts with pauses, and polled files: every way in which a file changes is reported."""
 
 from __future__ import annotations
 
-from store_format.files.polling import Clocks, attempts
+import os
+from pathlib import Path
+
+from store_format.files.polling import Clocks, PolledFiles, attempts
+from store_format.files.read import YOUNG_NS
 
 
 class _Time:
@@ -16,6 +20,10 @@ class _Time:
     def _sleep(self, seconds: float) -> None:
         self.slept.append(seconds)
         self.now += seconds
+
+
+def _old(path: Path, seconds: int = 1) -> None:
+    os.utime(path, (seconds, seconds))
 
 
 def test_attempts_pause_until_the_time_is_over() -> None:
@@ -34,3 +42,109 @@ def test_pauses_grow_up_to_the_longest() -> None:
     time = _Time()
     list(attempts(1.0, 0.125, pause_max=0.5, clocks=time.clocks))
     assert time.slept == [0.125, 0.25, 0.5, 0.5]
+
+
+def test_touched_written_replaced_removed_and_created(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    for each in (path, other):
+        each.write_text("")
+        _old(each)
+    files = PolledFiles()
+    files.watch([str(path), str(other)])
+    for change in (
+        lambda: _old(path, 2),
+        lambda: path.write_text("more"),
+        lambda: os.rename(other, path),
+        path.unlink,
+        lambda: path.write_text("created"),
+        lambda: path.write_text("created again"),
+    ):
+        change()
+        assert str(path) in files.changed()
+
+
+def test_a_quiet_file_is_not_reported(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_text("")
+    _old(path)
+    files = PolledFiles()
+    files.watch([str(path)])
+    (tmp_path / "beside").write_text("")
+    path.read_text()
+    assert files.changed() == set()
+
+
+def test_a_second_change_within_a_tick_of_the_clock_is_reported(tmp_path: Path) -> None:
+    """Both changes have the same time and size, so a file that was young at a look is reported once more."""
+    path, time = tmp_path / "file", _Time()
+    path.write_text("")
+    os.utime(path, ns=(int(time.now * 1e9),) * 2)
+    files = PolledFiles(time.clocks)
+    files.watch([str(path)])
+    assert files.changed() == set()
+    time.now += 2 * YOUNG_NS / 1e9
+    assert files.changed() == {str(path)}
+    assert files.changed() == set()
+
+
+def test_a_path_whose_directories_come_later(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "file"
+    files = PolledFiles()
+    files.watch([str(path)])
+    path.parent.mkdir(parents=True)
+    assert files.changed() == set()
+    path.write_text("")
+    assert files.changed() == {str(path)}
+
+
+def test_a_directory_whose_names_change(tmp_path: Path) -> None:
+    _old(tmp_path)
+    files = PolledFiles()
+    files.watch([str(tmp_path)])
+    (tmp_path / "new").mkdir()
+    assert files.changed() == {str(tmp_path)}
+
+
+def test_a_renamed_directory_above(tmp_path: Path) -> None:
+    path = tmp_path / "store" / "file"
+    for name in ("store", "copy"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "file").write_text("")
+        _old(tmp_path / name / "file")
+    files = PolledFiles()
+    files.watch([str(path)])
+    assert files.changed() == set()
+    (tmp_path / "store").rename(tmp_path / "old")
+    (tmp_path / "copy").rename(tmp_path / "store")
+    assert files.changed() == {str(path)}
+
+
+def test_a_path_that_stays_keeps_its_change(tmp_path: Path) -> None:
+    path, other = tmp_path / "file", tmp_path / "other"
+    for each in (path, other):
+        each.write_text("")
+        _old(each)
+    files = PolledFiles()
+    files.watch([str(path)])
+    _old(path, 2)
+    files.watch([str(path), str(other)])
+    assert files.changed() == {str(path)}
+    _old(path, 3)
+    files.watch([str(other)])
+    assert files.changed() == set()
+
+
+def test_pauses_grow_while_nothing_changes(tmp_path: Path) -> None:
+    time = _Time()
+    files = PolledFiles(time.clocks)
+    path = tmp_path / "file"
+    files.watch([str(path)])
+    assert files.pause() == 0.005
+    time.now += 1.0
+    assert 0.019 < files.pause() < 0.021
+    time.now += 100.0
+    longest = files.pause()
+    assert 0.03 <= longest <= 0.05
+    path.write_text("")
+    assert files.changed() == {str(path)}
+    assert files.pause() == 0.005
