@@ -16,6 +16,10 @@ from typing import Any
 # Module of today: its names, and the old module of each, with the old name behind a colon if it differs. Of
 # two old modules the first that is there counts.
 OLD_NAMES: dict[str, dict[str, str]] = {
+    "rmq_spark.broker.services.registry": {"chosen_services": "rmq_spark.services.registry"},
+    "rmq_spark.broker.services.turn": dict.fromkeys(
+        ("TurnReport", "now_of", "take_turn"), "rmq_spark.services.turn"
+    ),
     "rmq_spark.options.option": {"STREAM": "rmq_spark.option_table"},
     "rmq_spark.options.read_options": {"parse_read_options": "rmq_spark.options"},
     "rmq_spark.plan.batch": {"plan": "rmq_spark.plan"},

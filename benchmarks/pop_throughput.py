@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from rmq_spark.pop.simple_consumer import SimpleConsumer
+from rmq_spark.pop import SimpleConsumer
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns

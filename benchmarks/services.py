@@ -11,9 +11,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.rounds import Figure
+from rmq_spark.broker.services.registry import chosen_services
+from rmq_spark.broker.services.turn import TurnReport, now_of, take_turn
 from rmq_spark.services import Services
-from rmq_spark.services.registry import chosen_services
-from rmq_spark.services.turn import TurnReport, now_of, take_turn
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import create_store

@@ -1,8 +1,8 @@
 """Orderly consumption: what happens in each queue when a handler fails.
 
 As in RocketMQ's ConsumeMessageOrderlyService (spec consumption.md 6.5) a queue stops at its first failure,
-other queues go on, and a message that failed too often is given up. `rmq_spark.services.orderly` writes what
-follows from the reports.
+other queues go on, and a message that failed too often is given up.
+`rmq_spark.broker.services.orderly` writes what follows from the reports.
 """
 
 from __future__ import annotations

@@ -108,10 +108,10 @@ class RmqLogDataSource(DataSource):
 
     def _target(self, schema: StructType) -> WriteTarget:
         """Raises OptionError for wrong columns: here on the driver, and not in a task after a shuffle."""
+        from rmq_spark.broker.services.decision_rows import check_name_columns
+        from rmq_spark.broker.services.decisions import COMMIT, ROLLBACK
         from rmq_spark.options.write_options import parse_write_options
         from rmq_spark.produce.columns import check_columns
-        from rmq_spark.services.decision_rows import check_name_columns
-        from rmq_spark.services.decisions import COMMIT, ROLLBACK
         from rmq_spark.write.send_back_rows import check_place_columns
         from rmq_spark.write.target import open_target
 

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
+from rmq_spark.broker.services.decision_rows import collect_names, commit_decisions
+from rmq_spark.broker.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.plan.garbage import modules_frozen
-from rmq_spark.services.decision_rows import collect_names, commit_decisions
-from rmq_spark.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.spark.compat import DataSourceStreamArrowWriter
 from rmq_spark.spark.short_errors import short_errors
 from rmq_spark.write.send_back_rows import collect_places, commit_send_back

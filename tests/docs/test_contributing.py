@@ -404,7 +404,7 @@ def test_add_a_service(tmp_path: Path) -> None:
     project.change(
         project.path("failing_service.py"), '    "timercheck",\n', '    "timercheck", "auditOffset.json",\n'
     )
-    project.check("test_audit.py", also=["tests/rmq_spark/services/test_turn.py"])
+    project.check("test_audit.py", also=["tests/rmq_spark/broker/services/test_turn.py"])
     project.run(*PYTEST, f"{project.path('test_crash.py')}::test_killed_at_many_changes[audit-torn]")
 
 

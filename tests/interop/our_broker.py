@@ -9,12 +9,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rmq_spark.broker.services.half_message import HalfMessage
 from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.orderly import OrderlyRun, QueueReport
 from rmq_spark.produce.send_back import give_up
 from rmq_spark.services import retry, run_once, timer, transaction
-from rmq_spark.services.half_message import HalfMessage
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.java.fastjson import loads
 from store_format.metadata.read_state import decode_order_infos, read_order_infos

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from rmq_spark.services import Services, schedule
-from rmq_spark.services.turn import TurnReport
+from rmq_spark.broker.services import schedule
+from rmq_spark.broker.services.turn import TurnReport
+from rmq_spark.services import Services
 from store_format import MessageStore
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC

@@ -23,7 +23,7 @@ def run_ordered_pop(root: str) -> None:
 
     A run after a kill goes on with the batches that the run before has popped.
     """
-    from rmq_spark.pop.share import ConsumerShare, ShareOptions
+    from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
     from store_format import MessageStore
     from store_format.pop import log
 

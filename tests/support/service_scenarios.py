@@ -1,7 +1,7 @@
 """What `tests/support/failing_service.py` kills: each service with a store to work on.
 
-A new scenario is a new case of `tests/rmq_spark/services/test_crash.py`. `rmq_spark` is imported inside the
-functions: a scenario imports the services that it runs.
+A new scenario is a new case of `tests/rmq_spark/broker/services/test_crash.py`. `rmq_spark` is imported
+inside the functions: a scenario imports the services that it runs.
 """
 
 from __future__ import annotations
@@ -295,8 +295,8 @@ def _make_ordered(root: Path) -> None:
 
 def _run_ordered(root: str) -> None:
     """A micro-batch of all messages; three of them fail, and become dead letters at once."""
+    from rmq_spark.broker.services.orderly import OrderlyGroup
     from rmq_spark.consume.orderly import OrderlyRun
-    from rmq_spark.services.orderly import OrderlyGroup
     from tests.support.orderly_rows import handled
 
     options = {"path": root, "group": "g", "splitBy": "wholeQueue"}
@@ -330,7 +330,7 @@ def _run_pop(root: str) -> None:
 
     A run after a kill acknowledges what the run before has popped, as if the handles had survived.
     """
-    from rmq_spark.pop.share import ConsumerShare, ShareOptions
+    from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
     from rmq_spark.services import run_once
     from store_format import MessageStore
     from store_format.metadata.values import SubscriptionGroup
@@ -419,7 +419,7 @@ def _make_broker_popped(root: Path) -> None:
 
 def _run_hand_over(root: str) -> None:
     """Takes over what a broker has in flight, pops and acknowledges some, and hands all over."""
-    from rmq_spark.pop.share import ConsumerShare, ShareOptions
+    from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
     from store_format.pop.state import PopState
     from store_format.read.store import Store
 

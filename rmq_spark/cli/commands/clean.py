@@ -19,7 +19,7 @@ from store_format.errors import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_spark.services.clean import CleanPlan
+    from rmq_spark.broker.services.clean import CleanPlan
 
 _FILES = ("kind", "file", "sizeBytes", "diskBytes", "modified", "reason")
 _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
@@ -57,7 +57,7 @@ def clean_(
     rmqlog clean /data/store --file-reserved-time 72 --unread
     rmqlog clean /data/store --file-reserved-time 72 --apply
     """
-    from rmq_spark.services.clean import CLEAN_COLUMNS, plan
+    from rmq_spark.broker.services.clean import CLEAN_COLUMNS, plan
     from store_format.views.unread import UNREAD_COLUMNS
 
     errors = list(left_out)
@@ -93,7 +93,7 @@ def clean_(
 
 def _apply_all(plans: Sequence[CleanPlan], named: Sequence[str], unread: Sequence[int | None]) -> int:
     """Applies each plan, also after one that fails. Returns how many failed; raises if none did anything."""
-    from rmq_spark.services.service import PartsFailedError
+    from rmq_spark.broker.services.service import PartsFailedError
 
     errors: list[StoreError] = []
     for name, each, count in zip(named, plans, unread, strict=True):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rmq_spark.services.turn import TurnReport
+    from rmq_spark.broker.services.turn import TurnReport
     from store_format.metadata.broker_conf import BrokerConf
 
 
@@ -68,8 +68,8 @@ def services_(
     rmqlog services /data/spark-log --apply
     rmqlog services /data/store-copy --once --only schedule --apply
     """
+    from rmq_spark.broker.services.registry import chosen_services
     from rmq_spark.options.option import Given, duration_ms
-    from rmq_spark.services.registry import chosen_services
     from store_format.metadata.broker_conf import read_broker_conf
 
     every_ms = duration_ms(Given("--every", every, 0))
@@ -135,7 +135,7 @@ class _FirstTurns:
         self._print()
 
     def _print(self, besides: Exception | None = None) -> None:
-        from rmq_spark.services.turn import error_text
+        from rmq_spark.broker.services.turn import error_text
 
         for who, error in self.failed:
             if error is not besides:
@@ -163,7 +163,7 @@ def _needs_reader(is_needed: bool) -> Iterator[None]:
 
 def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
     """Writes the rows of turns. A table has no column `error`: stderr has the errors."""
-    from rmq_spark.services.turn import TURN_COLUMNS
+    from rmq_spark.broker.services.turn import TURN_COLUMNS
 
     names = [each.name for each in TURN_COLUMNS if each.name != "error" or output.form != "table"]
     write_rows(output, batches, output.columns or ["brokerName", *names], following=following)
@@ -171,8 +171,8 @@ def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: i
 
 def _first_turns(asked: _Asked, first: _FirstTurns) -> Iterator[pa.RecordBatch]:
     """One turn of each store. A store that fails has one row, without a service, beside other stores."""
-    from rmq_spark.services.registry import chosen_services
-    from rmq_spark.services.turn import TurnReport, now_of, take_turn
+    from rmq_spark.broker.services.registry import chosen_services
+    from rmq_spark.broker.services.turn import TurnReport, now_of, take_turn
 
     for root in asked.roots:
         try:
@@ -193,7 +193,7 @@ def _first_turns(asked: _Asked, first: _FirstTurns) -> Iterator[pa.RecordBatch]:
 def _batch(root: str, reports: Sequence[TurnReport]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from rmq_spark.services.turn import turn_table
+    from rmq_spark.broker.services.turn import turn_table
 
     table = turn_table(reports).combine_chunks()
     names = pa.array([broker_name(root)] * len(table), pa.string())
@@ -220,7 +220,7 @@ def _loop(asked: _Asked, every: float, output: Output, turns: _Turns, *, is_whol
 
     `is_whole`: no store of the cluster was left out.
     """
-    from rmq_spark.services.loop import Services
+    from rmq_spark.broker.services.loop import Services
 
     def did() -> Iterator[pa.RecordBatch]:
         while not isinstance(turn := turns.get(), int):

@@ -20,7 +20,7 @@ from store_format.errors import StoreError
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 
 if TYPE_CHECKING:
-    from rmq_spark.services.resend import ResendPlan
+    from rmq_spark.broker.resend import ResendPlan
     from store_format import MessageStore
 
 _DLQ = (
@@ -139,7 +139,7 @@ def _resend(
     filters: Filters,
     output: Output,
 ) -> int:
-    from rmq_spark.services import retry
+    from rmq_spark.broker import retry
 
     if group is None:
         raise click.UsageError("--resend needs a group: rmqlog dlq STORE --group GROUP --resend")
@@ -177,7 +177,7 @@ def _resend(
 
 def _apply_all(plans: Sequence[ResendPlan], group: str) -> int:
     """Applies the plan of each store; says what was stored again before an error, too."""
-    from rmq_spark.services.service import PartsFailedError
+    from rmq_spark.broker.services.service import PartsFailedError
 
     resent = already = 0
     try:
@@ -309,10 +309,10 @@ def _decide(
     apply_: bool,
     output: Output,
 ) -> int:
-    from rmq_spark.services.decisions import COMMIT, ROLLBACK, HalfName
-    from rmq_spark.services.service import PartsFailedError
-    from rmq_spark.services.transaction import plan_decisions
-    from rmq_spark.services.turn import now_of
+    from rmq_spark.broker.services.decisions import COMMIT, ROLLBACK, HalfName
+    from rmq_spark.broker.services.service import PartsFailedError
+    from rmq_spark.broker.services.transaction import plan_decisions
+    from rmq_spark.broker.services.turn import now_of
 
     wanted = [
         (HalfName(msg_id=each), decision)

@@ -46,6 +46,6 @@ def test_the_source_of_a_stream_imports_what_it_needs(tmp_path: Path) -> None:
     heavy = {"numba", "pandas", "pyarrow.compute"}
     assert not heavy & {*added}
     # what other processes do: write, show a view, plan a batch, be a member of a group, serve, find by key
-    others = ("write", "services", "pop", "consume.group", "consume.sql92", "plan.batch")
+    others = ("write", "broker", "services", "pop", "consume.group", "consume.sql92", "plan.batch")
     assert not [name for name in added if name.startswith(tuple(f"rmq_spark.{each}" for each in others))]
     assert not [name for name in added if name.startswith(("store_format.commit.", "store_format.views"))]

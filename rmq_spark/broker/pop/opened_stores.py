@@ -1,0 +1,474 @@
+"""The stores that one consumer has opened: which of them to pop next, and waits for any of them.
+
+A thread, the keeper, serves all consumers of a process about once a second, whether they receive or not. It
+mirrors offsets, looks for brokers, and stores messages again whose invisible time has passed. It ends with
+the last consumer.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Protocol
+
+from rmq_spark.broker.pop.calls import Calls
+from rmq_spark.broker.pop.filters import refuse_unknown_topics
+from rmq_spark.broker.pop.handed_out import PopRequest
+from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
+from rmq_spark.broker.pop.order import OrderPop
+from rmq_spark.broker.pop.share import ConsumerShare
+from rmq_spark.broker.pop.store_pop import PopSettings, StorePop, topics_of
+from rmq_spark.broker.pop.topic_pop import TopicPop
+from rmq_spark.broker.pop.waiting import Waiter, WaiterClosedError, WaiterLook
+from rmq_spark.broker.pop.watcher import notify
+from rmq_spark.broker.pop.window import Subscription
+from store_format.errors import (
+    CorruptStoreError,
+    InvalidReceiptHandleError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
+from store_format.names import did_you_mean
+from store_format.pop.log import in_flight_directory
+
+_log = logging.getLogger(__name__)
+
+_KEEP_SECONDS = 30.0  # more than a turn of the keeper takes
+_TURN_SECONDS = 1.0
+
+
+class OpenedStores:
+    """Threads may share it. Nothing is opened before `open`."""
+
+    def __init__(self, path: str, settings: PopSettings) -> None:
+        self._path = path
+        self.settings = settings
+        self._stores: dict[str, StorePop] = {}
+        self._pops: Sequence[TopicPop] = ()
+        self._waiter: Waiter | None = None
+        self.calls = Calls()  # that use the topics
+        self._lock = threading.Lock()
+        self._arranging = threading.Lock()
+        self._keeping = threading.RLock()
+        self._has_ended = False
+        self._turn = 0
+
+    def open(self) -> WaiterLook:
+        """The stores as they are now; opens those that were not there before."""
+        if self._waiter is None:
+            with self._lock:
+                if self._waiter is None:
+                    self._waiter = self._opened()
+        return self._look()
+
+    def open_once(self) -> None:
+        """Opens the stores unless that was done before."""
+        if self._waiter is None:
+            self.open()
+
+    def _opened(self) -> Waiter:
+        waiter = self._made_waiter()
+        try:
+            look = waiter.look()
+            refuse_unknown_topics(self._path, look, self.settings.subscriptions)
+            self._take(look)
+            if self._is_ordered():
+                waiter.close()
+                waiter = self._made_waiter()
+        except BaseException:
+            waiter.close()
+            self._close_stores()
+            raise
+        _begin_keeping(self)
+        return waiter
+
+    def _made_waiter(self) -> Waiter:
+        group, topics = self.settings.group, self.settings.subscriptions
+        logs = list[str]()
+        if self._is_ordered():
+            # A queue in order is free when its batch is acknowledged, which is no commit.
+            logs = [f"{in_flight_directory('', group, topic)[1:]}/in-flight.log" for topic in topics]
+        return Waiter(self._path, topics_of(topics, group), group=group, also=logs)
+
+    def _is_ordered(self) -> bool:
+        return any(isinstance(pop, OrderPop) for pop in self._pops)
+
+    def _look(self) -> WaiterLook:
+        """A look of the waiter, or of the next one if the subscriptions change meanwhile."""
+        while True:
+            waiter = self._waiter
+            assert waiter is not None
+            try:
+                return self._taken(waiter.look())
+            except WaiterClosedError:
+                if waiter is self._waiter:
+                    raise
+
+    def _taken(self, look: WaiterLook) -> WaiterLook:
+        if any(store.root not in self._stores for store in look.stores):
+            with self._lock:
+                self._take(look)
+        else:
+            self._take(look)
+        return look
+
+    def _take(self, look: WaiterLook) -> None:
+        for each in look.stores:
+            store = self._stores.get(each.root)
+            if store is None:
+                store = self._stores[each.root] = StorePop(each.root, self.settings)
+            before = store.topics
+            store.update(each)
+            if store.topics is not before:
+                self._arrange()
+
+    def _arrange(self) -> None:
+        """Lists the topics of all stores. Threads may do so at the same time."""
+        with self._arranging:
+            self._pops = tuple(
+                store.topics[topic]
+                for topic in self.settings.subscriptions
+                for store in list(self._stores.values())
+                if topic in store.topics
+            )
+
+    # ---- subscriptions -------------------------------------------------------------------------------------
+
+    def subscribe(self, topic: str, subscription: Subscription) -> None:
+        """Reads the topic, too, or with another filter. Raises as `open`; then nothing has changed."""
+        with self._lock:
+            before = self.settings
+            after = replace(before, subscriptions={**before.subscriptions, topic: subscription})
+            try:
+                self._change(after)
+            except BaseException:
+                self._change(before)
+                raise
+
+    def unsubscribe(self, topic: str) -> None:
+        """Leaves the topic. Raises OptionError if it is not subscribed."""
+        with self._lock:
+            known = self.settings.subscriptions
+            if topic not in known:
+                raise OptionError(
+                    f"{self._path}, group {self.settings.group}: topic {topic} is not subscribed; "
+                    f"{did_you_mean(topic, sorted(known), 'subscribed topics')}"
+                )
+            rest = {name: each for name, each in known.items() if name != topic}
+            self._change(replace(self.settings, subscriptions=rest))
+
+    def _change(self, settings: PopSettings) -> None:
+        before, self.settings = self.settings.subscriptions, settings
+        topics = settings.subscriptions.keys()
+        if self._waiter is None:
+            return  # `open` does the rest
+        gone = [share for store in list(self._stores.values()) for share in store.change(settings)]
+        self._arrange()
+        if topics == before.keys():
+            return
+        self._replace_waiter()
+        self._close_shares(gone)
+        look = self._waiter.look()
+        refuse_unknown_topics(self._path, look, topics - before.keys())
+        self._take(look)
+        if self._is_ordered() and not self._waiter.also:
+            self._replace_waiter()
+
+    def _replace_waiter(self) -> None:
+        """Waiting threads wake, and wait for the topics that are subscribed now."""
+        before, self._waiter = self._waiter, self._made_waiter()
+        if before is not None:
+            before.close()
+
+    def _close_shares(self, shares: Sequence[ConsumerShare]) -> None:
+        """Closes shares that no new call can reach, as soon as the present calls have ended."""
+        if not shares:
+            return
+        try:
+            self.calls.wait()
+        except BaseException:  # Ctrl-C: the topics are left as by a consumer that was killed
+            for share in shares:
+                share.leave()
+            raise
+        with ExitStack() as closing:
+            for share in shares:
+                closing.callback(share.close)
+
+    # ---- pop -----------------------------------------------------------------------------------------------
+
+    def pop(self, request: PopRequest) -> list[MessageView]:
+        """The messages of the first topic that has some, as of the last look."""
+        with self.calls:
+            return _first_found(self._next_pops(), request)
+
+    def pop_from(self, look: WaiterLook, request: PopRequest) -> list[MessageView]:
+        """The messages of the first topic that has some, beginning with the store whose news are oldest."""
+        places = {each.root: place for place, each in enumerate(look.stores)}
+        with self.calls:
+            pops = sorted(self._next_pops(), key=lambda pop: places.get(pop.root, len(places)))
+            return _first_found(pops, request)
+
+    def _next_pops(self) -> Iterable[TopicPop]:
+        """The topics and stores in turn, so that none is served before the others again and again."""
+        pops = self._pops
+        if not pops:
+            return ()
+        self._turn += 1
+        first = self._turn % len(pops)
+        return (*pops[first:], *pops[:first])
+
+    def wait(self, look: WaiterLook, timeout: float) -> WaiterLook:
+        """The next look with news, or a look at the end of the time."""
+        waiter = self._waiter
+        assert waiter is not None
+        found = waiter.wait(look, timeout)
+        if found is None:
+            return look if waiter is self._waiter else self._look()
+        return self._taken(found)
+
+    def next_visible(self, request: PopRequest) -> int | None:
+        """When messages can be received without a commit before: the time in ms; None if never."""
+        with self.calls:
+            times = [pop.next_visible(request) for pop in self._pops]
+        return min((each for each in times if each is not None), default=None)
+
+    # ---- handles -------------------------------------------------------------------------------------------
+
+    def ack(self, given: Iterable[MessageView | str], now_ms: int) -> list[InvalidReceiptHandleError]:
+        """Acknowledges messages, or the messages of handles. Returns an error for each that is not valid."""
+        by_pop: dict[TopicPop, list[ReceiptHandle]] = {}
+        errors: list[InvalidReceiptHandleError] = []
+        with self.calls:
+            for each in given:
+                try:
+                    handle = _handle(each)
+                    by_pop.setdefault(self._pop_of(each, handle), []).append(handle)
+                except InvalidReceiptHandleError as error:
+                    errors.append(error)
+            for pop, handles in by_pop.items():
+                errors += pop.ack(handles, now_ms)
+                self._notify(pop)
+        return errors
+
+    def change_invisible(
+        self, message: MessageView | str, invisible_ms: int, now_ms: int
+    ) -> ReceiptHandle | InvalidReceiptHandleError:
+        """The message's new handle: it is invisible for `invisible_ms` from now on."""
+        handle = _handle(message)
+        with self.calls:
+            pop = self._pop_of(message, handle)
+            found = pop.change_invisible(handle, invisible_ms, now_ms)
+            self._notify(pop)
+        return found
+
+    def _pop_of(self, message: MessageView | str, handle: ReceiptHandle) -> TopicPop:
+        topics = list(self.settings.subscriptions) if isinstance(message, str) else [message.topic]
+        if len(topics) != 1:
+            raise OptionError(
+                f"receipt handle {handle.text!r}: expected the message, because this consumer reads "
+                f"{len(topics)} topics and a handle does not name its topic"
+            )
+        root = None if isinstance(message, str) else message.root
+        pops = [
+            pop
+            for pop in self._pops
+            if pop.topic == topics[0]
+            and (pop.broker_name == handle.broker_name if root is None else pop.root == root)
+        ]
+        if not pops:
+            raise InvalidReceiptHandleError(
+                handle.text,
+                f"is not a handle of this consumer: no store of {self._path} with broker "
+                f"{handle.broker_name} is open for topic {topics[0]}; acknowledge with the consumer that "
+                "received the message, before it unsubscribes from the topic",
+            )
+        if len(pops) > 1:
+            raise OptionError(
+                f"receipt handle {handle.text!r}: expected the message, because {len(pops)} stores of "
+                f"{self._path} have the broker name {handle.broker_name}"
+            )
+        return pops[0]
+
+    def _notify(self, pop: TopicPop) -> None:
+        """Wakes consumers of this process after a change that is no commit."""
+        if isinstance(pop, OrderPop):
+            notify(pop.root, pop.topic, self.settings.group)
+
+    # ---- once a second, and the end ------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Serves the stores once a second, with their queues as they are now.
+
+        A consumer that waits is not woken for the messages of others. With the queues of its last wake it
+        would take the group's offsets for offsets behind the end.
+        """
+        with self._keeping:
+            errors = [] if self._has_ended else self._keep()
+        if errors:
+            raise errors[0]
+
+    def _keep(self) -> list[Exception]:
+        errors: list[Exception] = []
+        waiter = self._waiter
+        try:
+            if waiter is not None and not waiter.is_closed:
+                self._look()
+        except WaiterClosedError:
+            return errors  # the consumer is being closed
+        except (StoreError, OSError) as error:
+            errors.append(error)
+        for store in list(self._stores.values()):
+            try:
+                store.keep()
+            except (StoreError, OSError) as error:
+                errors.append(error)
+        return errors
+
+    def _end_keeping(self) -> None:
+        """Waits for the keeper, which would open the files of a share again and keep its locks."""
+        end_keeping(self)
+        if self._keeping.acquire(timeout=_KEEP_SECONDS):
+            self._has_ended = True
+            self._keeping.release()
+
+    def interrupt(self) -> None:
+        """Ends the waits of other threads."""
+        waiter = self._waiter
+        if waiter is not None:
+            waiter.close()
+
+    def close(self) -> None:
+        """Closes everything. No call is under way any more."""
+        self._end_keeping()
+        self.interrupt()  # a `subscribe` may have replaced the waiter since
+        for topic, subscription in self.settings.subscriptions.items():
+            if subscription.where is not None and subscription.where.errors:
+                _log.warning(
+                    "topic %s: %d evaluations of the SQL92 expression failed; these messages were passed "
+                    "over, as by a broker",
+                    topic, subscription.where.errors,
+                )  # fmt: skip
+        self._close_stores()
+
+    def _close_stores(self) -> None:
+        stores, self._stores, self._pops = self._stores, {}, ()
+        with ExitStack() as closing:
+            for store in stores.values():
+                closing.callback(store.close)  # all of them, also after an error or a Ctrl-C
+
+    def leave(self) -> None:
+        """Lets go of threads and locks, and hands over nothing."""
+        self._end_keeping()
+        self.interrupt()
+        for store in self._stores.values():
+            store.leave()
+
+    def abandon(self) -> None:
+        """Closes the locks, and nothing more: in a forked child, which shares them with its parent."""
+        for store in self._stores.values():
+            store.abandon()
+
+
+def _handle(message: MessageView | str) -> ReceiptHandle:
+    return ReceiptHandle.parse(message) if isinstance(message, str) else message.handle
+
+
+def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageView]:
+    """The messages of the first topic that has some. Raises the error of a damaged one if none has."""
+    errors: list[StoreError] = []
+    for pop in pops:
+        try:
+            found = pop.pop(request)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            errors.append(error)
+            continue
+        if found:
+            return found
+    for each in errors:
+        raise each
+    return []
+
+
+# ---- the keeper --------------------------------------------------------------------------------------------
+
+
+class _KeptConsumer(Protocol):
+    """A consumer whose `keep` the keeper calls."""
+
+    def keep(self) -> None: ...
+
+
+class _Keeper:
+    def __init__(self) -> None:
+        self._consumers: weakref.WeakSet[_KeptConsumer] = weakref.WeakSet()
+        self._lock = threading.Lock()
+        self._end = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._failing: weakref.WeakKeyDictionary[_KeptConsumer, str] = weakref.WeakKeyDictionary()
+
+    def add(self, consumer: _KeptConsumer) -> None:
+        with self._lock:
+            self._consumers.add(consumer)
+            if self._thread is None:
+                self._end = threading.Event()
+                self._thread = threading.Thread(
+                    target=self._run, args=(self._end,), name="rmqlog-pop-keeper", daemon=True
+                )
+                self._thread.start()
+
+    def remove(self, consumer: _KeptConsumer) -> None:
+        with self._lock:
+            self._consumers.discard(consumer)
+            if not self._consumers and self._thread is not None:
+                self._end.set()
+                self._thread = None
+
+    def _run(self, end: threading.Event) -> None:
+        while not end.wait(_TURN_SECONDS):
+            with self._lock:
+                consumers = list(self._consumers)
+                if not consumers and not end.is_set():  # the last one was never closed
+                    self._thread = None
+                    return
+            for consumer in consumers:
+                self._keep(consumer)
+            del consumers
+
+    def _keep(self, consumer: _KeptConsumer) -> None:
+        try:
+            consumer.keep()
+            self._failing.pop(consumer, None)
+        except Exception as error:
+            # The thread must go on for the other consumers; this one raises the error in its next receive,
+            # or the next round succeeds.
+            if self._failing.get(consumer) != str(error):
+                self._failing[consumer] = str(error)
+                _log.warning("pop: %s", error)
+
+
+_keeper = _Keeper()
+
+
+def _begin_keeping(consumer: _KeptConsumer) -> None:
+    """Calls `consumer.keep()` about once a second from now on, as long as the consumer lives."""
+    _keeper.add(consumer)
+
+
+def end_keeping(consumer: _KeptConsumer) -> None:
+    """Ends that."""
+    _keeper.remove(consumer)
+
+
+def _forget_after_fork() -> None:
+    """A forked child has no such thread, and its consumers begin again."""
+    global _keeper
+    _keeper = _Keeper()
+
+
+os.register_at_fork(after_in_child=_forget_after_fork)

@@ -1,0 +1,519 @@
+"""A share: one topic of one store, whose messages the consumers of a group pop one by one.
+
+The share keeps the in-flight log and the broker's consumerOffset.json together. While consumers are alive the
+file has the lowest offset that is not acknowledged of each queue: a broker that is started after a crash
+delivers messages again, and loses none. The file is written about once a second, by one process
+(`rmq_spark.broker.pop.mirror`).
+
+A message that the group has received too often is a dead letter: it is stored in `%DLQ%group`, not delivered.
+The proxy does so when a consumer receives a message whose reconsumeTimes have reached the maximum
+(PopMessageResultFilterImpl): it sends the message back with delay level -1, and acknowledges it. What is
+written follows `produce.send_back`. The three steps, and what a kill between them leaves, are those of a
+revive.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from rmq_spark.broker.pop.hand_over import hand_over, take_over
+from rmq_spark.broker.pop.mirror import CheckedLock, PopOffsetMirror, opened
+from rmq_spark.broker.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
+from rmq_spark.broker.pop.order_mirror import OrderMirror, is_ordered, switch_order
+from rmq_spark.broker.pop.pop_name import PopName
+from rmq_spark.broker.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
+from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.group.meeting import live_clients
+from rmq_spark.produce.send_back import send_back
+from store_format.bookkeeping.settings import broker_conf_of
+from store_format.commit.options import CommitOptions
+from store_format.commit.prepare_store import is_sync
+from store_format.commit.session import WriteSession, write_session
+from store_format.display.text import shown
+from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
+from store_format.files.lock import described, foreign_holder
+from store_format.files.polling import Clocks
+from store_format.files.shared_log import FileLock
+from store_format.message.stored import StoredMessages, join_columns, stored_messages
+from store_format.metadata.group_offsets import refuse_foreign_offsets
+from store_format.metadata.read import read_subscription_groups
+from store_format.metadata.values import OrderInfo, SubscriptionGroup
+from store_format.names import QueueKey
+from store_format.pop.broker_in_flight import refuse_kv_service
+from store_format.pop.check_point import BegunRevive, CheckPoint
+from store_format.pop.log import InFlightLog, read_in_flight
+from store_format.pop.members import InFlightLogUser, live_topics
+from store_format.pop.records import PointKey
+from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.pop.witness import is_batch_deleted
+from store_format.read.store import Store
+from store_format.read.stored_messages import read_stored_units, units_at
+
+_log = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+InitMode = Literal["MIN", "MAX"]
+_BURY_SECONDS = 1.0  # that a receive waits for the store's lock
+_LATE_MS, _LATE_WAIT_SECONDS = 3_000, 1.0  # a broker revives 2 to 3 s after the invisible time
+
+_Limits = Mapping[QueueKey, tuple[int, int]]  # the first offset of each queue, and the one behind its end
+
+_DEAD_LEVEL = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShareOptions:
+    """How a share works.
+
+    - `init_mode` (ConsumeInitMode): a group without an offset starts at the first message of a queue (MIN) or
+      at the last one (MAX). With `young_from_zero` a queue from which nothing was deleted yet is read from
+      its first message. A broker does so while that message is in its page cache, which no file shows.
+    - `fifo`: the group pops in order; None: if its consumeMessageOrderly in subscriptionGroup.json says so.
+    - `sync`: acknowledgements and offsets survive a power loss. Messages that are stored again do so as the
+      store's other commits do (flushDiskType).
+    - `lock_timeout`: seconds to wait for another writer of the store.
+    """
+
+    init_mode: InitMode = "MAX"
+    young_from_zero: bool = False
+    fifo: bool | None = None
+    sync: bool = False
+    lock_timeout: float = 10.0
+    clock_ms: Callable[[], int] = field(default=lambda: time.time_ns() // 1_000_000)
+
+
+class ConsumerShare:
+    """The share of one consumer; threads may use it together. `ConsumerShare.open` makes one.
+
+    `lost` counts messages that were deleted before the group could read them. `is_ordered`: the group pops in
+    order, see `rmq_spark.broker.pop.order`.
+    """
+
+    def __init__(self, store: Store, name: PopName, options: ShareOptions) -> None:
+        self.store = store
+        self.name = name
+        self.options = options
+        self.log = InFlightLog(name.directory, sync=options.sync)
+        self.lost = 0
+        self.failure: Exception | None = None  # why nothing can be popped any more
+        self._log_user = InFlightLogUser(name.directory)
+        self._keeper = FileLock(f"{name.directory}/keeper")
+        self._mirror = PopOffsetMirror(name, self.log, options.clock_ms, sync=options.sync)
+        self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
+        self.is_ordered = False
+        self._is_open = False
+        self._keeping = threading.Lock()
+
+    @classmethod
+    def open(cls, store: Store, group: str, topic: str, options: ShareOptions | None = None) -> ConsumerShare:
+        """Joins the consumers of the group, and takes over what a broker has in flight.
+
+        Raises OptionError for a name that RocketMQ does not allow and for a group with queries that read
+        whole queues (consumeMode=pull), StoreInUseError while a broker has the store, and
+        UnsupportedFormatError for a broker that keeps offsets or pop's state in RocksDB.
+        """
+        share = cls(store, PopName(store.path, check_group(group), topic), options or ShareOptions())
+        share._refuse()
+        groups = read_subscription_groups(store.path)
+        share.is_ordered = is_ordered(groups.get(group) if groups else None, share.options.fifo)
+        share._refuse_other_order()
+        share._log_user.join(share.options.lock_timeout)
+        try:
+            share._refuse()  # a query may have joined at the same time
+            with write_session(store.path, share._commit_options()) as session:
+                share._adopt(session)
+        except BaseException:
+            share._leave()
+            raise
+        share._is_open = True
+        return share
+
+    @property
+    def topic(self) -> str:
+        return self.name.topic
+
+    @property
+    def group(self) -> str:
+        return self.name.group
+
+    def topic_of(self, flag: int) -> str:
+        """The topic of the queues with this flag: the topic itself, or a pop retry topic of the group."""
+        return self.name.topic_of(flag)
+
+    def run(self, change: Callable[[PopState], _T]) -> _T:
+        """`InFlightLog.run`. Raises the error of `keep` once a broker has the store."""
+        if self.failure is not None:
+            raise self.failure
+        return self.log.run(change)
+
+    # ---- offsets -------------------------------------------------------------------------------------------
+
+    def begin(self, queues: Iterable[PopQueue]) -> None:
+        """Sets the next offset of queues that the group has not popped, and corrects others.
+
+        Call it for a queue that the state lacks, or whose next offset is outside of the queue. The offset is
+        the committed one, else that of `init_mode`, and is committed at once (PopMessageProcessor). An offset
+        below the queue is raised to the first message, and the messages between are counted in `lost`, with a
+        warning; an offset behind the end is lowered to the end, with a warning.
+        """
+        names = {queue: (self.topic_of(queue[0]), queue[1]) for queue in queues}
+        topics = {topic for topic, _ in names.values()}
+        with self._locked():
+            known = self._mirror.read()
+            taken = self.store.snapshot(topics.__contains__)
+            forget_deleted(self.name, self.log, taken.queues)
+            self._mirror.compare(known)
+            for key in names.values():
+                if key in taken.damaged:
+                    raise taken.damaged[key]
+            limits = {key: (each.min_offset, each.max_offset) for key, each in taken.queues.items()}
+            begun = self.run(lambda state: _begin_queues(state, names, limits, known, self._first_offset))
+            self.lost += begun.warn_corrected(self.name, limits)
+            note_witnesses(self.name, self.log, taken.queues)
+            self._mirror.write(begun.offsets)
+
+    def _first_offset(self, flag: int, low: int, high: int) -> int:
+        """Where a group without an offset starts (PopMessageProcessor.getInitOffset)."""
+        options = self.options
+        if flag != TOPIC or options.init_mode == "MIN" or (options.young_from_zero and low <= 0):
+            return low
+        return max(high - 1, low)
+
+    def take_lost(self) -> int:
+        """Returns `lost`, and counts from 0 again."""
+        lost, self.lost = self.lost, 0
+        return lost
+
+    # ---- once a second -------------------------------------------------------------------------------------
+
+    def keep(self) -> None:
+        """Call it about once a second: looks for a broker, and writes consumerOffset.json if that changes.
+
+        Raises StoreInUseError if a broker has opened the store, as every `run` from then on: the share
+        must be opened again. The process that holds the lock `keeper` writes the file.
+        """
+        if self.failure is not None:
+            raise self.failure
+        try:
+            self._refuse_broker()
+        except StoreInUseError as error:
+            self.failure = error
+            raise
+        with self._keeping:
+            if self._is_open and self.run(lambda state: state.is_closed):
+                self._reopen()
+            if self._keeper.try_exclusive() and (
+                self._mirror.is_changed() or self._order_mirror.is_changed()
+            ):
+                self._update()
+
+    def _reopen(self) -> None:
+        """Goes on after another program has removed the in-flight log: at the offsets of the file."""
+        _log.warning("%s was removed; messages may be delivered again", self.name.directory)
+        self._log_user.leave()
+        self._log_user.join(self.options.lock_timeout)
+        with write_session(self.name.root, self._commit_options()) as session:
+            self._adopt(session)
+
+    def _update(self) -> None:
+        """Writes the files; later if another writer has the store now."""
+        try:
+            with self._locked(0.0):
+                self._compare()
+        except StoreInUseError as error:
+            _log.debug("%s: offsets are written later: %s", self.name.root, error)
+
+    def _compare(self) -> None:
+        known = self._mirror.read()
+        if self._mirror.is_moved(known):  # by a broker that ran while this process was stopped?
+            forget_deleted(self.name, self.log, queue_ranges(self.name, self.store))
+        self._mirror.compare(known)
+        self._order_mirror.update()
+
+    # ---- revive --------------------------------------------------------------------------------------------
+
+    def revive(self, *, lock_timeout: float | None = None, until_ms: int = 0) -> ReviveCounts:
+        """Stores messages again that are due now, or by `until_ms`; none if another writer has the store now.
+
+        Waits `lock_timeout` seconds for the other writer; by default only if messages are late.
+        """
+        now_ms = max(self.options.clock_ms(), until_ms)
+        first, reviving = self.run(lambda state: (state.next_visible, state.reviving))
+        if reviving is None and (first is None or first > now_ms):
+            return ReviveCounts()
+        if lock_timeout is None:
+            is_late = first is not None and now_ms - first > _LATE_MS
+            lock_timeout = _LATE_WAIT_SECONDS if is_late else 0.0
+        try:
+            with write_session(self.name.root, self._commit_options(lock_timeout)) as session:
+                return revive_due(self.name, self.log, session, now_ms)
+        except StoreInUseError as error:
+            _log.debug("%s: due messages are stored again later: %s", self.name.root, error)
+            return ReviveCounts()
+
+    def bury(self, group: SubscriptionGroup, messages: Sequence[tuple[CheckPoint, int]]) -> int:
+        """Stores messages in flight, by check point and position, as dead letters. Returns how many.
+
+        0 if another writer has the store for longer: the messages come again after their invisible time.
+        """
+        try:
+            with write_session(self.name.root, self._commit_options(_BURY_SECONDS)) as session:
+                return _bury(self.name, self.log, session, group, messages)
+        except StoreInUseError as error:
+            _log.debug("%s: dead letters are stored later: %s", self.name.root, error)
+            return 0
+
+    # ---- open and close ------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Leaves the group. The last consumer writes consumerOffset.json, and what is in flight.
+
+        If the store cannot be written now, a warning says so: the next consumer finds everything in the
+        in-flight log, and a broker delivers messages again.
+        """
+        try:
+            if self.failure is None and self._log_user.is_last():
+                self._hand_over()
+        finally:
+            self._leave()
+
+    def abandon(self) -> None:
+        """In a forked child: closes the locks and files that it shares with its parent, which keeps them."""
+        self._keeper.close()
+        self._log_user.leave()
+        self.log.abandon()
+
+    def leave(self) -> None:
+        """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
+        self._keeper.close()
+        self._log_user.leave()
+        self.log.close()
+
+    def _hand_over(self) -> None:
+        try:
+            with write_session(self.name.root, self._commit_options()) as session:
+                finish_revive(self.name, self.log, session)
+                self._order_mirror.update()
+                hand_over(self.name, self.log, self._mirror, session, self.options.clock_ms())
+        except StoreInUseError as error:
+            _log.warning(
+                "%s: what group %s has in flight is not handed over: %s", self.name.root, self.group, error
+            )
+
+    def _leave(self) -> None:
+        self._is_open = False
+        self._keeper.close()
+        self.log.close()
+        self._log_user.leave()
+
+    def _adopt(self, session: WriteSession) -> None:
+        """Takes over what the in-flight log, the offset file and a broker's records have."""
+        store = session.store()
+        queues = queue_ranges(self.name, store)
+        finish_revive(self.name, self.log, session)
+        forget_deleted(self.name, self.log, queues)
+        known = self._mirror.read()
+        self.log.run(lambda state: opened(state, self.name, known))
+        self._mirror.compare(known)
+        take_over(self.name, self.log, store)
+        self.log.run(lambda state: switch_order(state, self.is_ordered))
+
+        def is_deleted(queue_id: int, batch: OrderInfo) -> bool:
+            key = self.topic, queue_id
+            return is_batch_deleted(store.log, queues.get(key), batch, known.get(key, -1))
+
+        self._order_mirror.update(is_deleted)
+        note_witnesses(self.name, self.log, queues)
+
+    def _locked(self, timeout: float | None = None) -> CheckedLock:
+        timeout = self.options.lock_timeout if timeout is None else timeout
+        return CheckedLock(self.name.root, timeout=timeout)
+
+    def _commit_options(self, lock_timeout: float | None = None) -> CommitOptions:
+        root = self.name.root
+        return CommitOptions(
+            sync=self.options.sync or is_sync(root, broker_conf_of(root)),
+            lock_timeout=self.options.lock_timeout if lock_timeout is None else lock_timeout,
+            log_directories=self.store.commit_log_paths,
+            disk_limit=100,  # consumers go on, however full the disk is
+            clock=self.options.clock_ms,
+        )
+
+    # ---- refusals ------------------------------------------------------------------------------------------
+
+    def _refuse(self) -> None:
+        root = self.name.root
+        self._refuse_broker()
+        try:
+            refuse_foreign_offsets(root)
+        except UnsupportedFormatError as error:
+            raise UnsupportedFormatError(
+                f"{root} keeps consumer offsets in RocksDB (storeType=defaultRocksDB); pop needs "
+                "consumerOffset.json: pop from the broker"
+            ) from error
+        refuse_kv_service(root, broker_conf_of(root))
+        found = live_clients(self.group, (root, root.rpartition("/")[0]), Clocks())
+        if found is not None:
+            raise OptionError(
+                f"group {self.group}: expected only consumers that pop, found the query "
+                f"{', '.join(found[1])} in {found[0]}, which reads whole queues: a message would go to both. "
+                "Stop the query, or use another group"
+            )
+
+    def _refuse_other_order(self) -> None:
+        """Refuses a consumer that pops in order beside one that does not: they would share no message."""
+        state = read_in_flight(self.name.directory)
+        if state is None or state.is_closed or state.order.is_on == self.is_ordered:
+            return
+        if self.topic in live_topics(self.name.root, self.group):
+            there, here = ("in order", "without order")[:: 1 if state.order.is_on else -1]
+            raise OptionError(
+                f"fifo: consumers of group {self.group} pop topic {self.topic} {there}, found one that pops "
+                f"{here}; give all of them the same fifo, or set consumeMessageOrderly of the group"
+            )
+
+    def _refuse_broker(self) -> None:
+        holder = foreign_holder(f"{self.name.root}/lock")
+        if holder is not None:
+            raise StoreInUseError(
+                f"{self.name.root}/lock: held by {described(holder)}, a broker; pop works while no broker "
+                "has the store: stop the broker, or pop from it"
+            )
+
+
+# ---- where a group begins ----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Begun:
+    """What `_begin_queues` has done: offsets to commit, and (name, offset before) of corrected queues."""
+
+    offsets: dict[PopQueue, int] = field(default_factory=dict)
+    corrected: list[tuple[QueueKey, int]] = field(default_factory=list)
+
+    def warn_corrected(self, name: PopName, limits: _Limits) -> int:
+        """Warns of each correction. Returns how many messages the group has lost."""
+        count = 0
+        for key, before in self.corrected:
+            low, high = limits[key]
+            lost = max(low - before, 0)
+            count += lost
+            why = f"retention deleted {lost} messages; pop goes on at {low}"
+            if not lost:
+                why = f"the topic was created again, or the store is an older copy; pop goes on at {high}"
+            _log.warning(
+                "%d messages lost: %s, group %s: the next offset of %s-%d is %d and the queue holds %d to "
+                "%d: %s",
+                lost, name.root, name.group, shown(key[0]), key[1], before, low, high, why,
+            )  # fmt: skip
+        return count
+
+
+def _begin_queues(
+    state: PopState,
+    names: Mapping[PopQueue, QueueKey],
+    limits: _Limits,
+    known: Mapping[QueueKey, int],
+    first_offset: Callable[[int, int, int], int],
+) -> _Begun:
+    """Sets the next offsets of these queues, see `ConsumerShare.begin`; a change of the in-flight log.
+
+    `known` are the committed offsets. `first_offset` tells from (flag, first offset, end) of a queue where a
+    group without an offset begins.
+    """
+    begun = _Begun()
+    for queue, key in names.items():
+        low, high = limits.get(key, (0, 0))
+        there = state.queues.get(queue)
+        offset = known.get(key, -1) if there is None else there.next_offset
+        if offset < 0:
+            offset = first_offset(queue[0], low, high)
+        after = min(max(offset, low), high) if key in limits else offset
+        if after != offset:
+            begun.corrected.append((key, offset))
+        if there is None or after < offset:
+            state.set_offset(*queue, after)
+            state.note_witnesses({queue: None})  # an older copy of the store does not have that entry
+        elif after > offset:
+            state.skip(*queue, after)
+        else:
+            continue
+        if there is None and known.get(key, -1) >= 0:
+            state.note_mirrored({queue: known[key]})
+        begun.offsets[queue] = state.queues[queue].lowest
+    if begun.offsets:
+        state.note_mirrored(begun.offsets)
+    return begun
+
+
+# ---- dead letters ------------------------------------------------------------------------------------------
+
+
+def _bury(
+    name: PopName,
+    log: InFlightLog,
+    session: WriteSession,
+    group: SubscriptionGroup,
+    messages: Sequence[tuple[CheckPoint, int]],
+) -> int:
+    """Stores messages in flight, by check point and position, as dead letters, and acknowledges them.
+
+    Returns how many were stored: a message that was acknowledged meanwhile is left out. Raises what
+    `send_back` and `WriteSession.append` raise; the messages are then in flight as before.
+    """
+    finish_revive(name, log, session)
+    given = log.run(lambda state: [each for each in messages if _is_in_flight(state, *each)])
+    stored = _read(name, session, given)
+    if not len(stored):
+        return 0
+    dead = send_back(stored, group, delay_levels=_DEAD_LEVEL)
+    revive = log.run(lambda state: _begin(state, given))
+    if revive is None:
+        return 0
+    session.append(dead.messages, turn=revive_turn(name, revive), new_topics=dead.new_topics)
+    log.run(lambda state: state.end_revive(revive.number, is_done=True))
+    return dead.dead_letters
+
+
+def _is_in_flight(state: PopState, point: CheckPoint, position: int) -> bool:
+    """Whether nobody has acknowledged the message; `point` is the hand-out as the consumer got it."""
+    now = state.check_point(point.key)
+    if now is not None:
+        return not now.acked >> position & 1
+    return state.order.is_in_flight(point.queue_id, point.offsets[position], point.pop_time)
+
+
+def _begin(state: PopState, messages: Iterable[tuple[CheckPoint, int]]) -> BegunRevive | None:
+    """Notes what is about to be stored; None if a part was acknowledged meanwhile: the rest comes again."""
+    bits: dict[PointKey, int] = {}
+    for point, position in messages:
+        if not _is_in_flight(state, point, position):
+            return None
+        bits[point.key] = bits.get(point.key, 0) | 1 << position
+    return state.begin_revive(bits)
+
+
+def _read(name: PopName, session: WriteSession, given: Iterable[tuple[CheckPoint, int]]) -> StoredMessages:
+    """The messages as stored. Raises the error of a damaged one."""
+    offsets: dict[PopQueue, list[int]] = {}
+    for point, position in given:
+        offsets.setdefault(point.key[:2], []).append(point.offsets[position])
+    store = session.store()
+    taken = store.snapshot(name.flags().__contains__)
+    parts = []
+    for (flag, queue_id), wanted in offsets.items():
+        key = name.topic_of(flag), queue_id
+        messages, _, damaged = read_stored_units(
+            taken.log, key, *units_at(taken.queues[key], np.array(sorted(wanted), np.int64))
+        )
+        for error in damaged.values():
+            raise error
+        parts.append(messages.messages)
+    return StoredMessages(join_columns(parts)) if parts else stored_messages([])

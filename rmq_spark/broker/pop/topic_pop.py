@@ -1,0 +1,481 @@
+"""Pop of one topic of one store: chooses messages, hands them out in the in-flight log, and reads them.
+
+The order of the steps is what makes a pop exclusive and cheap: consume queue entries are read before the log
+is locked, the choice is made under the lock, and the messages are read when they belong to this consumer.
+
+A revive stores a copy of a message that nobody acknowledged. Of a damaged message, of an inner batch and of a
+message of light queues no copy is made. Such a message has a check point of its own (`PopState.again`). When
+that becomes visible, the message is handed out again: at once in a fifth of the receives, as a message of the
+retry topic, otherwise behind the new messages. It never becomes a dead letter, which is a copy, too.
+
+Messages that retention deleted before they were delivered are counted, with one warning for a run of them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
+from dataclasses import replace
+from functools import partial
+from random import Random
+from typing import Self
+
+from rmq_spark.broker.pop.choose import DRAWN_BELOW, ShareRules, visits
+from rmq_spark.broker.pop.handed_out import HandedOut, PopRequest
+from rmq_spark.broker.pop.handles import acknowledge, position_of, unknown_handle
+from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
+from rmq_spark.broker.pop.metrics import Counters
+from rmq_spark.broker.pop.share import ConsumerShare
+from rmq_spark.broker.pop.watcher import notify
+from rmq_spark.broker.pop.window import QueueWindow, Subscription, read_window
+from store_format.display.text import shown
+from store_format.errors import (
+    CorruptStoreError,
+    InvalidReceiptHandleError,
+    OptionError,
+    StoreError,
+    UnsupportedFormatError,
+)
+from store_format.message.one import UnitPlace, decode_unit
+from store_format.names import TAGS
+from store_format.pop.check_point import CheckPoint
+from store_format.pop.state import TOPIC, PopQueue, PopState
+from store_format.read.store import Queue
+from store_format.read.stored_messages import read_units
+
+_log = logging.getLogger(__name__)
+
+# Rounds of a pop without progress: retention has deleted queue files that the last look has seen.
+_REPEATS_MAX = 3
+
+_REVIVE_SECONDS = 0.2  # that a change of an invisible time to 0 waits for the store's lock
+
+_Failed = dict[PopQueue, StoreError]  # queues that cannot be read
+
+# a message that has reached the group's maximum of deliveries: its check point and its position
+DeadLetters = list[tuple[CheckPoint, int]]
+
+
+class TopicPop:
+    """The messages of one topic of one store for one group, with its pop retry topics.
+
+    Threads may share it. `queues` has the queues that are read, by (flag, queue id), as of a look.
+    """
+
+    is_ordered = False
+    _revive_queue_id = 0  # in handles; nobody writes these messages to a revive topic
+
+    def __init__(
+        self,
+        topic: str,
+        broker_name: str,
+        share: ConsumerShare,
+        subscription: Subscription,
+        *,
+        rules: ShareRules,
+        max_attempts: int,
+        random: Random,
+        counters: Counters,
+        give_up: Callable[[DeadLetters], None],
+    ) -> None:
+        self.topic = topic
+        self.broker_name = broker_name
+        self.share = share
+        self.queues: Mapping[PopQueue, Queue] = {}
+        self._subscription = subscription
+        self._rules = rules
+        self._max_attempts = max_attempts
+        self._random = random
+        self._counters = counters
+        self._give_up = give_up
+        self._windows: dict[PopQueue, QueueWindow] = {}
+        self._last_read: dict[PopQueue, tuple[int, int]] = {}  # entries of the last window, and its stop
+        self._next: dict[PopQueue, int] = {}  # the next offsets when this process last had the log
+        self._renewals: int | None = None  # those that the windows are from
+
+    def with_subscription(self, subscription: Subscription) -> Self:
+        """A copy that hands out messages of another filter.
+
+        The copy starts without the messages read ahead, which were matched against the former filter.
+        """
+        other = copy(self)
+        other._subscription = subscription
+        other._windows, other._last_read, other._next = {}, {}, {}
+        return other
+
+    @property
+    def root(self) -> str:
+        """The store."""
+        return self.share.name.root
+
+    def next_visible(self, request: PopRequest) -> int | None:
+        """When this request can find messages without a commit before: the time in ms; None if never.
+
+        Messages whose invisible time has passed are stored again, which is a commit.
+        """
+        return None
+
+    # ---- pop -----------------------------------------------------------------------------------------------
+
+    def pop(self, request: PopRequest) -> list[MessageView]:
+        """Up to `request.count` messages of the topic, which are then invisible to others; [] if none waits.
+
+        The messages are handed out when this returns; if it raises, those handed out come again after their
+        invisible time. Raises the error of a queue that cannot be read if no other queue has a message.
+        """
+        failed: _Failed = {}
+        before: list[tuple[PopQueue, int]] = []
+        repeats = 0
+        while repeats < _REPEATS_MAX:
+            queues = self.queues
+            order = [key for key in self._order(queues) if key not in failed]
+            self._read_ahead(queues, order, request.count, failed)
+            out, unread = self.share.run(partial(self._hand_out, queues, order, request))
+            if out:
+                found = self._received(out)
+                if found:
+                    return found
+            elif not unread:
+                break
+            for key, start in unread:
+                self._read(queues[key], key, start, failed)
+            unread.sort()
+            repeats = repeats + 1 if unread == before and not out else 0
+            before = unread
+        for error in failed.values():
+            raise error
+        return []
+
+    def _order(self, queues: Mapping[PopQueue, Queue]) -> list[PopQueue]:
+        topics = [queue_id for flag, queue_id in queues if flag == TOPIC]
+        retries = [key for key in queues if key[0] != TOPIC]
+        return list(visits(topics, retries, self._rules, self._random))
+
+    def _read_ahead(
+        self, queues: Mapping[PopQueue, Queue], order: Iterable[PopQueue], count: int, failed: _Failed
+    ) -> None:
+        """Reads the windows that this pop needs, if other processes have handed out nothing meanwhile."""
+        for key in order:
+            start = self._next.get(key)
+            if start is None or start >= queues[key].max_offset:
+                continue
+            window = self._windows.get(key)
+            if window is None or not window.covers(start):
+                window = self._read(queues[key], key, start, failed)
+            count -= len(window.take(start, count)[0]) if window is not None and window.covers(start) else 0
+            if count <= 0:
+                return
+
+    def _read(self, queue: Queue, key: PopQueue, start: int, failed: _Failed) -> QueueWindow | None:
+        """The next window of the queue; None, with a note in `failed`, for a queue that cannot be read."""
+        length, stop = self._last_read.get(key, (0, 0))
+        try:
+            window = read_window(queue, start, 2 * length if start == stop else 0, self._subscription)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            failed[key] = error
+            return None
+        self._windows[key] = window
+        self._last_read[key] = window.stop - window.start, window.stop
+        return window
+
+    def take_queues(self, queues: Mapping[PopQueue, Queue]) -> None:
+        """The queues as of a new look. A queue that was cut has other entries at the offsets read ahead."""
+        for key, window in list(self._windows.items()):
+            if key not in queues or window.stop > queues[key].max_offset:
+                self._windows.pop(key, None)
+        self.queues = queues
+
+    def _hand_out(
+        self,
+        queues: Mapping[PopQueue, Queue],
+        order: Sequence[PopQueue],
+        request: PopRequest,
+        state: PopState,
+    ) -> tuple[list[HandedOut], list[tuple[PopQueue, int]]]:
+        """(what was handed out, queues whose entries must be read first and from where), under the lock."""
+        if state.order.is_on != self.is_ordered:
+            way = "in order" if state.order.is_on else "without order"
+            raise OptionError(
+                f"fifo: a consumer was opened that pops {way} ({self.share.name.directory}); give all "
+                "consumers of the group the same fifo, and open this one again"
+            )
+        if state.renewals != self._renewals:  # the windows may be of a topic that was deleted
+            self._windows.clear()
+            self._renewals = state.renewals
+        unread: list[tuple[PopQueue, int]] = []
+        out = self._hand_out_again(state, queues, request)
+        left = request.count - len(out)
+        for key in order if left else ():
+            known = state.queues.get(key)
+            if known is None or self._is_blocked(state, key, request):
+                continue
+            start = known.next_offset
+            self._next[key] = start
+            queue = queues[key]
+            if start < queue.min_offset:
+                _note_deleted(self._counters, queue, start, queue.min_offset - start)
+                start = queue.min_offset
+                state.skip(*key, start)  # so that nobody counts the same messages again
+            if start >= queue.max_offset:
+                continue
+            window = self._windows.get(key)
+            if window is None or not window.covers(start):
+                unread.append((key, start))
+                continue
+            offsets, next_offset = window.take(start, left)
+            self._next[key] = next_offset
+            if next_offset >= window.stop:
+                self._windows.pop(key, None)  # a group may read any number of queues
+            if not offsets:
+                state.skip(*key, next_offset)
+                if next_offset < queue.max_offset:
+                    unread.append((key, next_offset))
+                continue
+            out.append(self._take(state, queue, window, (key, offsets, next_offset), request))
+            left -= len(offsets)
+            if not left:
+                break
+        if left and not unread and not self.is_ordered:
+            out += _hand_out_due(state, queues, request, left)
+        return out, unread
+
+    def _hand_out_again(
+        self, state: PopState, queues: Mapping[PopQueue, Queue], request: PopRequest
+    ) -> list[HandedOut]:
+        """Messages that cannot be stored again come before the new ones as often as those of retry topics."""
+        first = state.again.first
+        if self.is_ordered or first is None or first > request.pop_time:
+            return []
+        if self._random.randrange(DRAWN_BELOW) >= self._rules.retry_probability:
+            return []
+        return _hand_out_due(state, queues, request, request.count)
+
+    def _is_blocked(self, state: PopState, key: PopQueue, request: PopRequest) -> bool:
+        """Whether the queue must be left alone now, whatever it has."""
+        return False
+
+    def _take(
+        self,
+        state: PopState,
+        queue: Queue,
+        window: QueueWindow,
+        taken: tuple[PopQueue, list[int], int],
+        request: PopRequest,
+    ) -> HandedOut:
+        """Hands out the taken messages: the queue's key, the offsets, the next offset behind them."""
+        key, offsets, next_offset = taken
+        point = state.hand_out(
+            *key, offsets, next_offset, request.pop_time, request.invisible_ms, request.owner,
+            physical_offset=window.physical_offset(offsets[-1]),
+        )  # fmt: skip
+        return HandedOut(point, queue, window)
+
+    # ---- what was handed out -------------------------------------------------------------------------------
+
+    def _received(self, out: Sequence[HandedOut]) -> list[MessageView]:
+        """The messages. If reading them is interrupted, they are visible again at once."""
+        try:
+            return self._messages(out)
+        except BaseException:
+            self._give_back(out)
+            raise
+
+    def _give_back(self, out: Iterable[HandedOut]) -> None:
+        keys = [each.point.key for each in out]
+        self.share.run(lambda state: [state.renew(key, 0) for key in keys])
+
+    def _messages(self, out: Sequence[HandedOut]) -> list[MessageView]:
+        """The messages of these check points; the others are acknowledged or become dead letters."""
+        found: list[MessageView] = []
+        dead: DeadLetters = []
+        deleted: list[tuple[HandedOut, list[int]]] = []
+        out, passed = _located(out, self._subscription, self._counters)
+        for each in out:
+            point, queue, window = each.point, each.queue, each.window
+            assert window is not None, "located has read it"
+            tags = self._subscription.tags.tags
+            places = window.places(point.offsets)
+            gone: list[int] = []
+            units = read_units(queue.store.log, places)
+            for bit, (offset, unit, (physical, size)) in enumerate(
+                zip(point.offsets, units, places, strict=True)
+            ):
+                if unit is None:
+                    passed.append((point, bit))
+                    gone.append(offset)
+                    continue
+                file, data = unit
+                place = UnitPlace(file.path, file.start, physical, size, queue.topic, queue.queue_id, offset)
+                message = self._message(each, place, data)
+                if message.error is not None:
+                    self._counters.add(damaged=1)
+                elif tags and message.stored_properties.get(TAGS) not in tags:
+                    passed.append((point, bit))
+                    self._counters.add(filtered=1)
+                    continue
+                elif message.delivery_attempt > self._max_attempts and not point.again:
+                    dead.append((point, bit))
+                    continue
+                found.append(message)
+            if gone:
+                deleted.append((each, gone))
+        if passed:
+            self.acknowledge(passed)
+        for each, gone in deleted:
+            skipped = _skip_deleted(self.share, each.point.key[:2], each.queue)
+            _note_deleted(self._counters, each.queue, gone[0], len(gone) + skipped)
+        if dead:
+            self._give_up(dead)
+        return found
+
+    def _message(self, each: HandedOut, place: UnitPlace, data: bytes) -> MessageView:
+        point = each.point
+        handle = ReceiptHandle(
+            point.start, point.pop_time, point.invisible_ms, self._revive_queue_id, point.flag,
+            self.broker_name, point.queue_id, place.queue_offset,
+        )  # fmt: skip
+        before = each.attempts.get(place.queue_offset)
+        attempt = None if before is None else before + 1
+        try:
+            return MessageView(
+                self.root, self.topic, handle, place, decode_unit(data, place), attempt=attempt
+            )
+        except CorruptStoreError as error:
+            _log.warning("a damaged message was delivered with its error: %s", error)
+            return MessageView(self.root, self.topic, handle, place, None, error, attempt=attempt or 1)
+
+    # ---- handles -------------------------------------------------------------------------------------------
+
+    def acknowledge(self, messages: Iterable[tuple[CheckPoint, int]]) -> None:
+        """Acknowledges messages by check point and position: those that no consumer gets."""
+        given = [(point.key, position) for point, position in messages]
+        self.share.run(lambda state: [state.ack(key, [position]) for key, position in given])
+
+    def ack(self, handles: Sequence[ReceiptHandle], now_ms: int) -> list[InvalidReceiptHandleError]:
+        """Acknowledges the messages of these handles. Returns an error for each handle that is not valid."""
+        return self.share.run(lambda state: acknowledge(state, handles, now_ms))
+
+    def change_invisible(
+        self, handle: ReceiptHandle, invisible_ms: int, now_ms: int
+    ) -> ReceiptHandle | InvalidReceiptHandleError:
+        """The message's new handle: it is invisible for `invisible_ms` from now on."""
+
+        def change(state: PopState) -> ReceiptHandle | InvalidReceiptHandleError:
+            found = position_of(state, handle, now_ms)
+            if isinstance(found, InvalidReceiptHandleError):
+                return found
+            point = state.change_invisible(found[0].key, found[1], now_ms, invisible_ms)
+            if point is None:
+                return unknown_handle(handle)
+            return handle._replace(start=point.start, pop_time=point.pop_time, invisible_ms=invisible_ms)
+
+        found = self.share.run(change)
+        if isinstance(found, ReceiptHandle) and not invisible_ms:
+            self._deliver_now(found.visible_at)
+        return found
+
+    # ---- delivering again ----------------------------------------------------------------------------------
+
+    def _deliver_now(self, visible_at: int) -> None:
+        """Makes what is visible deliverable, without a wait for the keeper's next round."""
+        try:
+            self.revive(_REVIVE_SECONDS, visible_at)
+        except (StoreError, OSError) as error:
+            _log.debug("%s: due messages are stored again later: %s", self.root, error)
+        self.wake()
+
+    def revive(self, lock_timeout: float | None = None, until_ms: int = 0) -> None:
+        """Stores due messages again, as `ConsumerShare.revive`. Those that no longer exist count as lost."""
+        self._counters.add(lost=self.share.revive(lock_timeout=lock_timeout, until_ms=until_ms).gone)
+
+    def wake(self) -> None:
+        """Wakes the waiting consumers of this process if a message waits to be delivered from its own place.
+
+        Messages that are stored again need no call: their commit ends the wait.
+        """
+        first = self.share.run(lambda state: state.again.first)
+        if first is not None and first <= self.share.options.clock_ms():
+            notify(self.root, self.topic, self.share.group)
+
+
+# ---- messages that cannot be stored again ------------------------------------------------------------------
+
+
+def _hand_out_due(
+    state: PopState, queues: Mapping[PopQueue, Queue], request: PopRequest, count: int
+) -> list[HandedOut]:
+    """Hands out up to `count` messages of these queues whose time has passed.
+
+    `_located` reads where they are, without the lock of the log.
+    """
+    found: list[HandedOut] = []
+    for before in state.again.due(request.pop_time):
+        queue = queues.get(before.key[:2])
+        if queue is None or len(found) >= count:
+            continue
+        visible_at = request.pop_time + request.invisible_ms
+        point = state.deliver_again(before.key, 0, request.pop_time, visible_at, request.owner)
+        if point is not None:
+            found.append(HandedOut(point, queue, None, {point.start: before.again}))
+    return found
+
+
+def _located(
+    out: Sequence[HandedOut], subscription: Subscription, counters: Counters
+) -> tuple[list[HandedOut], list[tuple[CheckPoint, int]]]:
+    """(what was handed out, with the places of the messages; those that nobody gets any more).
+
+    A message whose queue cannot be read now is left out, and comes again after its invisible time.
+    """
+    found: list[HandedOut] = []
+    passed: list[tuple[CheckPoint, int]] = []
+    for each in out:
+        offset, queue = each.point.start, each.queue
+        if each.window is not None:
+            found.append(each)
+            continue
+        try:
+            window = read_window(queue, offset, 1, subscription)
+        except (CorruptStoreError, UnsupportedFormatError) as error:
+            _log.warning("a message comes again after its invisible time, because of its queue: %s", error)
+            continue
+        if offset in window.offsets:
+            found.append(replace(each, window=window))
+        else:
+            passed.append((each.point, 0))
+            counters.add(**{"filtered" if window.covers(offset) else "lost": 1})
+    return found, passed
+
+
+# ---- deleted messages --------------------------------------------------------------------------------------
+
+
+def _note_deleted(counters: Counters, queue: Queue, start: int, count: int) -> None:
+    """Counts messages of the queue that were deleted, the first of them at offset `start`, and warns."""
+    counters.add(lost=count)
+    _log.warning(
+        "%s: queue %s-%d: retention deleted %d messages, from offset %d on, before they were delivered",
+        queue.store.path, shown(queue.topic), queue.queue_id, count, start,
+    )  # fmt: skip
+
+
+def _skip_deleted(share: ConsumerShare, key: PopQueue, queue: Queue) -> int:
+    """Moves the next offset to the first message that the store has now. Returns how many it passes over.
+
+    The queue was listed before retention deleted the messages: entries that were read ahead lead to them.
+    """
+    try:
+        found = share.store.snapshot(queue.topic.__eq__).queues.get((queue.topic, queue.queue_id))
+    except StoreError:
+        return 0  # the next look at the store raises it
+    low = 0 if found is None else found.min_offset
+
+    def change(state: PopState) -> int:
+        known = state.queues.get(key)
+        count = 0 if known is None else low - known.next_offset
+        if count > 0:
+            state.skip(*key, low)
+        return max(count, 0)
+
+    return share.run(change)

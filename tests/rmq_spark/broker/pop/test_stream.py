@@ -1,0 +1,723 @@
+"""The offsets of a stream that pops, without Spark: what a batch takes, repeats and acknowledges."""
+
+from __future__ import annotations
+
+import json
+import random
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rmq_spark.broker.pop.stream import PopPositions
+from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
+from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.options.option import STREAM
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.output_fields import fields_from_options
+from rmq_spark.plan.scan import Scan
+from rmq_spark.plan.splits import Split
+from rmq_spark.pop import SimpleConsumer
+from rmq_spark.stream.group_positions import GroupPositions
+from rmq_spark.stream.stores import StreamStores
+from store_format import MessageStore
+from store_format.bookkeeping.settings import StoreSettings
+from store_format.errors import OffsetOutOfRangeError, OptionError
+from store_format.metadata.group_offsets import read_group_offsets
+from store_format.names import pop_retry_topic
+from store_format.pop.log import in_flight_directory, read_in_flight
+from store_format.pop.members import live_topics
+from store_format.pop.state import RETRY, PopState
+from tests.support.staged import append, make_store, numbered, update_topic
+
+Place = tuple[int, int]
+INVISIBLE_MS = 60_000
+
+
+class Clock:
+    def __init__(self, now: int = 1_700_000_200_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+class Query:
+    """What Spark does with one query: `offsets` and `commits` are its logs, `rows` what its sink has.
+
+    `restart` is a new process with the same logs.
+    """
+
+    def __init__(self, root: Path, clock: Clock, **options: str) -> None:
+        self.given = {
+            "path": str(root),
+            "group": "g",
+            "subscribe": "T",
+            "consumeMode": "pop",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
+            "columns": "queueId,queueOffset,body",
+            **options,
+        }
+        self.clock = clock
+        self.offsets: list[dict[str, Any]] = []
+        self.commits = 0
+        self.rows: dict[int, list[Place]] = {}
+        self.bodies: list[bytes] = []
+        self.kept: dict[int, list[bytes]] = {}  # the bodies by batch
+        self.restart()
+
+    def restart(self, *, bounded: bool = False, **options: str) -> None:
+        self.stop()
+        parsed = parse_read_options(self.given | options, where=STREAM)
+        self.scan = Scan(fields_from_options(parsed), parsed)
+        assert parsed.pop is not None
+        self.positions = PopPositions(StreamStores(parsed), self.scan, parsed.pop, clock_ms=self.clock)
+        if bounded:
+            self.positions.bound_now()
+        if self.commits < len(self.offsets):
+            self.run()
+
+    def stop(self) -> None:
+        """As a kill: nothing is written, and nothing is renewed from now on."""
+        positions = getattr(self, "positions", None)
+        if positions is not None and positions._opened is not None:
+            positions._opened[1].stop()
+
+    def start(self) -> dict[str, Any]:
+        return self.offsets[-1] if self.offsets else self.positions.initial()
+
+    def take(self) -> bool:
+        """Spark asks for the end of the next batch, and stores it."""
+        start = self.start()
+        end = json.loads(json.dumps(self.positions.latest(start)))
+        if end == start:
+            return False
+        self.offsets.append(end)
+        return True
+
+    def run(self) -> None:
+        """Runs the last stored batch; its commit is noted."""
+        before = self.offsets[-2] if len(self.offsets) > 1 else self.positions.initial()
+        planned = self.positions.plan(before, self.offsets[-1])
+        batches = [batch for split in planned.splits for batch in _read(self.scan, split)]
+        bodies = [body for batch in batches for body in batch["body"].to_pylist()]
+        number = len(self.offsets) - 1
+        assert self.kept.setdefault(number, bodies) == bodies  # a repeated batch has the same messages
+        self.bodies += bodies
+        self.rows[number] = [
+            place
+            for batch in batches
+            for place in zip(batch["queueId"].to_pylist(), batch["queueOffset"].to_pylist(), strict=True)
+        ]
+        self.commits = len(self.offsets)
+
+    def step(self) -> bool:
+        if not self.take():
+            return False
+        self.run()
+        return True
+
+    def read(self) -> Counter[Place]:
+        return Counter(place for rows in self.rows.values() for place in rows)
+
+
+def _read(scan: Scan, split: Split) -> Iterator[Any]:
+    return scan.read(split)
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Path:
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40, queues=2))
+    return root
+
+
+@pytest.fixture
+def queries() -> Iterator[list[Query]]:
+    made: list[Query] = []
+    yield made
+    for query in made:
+        query.stop()
+
+
+def state(store: Path) -> PopState:
+    found = read_in_flight(in_flight_directory(str(store), "g", "T"))
+    assert found is not None
+    return found
+
+
+def test_two_queries_share_a_queue(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
+    queries += [one, two]
+    assert one.take()
+    assert two.take()
+    # both have a part of the same queues at the same time
+    assert {each.queue.queue_id for each in PopOffset.from_json(one.offsets[0]).ranges} == {0, 1}
+    assert {each.queue.queue_id for each in PopOffset.from_json(two.offsets[0]).ranges} == {0, 1}
+    one.run()
+    two.run()
+    while any([one.step(), two.step()]):
+        pass
+    everything = {(queue, offset) for queue in range(2) for offset in range(20)}
+    assert one.read() + two.read() == Counter(everything)
+    assert (len(one.read()), len(two.read())) == (24, 16)
+    assert state(store).in_flight == 0  # the last question acknowledged the last batch
+    append(store, numbered("T", 40, 4, queues=2))
+    assert two.step()
+    assert two.read().keys() >= {(0, 20), (0, 21), (1, 20), (1, 21)}
+
+
+@pytest.mark.parametrize("killed", ["before Spark stored the offset", "in the batch", "after its commit"])
+def test_a_query_that_comes_back_in_time_reads_each_message_once(
+    store: Path, clock: Clock, queries: list[Query], killed: str
+) -> None:
+    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
+    queries += [one, two]
+    assert one.step()
+    if killed == "before Spark stored the offset":
+        lost = one.positions.latest(one.start())
+    else:
+        assert one.take()
+        lost = one.offsets[-1]
+        one.run()
+        one.commits -= killed == "in the batch"
+    before = dict(one.rows)
+    clock.now += INVISIBLE_MS - 1
+    assert two.step()  # another member reads on, and takes nothing of the first
+    one.restart()
+    clock.now += INVISIBLE_MS - 1  # the time has begun again
+    assert one.take()
+    if killed == "before Spark stored the offset":
+        assert one.offsets[-1] == lost
+    one.run()
+    assert {number: one.rows[number] for number in before} == before
+    while any([one.step(), two.step()]):
+        pass
+    assert one.read() + two.read() == Counter({(queue, offset) for queue in range(2) for offset in range(20)})
+    assert state(store).in_flight == 0
+
+
+def test_a_query_that_comes_back_late_repeats_what_another_got(
+    store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
+    queries += [one, two]
+    assert one.take()
+    one.stop()
+    clock.now += INVISIBLE_MS + 1
+    while two.step():
+        pass
+    two.positions._opened[0].keep()  # type: ignore[index]
+    while two.step():
+        pass
+    # the other member has all, some of it from the retry topic: copies with the same bodies
+    bodies = [message.body for message in numbered("T", 0, 40, queues=2)]
+    assert sorted(two.bodies) == sorted(bodies)
+    one.restart()
+    assert [record.levelname for record in caplog.records if "delivered twice" in record.message] == [
+        "WARNING",
+        "WARNING",
+    ]
+    assert len(one.bodies) == 8  # the whole batch again: at least once
+    assert not one.step()
+
+
+def test_a_bounded_run_ends_with_what_was_ready(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock, maxOffsetsPerTrigger="16")
+    queries.append(one)
+    one.positions.bound_now()
+    assert one.step()
+    append(store, numbered("T", 40, 10, queues=2))
+    while one.step():
+        pass
+    assert len(one.read()) == 40
+    assert not one.step()
+    assert live_topics(str(store), "g") == []  # the member has left
+
+
+def test_a_bounded_run_reads_what_a_dead_member_had(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one, two = Query(store, clock, maxOffsetsPerTrigger="16"), Query(store, clock)
+    queries += [one, two]
+    assert one.take()
+    one.stop()
+    clock.now += INVISIBLE_MS
+    two.positions.bound_now()
+    while two.step():
+        pass
+    assert sorted(two.bodies) == sorted(message.body for message in numbered("T", 0, 40, queues=2))
+
+
+def test_a_late_bounded_run_repeats_its_own_batch_first(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock, maxOffsetsPerTrigger="16")
+    queries.append(one)
+    assert one.take()
+    one.stop()
+    clock.now += 2 * INVISIBLE_MS
+    one.restart(bounded=True)
+    while one.step():
+        pass
+    # nobody else was there to make its messages visible: each comes once
+    assert sorted(one.bodies) == sorted(message.body for message in numbered("T", 0, 40, queues=2))
+
+
+def test_filters_take_only_what_matches(store: Path, clock: Clock, queries: list[Query]) -> None:
+    tags = Query(store, clock, subExpression="T0 || T2", maxOffsetsPerTrigger="10")
+    price = Query(store, clock, group="h", expressionType="SQL92", subExpression="TAGS = 'T1'")
+    queries += [tags, price]
+    for query in (tags, price):
+        assert query.take()
+    assert state(store).in_flight == 7  # of 10
+    for query in (tags, price):
+        query.run()
+        while query.step():
+            pass
+    of_tag = {i: (i % 2, i // 2) for i in range(40)}
+    assert tags.read() == Counter(place for i, place in of_tag.items() if i % 3 != 1)
+    assert price.read() == Counter(place for i, place in of_tag.items() if i % 3 == 1)
+    # passed over, not in flight: nothing of it ever comes back
+    assert [each.next_offset for each in state(store).queues.values()] == [20, 20, 0, 0]
+
+
+def test_without_a_match_the_next_messages_are_looked_at(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock, subExpression="none", maxOffsetsPerTrigger="4")
+    queries.append(one)
+    one.positions.bound_now()
+    assert not one.step()
+    # as from a broker, queues without a message have an offset too
+    assert read_group_offsets(str(store), "g") == {("T", 0): 20, ("T", 1): 20, ("T", 2): 0, ("T", 3): 0}
+
+
+def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Query]) -> None:
+    store = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 20 * 4_000, 50, 200))
+    append(store, numbered("T", 0, 4_000, queues=1))
+    one, two = Query(store, clock, maxOffsetsPerTrigger="1000"), Query(store, clock)
+    queries += [one, two]
+    assert one.take()
+    assert two.take()
+    ((_, start, stop, _),) = PopOffset.from_json(two.offsets[0]).ranges
+    assert (start, stop) == (1_000, 2_500)  # half of the rest: the first member is alive
+    assert two.scan.options.max_offsets_per_trigger == 10_000
+
+
+def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock, invisibleDuration="12h")
+    queries.append(one)
+    assert one.take()
+    taken = state(store).next_visible
+    assert taken == clock.now + 12 * 3600 * 1000
+    clock.now += 6 * 3600 * 1000
+    one.positions._opened[1]._turn()  # type: ignore[index]
+    assert state(store).next_visible == taken + 6 * 3600 * 1000
+    one.run()
+    assert not one.step()
+    clock.now += 6 * 3600 * 1000
+    one.positions._opened[1]._turn()  # type: ignore[index]
+    assert state(store).next_visible is None
+
+
+def test_what_retention_deleted_is_a_loss(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock, maxOffsetsPerTrigger="4")
+    queries.append(one)
+    assert one.step()
+    for part in sorted((store / "commitlog").iterdir())[:-1]:
+        part.unlink()
+    append(store, numbered("T", 40, 400, queues=2, body_size=200))
+    for part in sorted((store / "commitlog").iterdir())[:-1]:
+        part.unlink()
+    with pytest.raises(OffsetOutOfRangeError, match=r"retention deleted .* set failOnDataLoss=false"):
+        one.take()
+    one.restart(failOnDataLoss="false")
+    assert one.step()
+    assert min(offset for _, offset in one.rows[1]) > 2
+
+
+def test_a_simple_consumer_shares_the_queues(store: Path, queries: list[Query]) -> None:
+    one = Query(store, Clock(time.time_ns() // 1_000_000), maxOffsetsPerTrigger="8")
+    queries.append(one)
+    assert one.take()
+    bodies = []
+    with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0.01) as consumer:
+        for message in consumer.receive(16, invisible_duration=30):
+            bodies.append(message.body)
+            consumer.ack(message)
+        one.run()
+        while one.step():
+            pass
+        bodies += [message.body for message in consumer.receive(16, invisible_duration=30)]
+    everything = sorted(message.body for message in numbered("T", 0, 40, queues=2))
+    assert len(bodies) == 16
+    assert sorted([*bodies, *one.bodies]) == everything
+
+
+@pytest.mark.parametrize("fails", ["true", "false"])
+def test_a_member_that_is_faster_than_the_look_of_a_query_is_no_loss(
+    store: Path,
+    clock: Clock,
+    queries: list[Query],
+    fails: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    one = Query(store, clock, failOnDataLoss=fails)
+    queries.append(one)
+    assert one.step()
+    look = StreamStores.look
+    with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0) as consumer:
+
+        def look_and_fall_behind(stores: StreamStores) -> int:
+            version = look(stores)
+            monkeypatch.undo()
+            append(store, numbered("T", 40, 10, queues=2))
+            consumer.ack(consumer.receive(32) + consumer.receive(32))
+            return version
+
+        monkeypatch.setattr(StreamStores, "look", look_and_fall_behind)
+        assert not one.take()
+        assert consumer.metrics().acked == 10
+        append(store, numbered("T", 50, 4, queues=2))
+        assert one.step()
+    assert one.bodies[40:] == [message.body for message in numbered("T", 50, 4, queues=2)]
+    assert "lost" not in caplog.text
+
+
+def test_offsets_behind_the_end_of_a_queue_are_a_loss(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock)
+    queries.append(one)
+    assert one.step()
+    one.positions._opened[0]._shares["T", "broker-a"].run(  # type: ignore[index]
+        lambda state: state.set_offset(0, 0, 25)
+    )
+    append(store, numbered("T", 40, 2, queues=2))
+    with pytest.raises(
+        OffsetOutOfRangeError, match=r"its offsets went back by 4 .*\); set failOnDataLoss=fa"
+    ):
+        one.take()
+    one.restart(failOnDataLoss="false")
+    assert one.step()
+    assert one.rows[1] == [(1, 20)]
+
+
+def test_what_was_delivered_too_often_becomes_a_dead_letter(
+    store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
+) -> None:
+    configure(store, retryMaxTimes=1)
+    for _ in range(2):  # two queries take everything, and die
+        queries.append(Query(store, clock))
+        assert queries[-1].take()
+        queries[-1].stop()
+        clock.now += INVISIBLE_MS
+        queries[-1].positions._opened[0].revive()  # type: ignore[index]
+    append(store, numbered("T", 40, 1, queues=2))
+    last = Query(store, clock)
+    queries.append(last)
+    assert last.step()
+    assert last.bodies == [numbered("T", 40, 1, queues=2)[0].body]
+    assert "group g: 40 messages became dead letters" in caplog.text
+    dead = list(MessageStore.open(str(store)).queue("%DLQ%g", 0).read(columns=["body"]))
+    assert sorted(body for batch in dead for body in batch["body"].to_pylist()) == sorted(
+        message.body for message in numbered("T", 0, 40, queues=2)
+    )
+    assert not last.step()
+    assert state(store).in_flight == 0
+    (retries,) = MessageStore.open(str(store)).queues("%RETRY%g_T".__eq__)
+    *_, newest = retries.read(columns=["queueOffset", "physicalOffset"])
+    assert state(store).queues[RETRY, 0].witness == tuple(newest.to_pylist()[-1].values())
+
+
+@pytest.mark.parametrize("bounded", [False, True])
+def test_a_damaged_message_that_a_dead_query_had_comes_again_in_place(
+    store: Path, clock: Clock, queries: list[Query], bounded: bool
+) -> None:
+    append(store, numbered("T", 40, 2, queues=2))
+    log = sorted((store / "commitlog").iterdir())[0]
+    log.write_bytes(log.read_bytes().replace(b"message 4 of", b"message 4 of".upper()))
+    one, two = (Query(store, clock, mode="DROPMALFORMED", maxOffsetsPerTrigger="9") for _ in range(2))
+    queries += [one, two]
+    assert one.take()
+    one.stop()
+    two.restart(bounded=bounded)
+    if not bounded:
+        while two.step():
+            pass
+        assert (0, 2) not in two.read()
+    clock.now += INVISIBLE_MS
+    if not bounded:
+        two.positions._opened[1]._turn()  # type: ignore[index]
+    while two.step():
+        pass
+    taken = [each for offset in two.offsets for each in PopOffset.from_json(offset).ranges]
+    (again,) = [each for each in taken if (each.queue.topic, each.queue.queue_id, each.start) == ("T", 0, 2)]
+    assert again.stop == 3
+    assert len(two.bodies) == len(set(two.bodies)) == 41
+    assert state(store).in_flight == 0
+
+
+def test_the_stored_topic_is_a_default_column(store: Path) -> None:
+    given = {"path": str(store), "group": "g", "subscribe": "T", "consumeMode": "pop"}
+    fields = fields_from_options(parse_read_options(given, where=STREAM))
+    assert fields.fields[-1].name == "storedTopic"
+
+
+def configure(store: Path, **group: object) -> None:
+    """As mqadmin updateSubGroup does for the group `g`."""
+    table = {"g": {"groupName": "g", **group}}
+    (store / "config" / "subscriptionGroup.json").write_text(json.dumps({"subscriptionGroupTable": table}))
+
+
+@pytest.mark.parametrize(
+    ("group", "said"),
+    [
+        ({"consumeEnable": False}, "expected a group that may consume, found consumeEnable=false"),
+        ({"consumeMessageOrderly": True}, "expected a group without order, found consumeMessageOrderly=true"),
+    ],
+)
+def test_a_group_that_must_not_pop(
+    store: Path, clock: Clock, queries: list[Query], group: dict[str, object], said: str
+) -> None:
+    configure(store, **group)
+    queries.append(Query(store, clock))
+    with pytest.raises(OptionError, match=said):
+        queries[0].take()
+
+
+# ---- offsets and options -----------------------------------------------------------------------------------
+
+
+def test_an_offset_has_one_text() -> None:
+    ranges = [
+        PoppedRange(MessageQueue(topic, "b", queue_id), 5, 9, 1_700_000_000_000)
+        for topic in ("T", "%RETRY%g_T")
+        for queue_id in (10, 9)
+    ]
+    offset = PopOffset("spark-1", tuple(sorted(ranges)))
+    text = json.dumps(offset.to_json())
+    assert text == json.dumps(PopOffset("spark-1", tuple(reversed(ranges))).to_json())
+    assert text.index('"9"') < text.index('"10"')
+    assert PopOffset.from_json(json.loads(text)) == offset
+    assert PopOffset.from_json(PopOffset().to_json()) == PopOffset()
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ({"T": {"b": {"0": 1}}}, "belongs to a query without consumeMode=pop"),
+        ({}, "belongs to a query without consumeMode=pop"),
+        ({"$pop": []}, "expected an object at $pop, found []"),
+        ({"$pop": {"later": 1}}, 'no key "later" in $pop; a later version wrote the checkpoint'),
+        ({"$pop": {"owner": 5}}, "expected a name at $pop/owner, found 5"),
+        ({"$pop": {"ranges": {"T": {"b": {"x": []}}}}}, "a queue id at ranges/T/b"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": {}}}}}}, "a list at ranges/T/b/0"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": [[5, 5, 1]]}}}}}, "[start, stop, popTime] at ranges/T/b/0"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": [[1, 2]]}}}}}, "[start, stop, popTime] at ranges/T/b/0"),
+        ({"$pop": {"ranges": {"T": {"b": {"0": [[1, True, 3]]}}}}}, "[start, stop, popTime] at"),
+    ],
+)
+def test_a_checkpoint_of_another_hand_is_refused(value: dict[str, Any], said: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        PopOffset.from_json(value)
+    assert said in str(caught.value)
+
+
+def test_a_query_that_pulls_refuses_the_checkpoint() -> None:
+    with pytest.raises(OptionError, match="belongs to a query with consumeMode=pop; set consumeMode=pop"):
+        StreamOffset.from_json(PopOffset().to_json())
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"startingOffsets": "earliest"}, "consumeMode=pop and startingOffsets are given together: a group"),
+        ({"consumers": "2"}, "consumeMode=pop and consumers are given together: members that pop own no"),
+        ({"offsetStore": "local"}, "consumeMode=pop and offsetStore are given together"),
+        ({"allocateMessageQueueStrategy": "AVG"}, "consumeMode=pop and allocateMessageQueueStrategy are"),
+        ({"leaseTime": "10s"}, "consumeMode=pop and leaseTime are given together"),
+        ({"key": "k1"}, "consumeMode=pop and key are given together: the group would never read the other"),
+        ({"invisibleDuration": "10ms"}, "invisibleDuration: expected 1s to 12h, found 0.01s"),
+        ({"consumeFromWhere": "CONSUME_FROM_TIMESTAMP"}, "consumeFromWhere: expected CONSUME_FROM_FIRST_OFF"),
+        ({"subscribe": "%RETRY%g_T"}, "subscribe: expected topics without system topics"),
+        ({"consumeMode": "push"}, "consumeMode: expected one of pull, pop"),
+        ({"consumeMode": "pull"}, "invisibleDuration is for consumeMode=pop"),
+    ],
+)
+def test_options_that_contradict_pop(options: dict[str, str], said: str) -> None:
+    given = {"path": "/s", "group": "g", "subscribe": "T", "consumeMode": "pop", "invisibleDuration": "9s"}
+    with pytest.raises(OptionError) as caught:
+        parse_read_options(given | options, where=STREAM)
+    assert said in str(caught.value)
+
+
+def test_pop_needs_a_group_and_topics_and_a_stream() -> None:
+    for given, said in (
+        ({"subscribe": "T"}, "consumeMode is for consumer groups"),
+        ({"group": "g"}, "consumeMode=pop needs subscribe"),
+        ({"group": "g", "assign": '{"T":[0]}'}, "consumeMode=pop and assign are given together"),
+    ):
+        with pytest.raises(OptionError, match=said):
+            parse_read_options({"path": "/s", "consumeMode": "pop", **given}, where=STREAM)
+    with pytest.raises(OptionError, match="consumeMode=pop is for readStream: a batch read acknowledges"):
+        parse_read_options({"path": "/s", "consumeMode": "pop", "group": "g", "subscribe": "T"})
+
+
+def test_a_group_either_pops_or_pulls(store: Path, clock: Clock, queries: list[Query]) -> None:
+    one = Query(store, clock)
+    queries.append(one)
+    assert one.take()
+    pull = parse_read_options({"path": str(store), "group": "g", "subscribe": "T"}, where=STREAM)
+    assert pull.group is not None
+    with pytest.raises(
+        OptionError, match=r"found consumers that pop topic T in .*: a message would go to bot"
+    ):
+        GroupPositions(StreamStores(pull), pull.group).latest({})
+
+
+def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    """The last member closes: what the dead query has in flight becomes check points of 32 messages."""
+    append(store, numbered("T", 40, 160, queues=2))
+    one, two = Query(store, clock, maxOffsetsPerTrigger="120"), Query(store, clock)
+    queries += [one, two]
+    assert one.step()
+    assert two.step()
+    one.positions._opened[0].close()  # type: ignore[index]  # as if it were killed
+    two.positions.bound_now()
+    assert not two.step()
+    assert state(store).is_closed
+    one.commits -= 1
+    before = one.rows[0]
+    one.restart()
+    assert one.rows[0] == before
+    assert state(store).in_flight == 120
+    assert state(store).next_visible == clock.now + INVISIBLE_MS
+    assert not one.step()
+    assert state(store).in_flight == 0
+    assert one.read() + two.read() == Counter(
+        {(queue, offset) for queue in range(2) for offset in range(100)}
+    )
+
+
+# ---- queues ------------------------------------------------------------------------------------------------
+
+
+def test_a_new_group_begins_at_the_last_message_and_new_queues_at_the_first(
+    store: Path, clock: Clock, queries: list[Query]
+) -> None:
+    one = Query(store, clock, consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
+    queries.append(one)
+    assert one.step()
+    assert one.read() == Counter([(0, 19), (1, 19)])  # unlike a pull: RocketMQ's pop begins at the last one
+    one.stop()  # queues 2 and 3 are empty, and 4 and 5 do not exist yet
+    update_topic(store, "T", 6)
+    append(store, numbered("T", 60, 12, queues=6))
+    one.restart()
+    while one.step():
+        pass
+    assert one.read() == Counter(
+        [(0, 19), (1, 19), *((queue, 20 + n) for queue in (0, 1) for n in range(2))]
+        + [(queue, n) for queue in range(2, 6) for n in range(2)]
+    )
+
+
+def test_only_readable_queues_are_shared(store: Path, clock: Clock, queries: list[Query]) -> None:
+    update_topic(store, "T", 1)
+    one = Query(store, clock)
+    queries.append(one)
+    assert one.step()
+    assert {queue for queue, _ in one.read()} == {0}
+
+
+# ---- random lives ------------------------------------------------------------------------------------------
+
+
+class Lives:
+    """Three queries, each alive or killed, and a clock that the living ones keep up with."""
+
+    def __init__(self, store: Path, clock: Clock, choose: random.Random) -> None:
+        self.store, self.clock, self.choose = store, clock, choose
+        self.queries = [Query(store, clock, maxOffsetsPerTrigger="7") for _ in range(3)]
+        self.dead: set[Query] = set()
+        self.total = 40
+        self.late: set[bytes] = set()  # what was in flight for too long
+
+    def turn(self) -> None:
+        query = self.choose.choice(self.queries)
+        if self.choose.random() < 0.1:
+            self.pass_time(INVISIBLE_MS * self.choose.choice([0.3, 0.3, 1.1]))
+        elif self.choose.random() < 0.1:
+            append(self.store, numbered("T", self.total, 10, queues=2))
+            self.total += 10
+        elif query in self.dead:
+            self.dead.discard(query)
+            query.restart()
+        else:
+            self.live(query)
+
+    def live(self, query: Query) -> None:
+        """One batch, with a chance to be killed behind each step that Spark or the query writes."""
+        kills = self.choose.choice(["", "", "", "asked", "stored", "written", "committed"])
+        start = query.start()
+        if kills == "asked":
+            query.positions.latest(start)
+        elif query.take() and kills != "stored":
+            query.run()
+            query.commits -= kills == "written"
+        if kills:
+            query.stop()
+            self.dead.add(query)
+
+    def pass_time(self, ms: float) -> None:
+        for _ in range(10):
+            now = self.clock.now + int(ms / 10)
+            self.late |= self.expired(now)
+            self.clock.now = now
+            for query in self.queries:
+                if query not in self.dead and query.positions._opened is not None:
+                    query.positions._opened[1]._turn()
+
+    def expired(self, now: int) -> set[bytes]:
+        """The bodies of what nobody has acknowledged or renewed until `now`."""
+        known = read_in_flight(in_flight_directory(str(self.store), "g", "T")) or PopState()
+        points = [each for each in known.check_points() if each.visible_at <= now]
+        found: set[bytes] = set()
+        for point in points:
+            topic = pop_retry_topic("g", "T") if point.flag else "T"
+            queue = MessageStore.open(str(self.store)).queue(topic, point.queue_id)
+            for batch in queue.read(point.start, point.offsets[-1] + 1, columns=["body"]):
+                found.update(batch["body"].to_pylist())
+        return found
+
+
+def test_random_lives_lose_nothing(store: Path, clock: Clock, whole: bool, queries: list[Query]) -> None:
+    seed = random.randrange(1 << 32)
+    print("seed", seed)
+    lives = Lives(store, clock, random.Random(seed))
+    queries += lives.queries
+    for _ in range(1_000 if whole else 60):
+        lives.turn()
+    for query in sorted(lives.dead, key=lives.queries.index):
+        query.restart()
+    lives.dead.clear()
+    while any(query.step() for query in lives.queries):
+        pass
+    lives.pass_time(1.1 * INVISIBLE_MS)  # what was killed before its first offset was stored has no owner
+    while any(query.step() for query in lives.queries):
+        pass
+    counts = Counter(body for query in lives.queries for rows in query.kept.values() for body in rows)
+    assert counts.keys() == {message.body for message in numbered("T", 0, lives.total, queues=2)}
+    assert {body for body, count in counts.items() if count > 1} <= lives.late
+    assert state(store).in_flight == 0
