@@ -24,8 +24,7 @@ from rmq_spark.broker.pop.order import OrderPop
 from rmq_spark.broker.pop.share import ConsumerShare
 from rmq_spark.broker.pop.store_pop import PopSettings, StorePop, topics_of
 from rmq_spark.broker.pop.topic_pop import TopicPop
-from rmq_spark.broker.pop.waiting import Waiter, WaiterClosedError, WaiterLook
-from rmq_spark.broker.pop.watcher import notify
+from rmq_spark.broker.pop.waiting import Waiter, WaiterClosedError, WaiterLook, notify
 from rmq_spark.broker.pop.window import Subscription
 from store_format.errors import (
     CorruptStoreError,

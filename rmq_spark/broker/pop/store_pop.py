@@ -12,12 +12,12 @@ from functools import partial
 from random import Random
 
 from rmq_spark.broker.pop.choose import ShareRules
-from rmq_spark.broker.pop.followed import StoreLook
 from rmq_spark.broker.pop.metrics import Counters
 from rmq_spark.broker.pop.order import OrderPop
 from rmq_spark.broker.pop.pop_name import PopName
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.broker.pop.topic_pop import DeadLetters, TopicPop
+from rmq_spark.broker.pop.waiting import StoreLook
 from rmq_spark.broker.pop.window import Subscription
 from rmq_spark.consume.permission import consuming_group
 from store_format.errors import OptionError, StoreError

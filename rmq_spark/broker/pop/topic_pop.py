@@ -27,7 +27,7 @@ from rmq_spark.broker.pop.handles import acknowledge, position_of, unknown_handl
 from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
 from rmq_spark.broker.pop.metrics import Counters
 from rmq_spark.broker.pop.share import ConsumerShare
-from rmq_spark.broker.pop.watcher import notify
+from rmq_spark.broker.pop.waiting import notify
 from rmq_spark.broker.pop.window import QueueWindow, Subscription, read_window
 from store_format.display.text import shown
 from store_format.errors import (

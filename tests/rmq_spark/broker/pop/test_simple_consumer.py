@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.pop.followed import FollowedStore
+from rmq_spark.broker.pop.waiting import _FollowedStore
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.commit.recover import recover
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
@@ -303,13 +303,13 @@ def test_the_garbage_collector_ends_a_consumer_in_the_middle_of_another_one(
     root = popped_store(tmp_path / "s", 1)
     forgotten = [SimpleConsumer(str(root), "forgotten", {TOPIC: "*"})]
     forgotten[0].open()
-    look = FollowedStore._changed_topics
+    look = _FollowedStore._changed_topics
 
-    def look_and_forget(store: FollowedStore) -> Counter[str]:
+    def look_and_forget(store: _FollowedStore) -> Counter[str]:
         forgotten.clear()  # here, with the lock of the store
         return look(store)
 
-    monkeypatch.setattr(FollowedStore, "_changed_topics", look_and_forget)
+    monkeypatch.setattr(_FollowedStore, "_changed_topics", look_and_forget)
     with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
         assert len(consumer.receive(1)) == 1
     deadline = time.monotonic() + 10

@@ -12,9 +12,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.broker.pop import waiting
-from rmq_spark.broker.pop import watcher as watching
-from rmq_spark.broker.pop.waiting import Waiter, WaiterLook
-from rmq_spark.broker.pop.watcher import notify
+from rmq_spark.broker.pop.waiting import Waiter, WaiterLook, notify
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
 from tests.support.fork_server import ForkServer
@@ -165,7 +163,7 @@ def test_of_a_group_one_waiter_wakes_for_a_message(tmp_path: Path) -> None:
 
 def test_a_waiter_that_was_woken_in_vain_wakes_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another thread may report news that this waiter's look has seen already."""
-    monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
+    monkeypatch.setattr(waiting, "_ROUND_SECONDS", 1000.0)
     root = make_store(tmp_path / "store")
     found: list[WaiterLook | None] = []
     with Waiter(str(root), ["T"], group="g") as waiter:
@@ -322,14 +320,14 @@ def test_closing_ends_the_wait(tmp_path: Path) -> None:
 def test_a_waiter_that_is_closed_during_its_first_look_leaves_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    is_joining = threading.Event()
+    is_joining, add = threading.Event(), waiting._add_to_thread
 
-    def join_late(waiter: watching.Waits) -> tuple[watching.Watcher, watching.WatchedPath]:
+    def add_late(waiter: Waiter) -> object:
         is_joining.set()
         time.sleep(0.05)  # `close` comes now
-        return watching.join(waiter)
+        return add(waiter)
 
-    monkeypatch.setattr(waiting, "join", join_late)
+    monkeypatch.setattr(waiting, "_add_to_thread", add_late)
     waiter = Waiter(str(make_store(tmp_path / "store")), ["T"])
     looking = threading.Thread(target=waiter.look)
     looking.start()
@@ -373,7 +371,7 @@ def test_a_forked_child_goes_on_with_a_thread_of_its_own(tmp_path: Path) -> None
 def test_the_doorbell_wakes_sooner_than_the_rounds_of_a_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
+    monkeypatch.setattr(waiting, "_ROUND_SECONDS", 1000.0)
     root = make_store(tmp_path / "store")
     with Waiter(str(root), ["T"]) as waiter:
         look: WaiterLook | None = waiter.look()

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.broker.pop import watcher as watching
+from rmq_spark.broker.pop import waiting
 from rmq_spark.broker.pop.waiting import Waiter, WaiterLook
 from rmq_spark.pop import SimpleConsumer
 from store_format.commit.options import CommitOptions
@@ -145,7 +145,7 @@ def test_every_append_wakes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """No wake is lost: here no round finds what the doorbell did not tell."""
-    monkeypatch.setattr(watching, "_ROUND_SECONDS", 1000.0)
+    monkeypatch.setattr(waiting, "_ROUND_SECONDS", 1000.0)
     appends = 3000 if whole else 50
     root = make_store(tmp_path / "store")
     counts = _shared(tmp_path / "counts")
