@@ -1,7 +1,7 @@
-"""Every store that a real broker wrote, through MessageStore: each row and column, bounds, offsets by time
-and the walk over the log.
+"""Every store that a real broker wrote, through MessageStore and as a batch read: each row and column,
+bounds, offsets by time and the walk over the log.
 
-The Spark twin is tests/spark/test_conformance.py; the expected rows are made once, there.
+`tests/spark/test_batch.py` reads two of the stores through Spark, and `tests/sparks` all of them.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commitlog.walk import Damage
 from store_format.message.columns import COLUMNS
-from tests.spark.test_conformance import NAMES, Row, broker_name, differences, expected
 from tests.support import goldens
+from tests.support.conformance import NAMES, broker_name, differences, expected, rows_of
+from tests.support.reads import Row, read
 from tests.support.rows import table_rows
 
 Golden = Callable[[str], Path]
@@ -81,6 +82,21 @@ def test_every_row_and_column(case: Case, unchanged: Unchanged) -> None:
         assert [row["queueOffset"] for row in rows] == [row["queueOffset"] for row in case.rows[key]]
         assert differences(rows, case.rows[key]) == []
     assert sum(map(len, found.values())) == case.answers["rows"] > 0
+
+
+@pytest.mark.process
+@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
+@pytest.mark.parametrize("name", goldens.NAMES)
+def test_every_row_and_column_of_a_batch_read(
+    golden: Golden, unchanged: Unchanged, name: str, split_by: str
+) -> None:
+    root = golden(name)
+    with unchanged(root):
+        found = rows_of(
+            read(root, includeSystemTopics=True, columns=",".join(NAMES), splitBy=split_by).table()
+        )
+    assert differences(found, expected(name, root)) == []
+    assert len(found) == len(goldens.expected_rows(name)) > 0
 
 
 def test_queues_and_their_bounds(case: Case, unchanged: Unchanged) -> None:
@@ -155,7 +171,10 @@ def test_scan_and_walk_see_every_unit_of_the_log(case: Case, unchanged: Unchange
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("name", ["basic-5.5.0", "batchcq-5.5.0", "edge-5.5.0", "crash-torn-5.5.0"])
+@pytest.mark.parametrize(
+    "name",
+    ["basic-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-torn-5.5.0", "edge-5.5.0", "delay-tx-5.5.0"],
+)
 def test_without_consume_queues_the_commitlog_gives_the_same_rows(
     golden: Golden, tmp_path: Path, name: str
 ) -> None:

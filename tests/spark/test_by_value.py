@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark.frames import told
+from tests.support.reads import told
 from tests.support.spark.processes import ROOT, run
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]  # a JVM each

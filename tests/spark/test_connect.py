@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.spark.frames import told, told_places
+from tests.support.reads import told, told_places
 from tests.support.spark.processes import run
 
 pytestmark = pytest.mark.spark

@@ -14,7 +14,8 @@ from store_format.commit.options import CommitOptions
 from store_format.errors import OptionError
 from tests.support import oracle
 from tests.support.oracle import Message
-from tests.support.spark.frames import Place, places, read
+from tests.support.reads import Place
+from tests.support.spark.frames import places, read
 from tests.support.staged import append, make_store
 
 if TYPE_CHECKING:

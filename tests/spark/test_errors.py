@@ -12,7 +12,8 @@ import pytest
 from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
 
 from tests.rmq_spark.plan.test_sentences import OPTIONS
-from tests.support.spark.frames import copy_of, read
+from tests.support.reads import copy_of
+from tests.support.spark.frames import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -23,71 +24,6 @@ _TIMEOUT_S = 120
 Golden = Callable[[str], Path]
 
 
-# tests/rmq_spark/plan/test_sentences.py has all, without Spark
-@pytest.mark.parametrize("case", ["times the wrong way", "SQL92", "an offset that is not there"])
-def test_an_option_that_is_wrong(spark: SparkSession, golden: Golden, case: str) -> None:
-    options, sentence = OPTIONS[case]
-    with pytest.raises(PySparkException) as caught:
-        read(spark, golden(STORE), **options).collect()
-    assert sentence in str(caught.value)
-    assert "Traceback" not in str(caught.value)
-
-
-def test_what_is_wrong_with_options_is_said_before_any_job(spark: SparkSession, golden: Golden) -> None:
-    with pytest.raises(AnalysisException, match="unknown option 'subscripe'"):
-        read(spark, golden(STORE), subscripe="Orders")
-
-
-def test_a_schema_that_is_wrong(spark: SparkSession, golden: Golden) -> None:
-    reader = spark.read.format("rmqlog").schema("tags string not null")
-    with pytest.raises(PySparkException, match="schema: expected tags to allow null, found tags NOT NULL"):
-        reader.load(str(golden(STORE))).collect()
-
-
-# ---- paths -------------------------------------------------------------------------------------------------
-
-
-def sentence_of(spark: SparkSession, path: Path | str) -> str:
-    with pytest.raises(PySparkException) as caught:
-        spark.read.format("rmqlog").load(str(path)).collect()
-    return str(caught.value)
-
-
-def test_no_path(spark: SparkSession) -> None:
-    with pytest.raises(PySparkException, match="path is not given; give the broker's store directory"):
-        spark.read.format("rmqlog").load().collect()
-
-
-def test_a_missing_path(spark: SparkSession, tmp_path: Path) -> None:
-    expected = (
-        f"StoreNotFoundError: {tmp_path}/stor does not exist; give the broker's store directory "
-        f"(storePathRootDir)"
-    )
-    assert expected in sentence_of(spark, tmp_path / "stor")
-    assert f"{tmp_path}/a/b does not exist; {tmp_path}/a does not exist either" in sentence_of(
-        spark, tmp_path / "a" / "b"
-    )
-
-
-def test_a_wrong_option_with_a_schema_of_ones_own(spark: SparkSession, golden: Golden) -> None:
-    """A schema leaves out the call that would refuse it first."""
-    reader = spark.read.format("rmqlog").schema("queueOffset long").option("expressionType", "SQL92")
-    with pytest.raises(PySparkException, match="for expressionType=SQL92, found none"):
-        reader.load(str(golden(STORE))).collect()
-
-
-def test_commitlog_files_that_overlap(spark: SparkSession, golden: Golden, tmp_path: Path) -> None:
-    root = copy_of(golden, STORE, tmp_path)
-    (root / "commitlog" / f"{262144:020d}").rename(root / "commitlog" / f"{262143:020d}")
-    sentence = sentence_of(spark, root)
-    assert "CorruptStoreError" in sentence
-    assert "Traceback" not in sentence
-    assert str(root / "commitlog" / f"{262143:020d}") in sentence
-
-
-# ---- without our traceback ---------------------------------------------------------------------------------
-
-
 def test_an_error_on_the_driver_is_one_line(spark: SparkSession, golden: Golden) -> None:
     """What Spark was doing, and our sentence."""
     with pytest.raises(AnalysisException) as caught:
@@ -96,6 +32,14 @@ def test_an_error_on_the_driver_is_one_line(spark: SparkSession, golden: Golden)
     assert line.startswith("[PYTHON_DATA_SOURCE_ERROR]")
     assert line.endswith(" store_format.errors.OptionError: unknown option 'topic'; did you mean subscribe?")
     assert len(rest) <= 2, rest  # SQLSTATE
+
+
+def test_an_error_of_planning_has_no_python_traceback(spark: SparkSession, golden: Golden) -> None:
+    options, sentence = OPTIONS["an offset that is not there"]
+    with pytest.raises(PySparkException) as caught:
+        read(spark, golden(STORE), **options).collect()
+    assert sentence in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_an_error_in_a_task_has_no_python_traceback(

@@ -25,7 +25,8 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.ownership import double_ownership, read_events
-from tests.support.spark.frames import Place, copy_of, places, read, told, told_places
+from tests.support.reads import Place, copy_of, told, told_places
+from tests.support.spark.frames import places, read
 from tests.support.staged import append, make_store, numbered
 from tests.support.writes import held
 

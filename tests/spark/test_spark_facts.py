@@ -18,7 +18,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, GreaterThan, InputPartition, LessThan
 
 from rmq_spark.spark.batch_reader import RmqLogReader
-from tests.support.spark.frames import PLACE, read
+from tests.support.reads import PLACE
+from tests.support.spark.frames import read
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -13,7 +13,8 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
-from tests.support.spark.frames import PLACE, copy_of, places, read, told, told_places
+from tests.support.reads import PLACE, copy_of, told, told_places
+from tests.support.spark.frames import places, read
 from tests.support.writes import SMALL, numbered_rows, write
 
 if TYPE_CHECKING:

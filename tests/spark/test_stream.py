@@ -16,7 +16,8 @@ from pyspark.errors import StreamingQueryException
 from store_format import MessageStore
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.live_writer import LOG_FILE_SIZE, QUEUES, message_body
-from tests.support.spark.frames import PLACE, Place, places, told, told_places
+from tests.support.reads import PLACE, Place, told, told_places
+from tests.support.spark.frames import places
 from tests.support.staged import append, make_store, numbered, update_topic
 from tests.test_live_store import writer
 

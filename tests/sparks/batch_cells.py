@@ -9,9 +9,9 @@ import rmq_spark
 from rmq_spark.plan.output_fields import COLUMN_TABLE
 from store_format import MessageStore
 from store_format.views.registry import VIEWS
-from tests.spark.test_conformance import NAMES, differences, expected, rows_of
 from tests.sparks.cells import STORE, TOPIC, Case, Seen, cell, digest, of_topic, refusal, told_places, works
 from tests.support import goldens
+from tests.support.conformance import NAMES, differences, expected, rows_of
 
 _VIEW_STORE = "delay-tx-5.5.0"
 _AGES = {"lagMs", "ageMs", "dueInMs", "expiresInMs", "state"}  # depend on the moment
@@ -74,7 +74,7 @@ def stores(case: Case) -> Seen:
     for name in goldens.NAMES:
         root = case.golden(name)
         frame = case.read(root, includeSystemTopics="true", columns=",".join(NAMES))
-        rows, told = rows_of(frame), expected(name, root)
+        rows, told = rows_of(frame.toArrow()), expected(name, root)
         assert differences(rows, told) == [], name
         assert len(rows) == len(told) > 0
         digests[name] = f"{len(rows)} rows, {digest(rows)}"

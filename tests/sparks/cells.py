@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tests.support import goldens
-from tests.support.spark.frames import Place
+from tests.support.reads import Place
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

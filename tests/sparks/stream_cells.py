@@ -10,7 +10,7 @@ from rmq_spark.consume.offset_store import StoreOffsets
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.sparks.cells import STORE, TOPIC, Case, Seen, cell, digest, of_topic, refusal, told_places, works
 from tests.sparks.rules import ADMISSION
-from tests.support.spark.frames import Place
+from tests.support.reads import Place
 from tests.support.staged import append, make_store, numbered
 
 _LIMIT = 300

@@ -15,6 +15,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from store_format.errors import OptionError, StoreError
+from tests.support.reads import copy_of
 
 STORE = "basic-5.5.0"
 
@@ -165,6 +166,22 @@ def test_a_path_that_is_no_store(tmp_path: Path) -> None:
         f"{tmp_path}/photos is not a store root: expected a directory `commitlog` in it, found nothing"
         in sentence_of(tmp_path / "photos")
     )
+
+
+def test_a_missing_path(tmp_path: Path) -> None:
+    advice = "give the broker's store directory (storePathRootDir)"
+    assert f"StoreNotFoundError: {tmp_path}/stor does not exist; {advice}" in sentence_of(tmp_path / "stor")
+    sentence = sentence_of(tmp_path / "a" / "b")
+    assert f"{tmp_path}/a/b does not exist; {tmp_path}/a does not exist either" in sentence
+
+
+def test_commitlog_files_that_overlap(golden: Golden, tmp_path: Path) -> None:
+    root = copy_of(golden, STORE, tmp_path)
+    file = root / "commitlog" / f"{262143:020d}"
+    (root / "commitlog" / f"{262144:020d}").rename(file)
+    sentence = sentence_of(root)
+    assert sentence.startswith("CorruptStoreError: ")
+    assert str(file) in sentence
 
 
 def test_a_file(golden: Golden) -> None:

@@ -1,23 +1,94 @@
-"""The reader of a view: Spark keeps its partitions for the life of a temporary SQL view. What is refused."""
+"""The reader of a view, without Spark: its rows are those of `MessageStore.view`, also in a partition that
+Spark keeps for the life of a temporary SQL view. What is refused.
+"""
 
 from __future__ import annotations
 
 import pickle
 import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql.types import IntegerType, LongType, StructType
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.spark.data_source import RmqLogDataSource
 from rmq_spark.spark.view_reader import RmqLogViewReader
 from rmq_spark.spark.view_schema import view_from_options, view_from_schema
+from store_format import MessageStore
 from store_format.errors import OptionError
+from store_format.views.registry import VIEWS
+
+Golden = Callable[[str], Path]
 
 
-def test_ages_count_to_the_moment_of_the_query(golden: Callable[[str], Path]) -> None:
+def without_ages(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Times as Spark returns them in a session in UTC; ages depend on the moment."""
+    ages = {"lagMs", "ageMs", "dueInMs", "expiresInMs", "state"}
+    return [
+        {
+            name: value.replace(tzinfo=None) if hasattr(value, "tzinfo") else value
+            for name, value in row.items()
+            if name not in ages
+        }
+        for row in rows
+    ]
+
+
+def read(root: Path, view: str, schema: StructType | None = None, **options: str) -> tuple[pa.Table, int]:
+    """All rows, and how many partitions had them."""
+    source = RmqLogDataSource({"path": str(root), "view": view, **options})
+    declared = source.schema() if schema is None else schema
+    reader = pickle.loads(pickle.dumps(source.reader(declared)))
+    partitions = reader.partitions()
+    batches = [batch for partition in partitions for batch in reader.read(partition)]
+    return pa.Table.from_batches(batches, to_arrow_schema(declared, timezone="UTC")), len(partitions)
+
+
+@pytest.mark.parametrize("view", [view.name for view in VIEWS])
+def test_every_view_is_that_of_the_store(golden: Golden, view: str) -> None:
+    """In batches of the very schema that Spark derives, which it compares."""
+    root = golden("delay-tx-5.5.0")
+    found, _ = read(root, view)
+    expected = MessageStore.open(str(root)).view(view)
+    assert found.schema == expected.schema
+    assert without_ages(found.to_pylist()) == without_ages(expected.to_pylist())
+
+
+def test_a_cluster_is_one_table(golden: Golden) -> None:
+    found, partitions = read(golden("cluster-5.5.0"), "queues")
+    assert partitions == 2
+    assert set(found["brokerName"].to_pylist()) == {"broker-a", "broker-b"}
+
+
+def test_options_of_a_view(golden: Golden, tmp_path: Path) -> None:
+    named, _ = read(golden("basic-5.5.0"), "topics", brokerName="mine")
+    assert set(named["brokerName"].to_pylist()) == {"mine"}
+    conf = tmp_path / "broker.conf"
+    conf.write_text("fileReservedTime=1\n")
+    root = golden("cleaned-5.5.0")
+    usual, early = (
+        set(found["expiresTimestamp"].to_pylist()) - {None}
+        for found, _ in (read(root, "retention"), read(root, "retention", brokerConf=str(conf)))
+    )
+    assert {time - timedelta(hours=71) for time in usual} == early != set()
+
+
+def test_columns_of_a_view(golden: Golden) -> None:
+    root = golden("basic-5.5.0")
+    assert read(root, "lag", columns="lagmessages,group")[0].schema.names == ["lagMessages", "group"]
+    schema = StructType().add("LAGBYTES", LongType()).add("topic", StringType())
+    declared, _ = read(root, "lag", schema)
+    assert declared.schema.names == ["LAGBYTES", "topic"]
+    assert declared["LAGBYTES"] == MessageStore.open(str(root)).view("lag")["lagBytes"]
+
+
+def test_ages_count_to_the_moment_of_the_query(golden: Golden) -> None:
     options = parse_read_options({"path": str(golden("basic-5.5.0")), "view": "lag"})
     reader = pickle.loads(pickle.dumps(RmqLogViewReader(view_from_options(options), options)))
     (partition,) = reader.partitions()

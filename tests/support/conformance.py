@@ -1,33 +1,19 @@
-"""Every store that a real broker wrote, every row and every column, through Spark: the broker's own answers,
-0 differences.
-
-One job a store and mode reads all columns at once; the rows are compared in Python, so that a difference is
-shown as it is.
-"""
+"""What each column of each message must be in stores that real brokers wrote, by the brokers' own answers."""
 
 from __future__ import annotations
 
 import base64
-import shutil
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-import pytest
 
 from store_format.message.columns import COLUMNS
 from tests.support import goldens, oracle
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.support.reads import Row
 
 NAMES = tuple(name for name in COLUMNS if name != "_corrupt_record")
 YEAR_1_MS, YEAR_10000_MS = -62135596800000, 253402300800000
 MEMBER_PREFIX = "rmq_sys_SYNC_BROKER_MEMBER_"
-
-Row = dict[str, Any]  # column name -> value of any column type
 
 
 def broker_name(store: str) -> str:
@@ -97,11 +83,10 @@ def expected(store: str, root: Path) -> list[Row]:
     return sorted((expected_row(told, broker, outer) for told in goldens.expected_rows(store)), key=place)
 
 
-def rows_of(frame: DataFrame) -> list[Row]:
+def rows_of(table: pa.Table) -> list[Row]:
     """All rows as Python values, by queue and offset; timestamps as microseconds, so that no time zone has a
     say.
     """
-    table = frame.toArrow()
     for i, column in enumerate(table.schema):
         if pa.types.is_timestamp(column.type):
             table = table.set_column(i, column.name, table[i].cast(pa.int64()))
@@ -129,45 +114,3 @@ def differences(found: list[Row], told: list[Row]) -> list[str]:
             if row[name] != other[name]
         ]
     return lines
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize("split_by", ["queue", "commitlog"])
-@pytest.mark.parametrize("store", goldens.NAMES)
-def test_every_row_and_column(
-    spark: SparkSession,
-    golden: Callable[[str], Path],
-    unchanged: Callable[[Path], AbstractContextManager[None]],
-    store: str,
-    split_by: str,
-) -> None:
-    root = golden(store)
-    told = expected(store, root)
-    with unchanged(root):
-        frame = (
-            spark.read.format("rmqlog")
-            .options(includeSystemTopics="true", columns=",".join(NAMES), splitBy=split_by)
-            .load(str(root))
-        )
-        found = rows_of(frame)
-    assert differences(found, told) == []
-    assert len(found) == len(told) == len(goldens.expected_rows(store)) > 0
-
-
-@pytest.mark.parametrize(
-    "store",
-    ["basic-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-torn-5.5.0", "edge-5.5.0", "delay-tx-5.5.0"],
-)
-def test_without_consume_queues_the_commitlog_gives_every_row_and_column(
-    spark: SparkSession, golden: Callable[[str], Path], tmp_path: Path, store: str
-) -> None:
-    root = tmp_path / store
-    shutil.copytree(golden(store), root)
-    for directory in ("consumequeue", "batchconsumequeue"):
-        shutil.rmtree(root / directory, ignore_errors=True)
-    frame = (
-        spark.read.format("rmqlog")
-        .options(includeSystemTopics="true", columns=",".join(NAMES))
-        .load(str(root))
-    )
-    assert differences(rows_of(frame), expected(store, root)) == []

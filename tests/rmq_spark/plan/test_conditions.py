@@ -1,6 +1,4 @@
-"""Reads with SQL92 conditions, through DataFrames, SQL and streams. The oracle says of each of the broker's
-rows whether it matches.
-"""
+"""Reads and streams with SQL92 conditions. The oracle says which of the broker's rows match."""
 
 from __future__ import annotations
 
@@ -8,21 +6,18 @@ import base64
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from tests.rmq_spark.stream.test_positions import Stream
 from tests.support import goldens, oracle_sql92
 from tests.support.oracle_sql92 import Tree
-from tests.support.spark.frames import PLACE, Place, places, read, told, told_places
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+from tests.support.reads import PLACE, Row, read, told, told_places
 
 STORE = "basic-5.5.0"
 
 Golden = Callable[[str], Path]
-Row = dict[str, Any]  # a line of expected.jsonl.gz
 
 
 def compare(symbol: str, name: str, literal: str) -> Tree:
@@ -65,7 +60,7 @@ def matches(condition: Tree) -> Callable[[Row], bool]:
     return keep
 
 
-def where(condition: Tree) -> dict[str, str | bool]:
+def where(condition: Tree) -> dict[str, Any]:  # Any: options, for a read as for a stream
     return {
         "expressionType": "SQL92",
         "subExpression": oracle_sql92.text(condition),
@@ -74,71 +69,51 @@ def where(condition: Tree) -> dict[str, str | bool]:
 
 
 @pytest.mark.parametrize("name", CONDITIONS)
-def test_conditions_over_properties(spark: SparkSession, golden: Golden, name: str) -> None:
+def test_conditions_over_properties(golden: Golden, name: str) -> None:
     condition = CONDITIONS[name]
     rows = told(STORE, matches(condition))
     total = len(goldens.expected_rows(STORE))
     assert (0 < len(rows) < total) == (name not in ("nothing", "everything"))
-    assert places(read(spark, golden(STORE), columns=PLACE, **where(condition))) == told_places(rows)
+    assert read(golden(STORE), columns=PLACE, **where(condition)).places() == told_places(rows)
 
 
 @pytest.mark.parametrize("store", ["batchcq-5.5.0", "rocksdb-5.5.0", "edge-5.5.0", "delay-tx-5.5.0"])
-def test_in_batches_without_consume_queues_and_of_every_topic(
-    spark: SparkSession, golden: Golden, store: str
-) -> None:
+def test_in_batches_without_consume_queues_and_of_every_topic(golden: Golden, store: str) -> None:
     condition = ("or", REGION, compare("=", "TAGS", "'T1'"))
     rows = told(store, matches(condition))
     assert 10 < len(rows) < len(goldens.expected_rows(store))
-    assert places(read(spark, golden(store), columns=PLACE, **where(condition))) == told_places(rows)
+    assert read(golden(store), columns=PLACE, **where(condition)).places() == told_places(rows)
 
 
-def test_every_column_of_what_matches(spark: SparkSession, golden: Golden) -> None:
+def test_every_column_of_what_matches(golden: Golden) -> None:
     """Properties, bodies and the property asked for as a column are those of the rows that stay."""
     frame = read(
-        spark,
         golden(STORE),
         subscribe="Orders",
         propertyColumns="region",
         **where(REGION) | {"includeSystemTopics": False},
     )
     rows = told(STORE, lambda row: row["topic"] == "Orders" and matches(REGION)(row))
-    found = {(row.queueId, row.queueOffset): row for row in frame.collect()}
+    found = {(row["queueId"], row["queueOffset"]): row for row in frame.rows()}
     assert len(found) == len(rows) > 100
     for row in rows:
         mine = found[row["queueId"], row["queueOffset"]]
-        assert mine.properties == row["properties"]
-        assert mine.region == row["properties"]["region"]
-        assert bytes(mine.body) == base64.b64decode(row["body"])
+        assert dict(mine["properties"]) == row["properties"]
+        assert mine["region"] == row["properties"]["region"]
+        assert mine["body"] == base64.b64decode(row["body"])
 
 
-def test_in_one_pass_over_the_files(spark: SparkSession, golden: Golden) -> None:
-    frame = read(spark, golden(STORE), columns=PLACE, splitBy="commitlog", **where(REGION))
-    assert places(frame) == told_places(told(STORE, matches(REGION)))
+def test_in_one_pass_over_the_files(golden: Golden) -> None:
+    frame = read(golden(STORE), columns=PLACE, splitBy="commitlog", **where(REGION))
+    assert frame.places() == told_places(told(STORE, matches(REGION)))
 
 
-def test_through_sql(spark: SparkSession, golden: Golden) -> None:
-    spark.sql(
-        f"CREATE OR REPLACE TEMPORARY VIEW north USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe "
-        f"'Orders', "
-        "expressionType 'SQL92', subExpression \"region IN ('eu-1', 'eu-3') AND NOT (a IS NULL)\")"
-    )
-    rows = told(
-        STORE, lambda row: row["topic"] == "Orders" and matches(REGION)(row) and "a" in row["properties"]
-    )
-    assert spark.sql("SELECT count(*), count(DISTINCT properties['a']) FROM north").collect()[0] == (
-        len(rows),
-        len(rows),
-    )
-    assert len(rows) > 10
-
-
-def test_the_ends_of_a_read_are_places_in_queues_not_matches(spark: SparkSession, golden: Golden) -> None:
+def test_the_ends_of_a_read_are_places_in_queues_not_matches(golden: Golden) -> None:
     ends = {
         "startingOffsets": json.dumps({"Orders": {"*": 100}}),
         "endingOffsets": json.dumps({"Orders": {"*": 200}}),
     }
     frame = read(
-        spark,
         golden(STORE),
         columns=PLACE,
         subscribe="Orders",
@@ -149,38 +124,19 @@ def test_the_ends_of_a_read_are_places_in_queues_not_matches(spark: SparkSession
         STORE,
         lambda row: row["topic"] == "Orders" and 100 <= row["queueOffset"] < 200 and matches(REGION)(row),
     )
-    assert places(frame) == told_places(rows) != []
+    assert frame.places() == told_places(rows) != []
 
 
-def test_a_stream_goes_on_behind_what_did_not_match(
-    spark: SparkSession, golden: Golden, tmp_path: Path
-) -> None:
-    """Offsets pass over every message: the second run, with another condition, finds nothing left."""
-    found: list[Place] = []
-    ends: list[dict[str, Any]] = []
-
-    def take(frame: DataFrame, batch: int) -> None:
-        found.extend(
-            (row.topic, row.queueId, row.queueOffset) for row in frame.select(*PLACE.split(",")).collect()
-        )
-
-    for condition in (REGION, CONDITIONS["everything"]):
-        options = where(condition) | {
-            "includeSystemTopics": "true",
-            "startingOffsets": "earliest",
-            "maxOffsetsPerTrigger": "900",
-        }
-        stream = spark.readStream.format("rmqlog").options(**options).load(str(golden(STORE)))
-        writer = stream.writeStream.foreachBatch(take).option(
-            "checkpointLocation", str(tmp_path / "checkpoint")
-        )
-        query = writer.trigger(availableNow=True).start()
-        assert query.awaitTermination(120)
-        ends.append(json.loads(query.lastProgress["sources"][0]["endOffset"]) if query.lastProgress else {})
+def test_a_stream_goes_on_behind_what_did_not_match(golden: Golden) -> None:
+    """Offsets pass over every message: with another condition a restart finds nothing left."""
+    stream = Stream(golden(STORE), maxOffsetsPerTrigger=900, **where(REGION))
+    found = [place for rows in iter(stream.step, None) for place in rows]
     assert sorted(found) == told_places(told(STORE, matches(REGION)))
-    assert ends[0]["Orders"]["broker-a"] == {
+    assert stream.start()["Orders"]["broker-a"] == {
         str(queue): 1 + max(row["queueOffset"] for row in rows) for queue, rows in by_queue("Orders")
     }
+    stream.restart(**where(CONDITIONS["everything"]))
+    assert stream.step() is None
 
 
 def by_queue(topic: str) -> list[tuple[int, list[Row]]]:
