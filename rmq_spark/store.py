@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from rmq_spark.consume.chosen_messages import offsets_in_time, read_chosen
-from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.table import wide_last
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.notebook.cards import table_card
+from store_format.read.choice import MessageChoice
+from store_format.read.chosen_messages import offsets_in_time, read_chosen
 from store_format.read.store import Queue, Store
 from store_format.read.store_root import refuse_equal_names, store_roots
 from store_format.read.tolerance import Tolerance
@@ -37,23 +37,6 @@ Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`
 _CARD_ROWS = 20
 
 
-@dataclass(frozen=True, slots=True)
-class MessageSelection:
-    """Which messages to read. Store times in ms: `since_ms` is inclusive, `until_ms` exclusive."""
-
-    topic: str | None
-    columns: tuple[str, ...]
-    since_ms: int | None = None
-    until_ms: int | None = None
-    where: Sql92Filter | None = None
-    tags: tuple[str, ...] = ()
-    key: str | None = None
-
-    def chooses(self, topic: str) -> bool:
-        """Returns whether the topic is read."""
-        return selects_topic(self.topic, topic)
-
-
 class Messages:
     """Messages of one or more stores, chosen by `messages(...)`. They are read when you use them.
 
@@ -66,19 +49,21 @@ class Messages:
             print(batch.num_rows)
     """
 
-    def __init__(self, stores: Sequence[Store], selection: MessageSelection) -> None:
-        self._stores, self._selection = tuple(stores), selection
+    def __init__(self, stores: Sequence[Store], choice: MessageChoice, columns: Sequence[str]) -> None:
+        self._stores, self._choice, self._columns = tuple(stores), choice, tuple(columns)
 
     @property
     def schema(self) -> pa.Schema:
         """The Arrow schema of the chosen columns."""
-        return arrow_schema(self._selection.columns)
+        return arrow_schema(self._columns)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         for store in self._stores:
-            for batch in _read(store, self._selection):
+            queues = store.queues(self._choice.chooses_topic)
+            ranges = [(queue, *offsets_in_time(queue, self._choice)) for queue in queues]
+            for batch in read_chosen(ranges, self._columns, Tolerance(), self._choice):
                 if batch.num_rows:
-                    yield batch.select(list(self._selection.columns))
+                    yield batch.select(list(self._columns))
 
     def to_table(self) -> pa.Table:
         """Returns all messages as one Arrow table in memory."""
@@ -100,30 +85,13 @@ class Messages:
 
     def __repr__(self) -> str:
         of = ", ".join(store.broker_name for store in self._stores)
-        return f"<Messages of {self._selection.topic or 'all topics'} in {of}: iterate, head(), to_table()>"
+        return f"<Messages of {self._choice.glob or 'all topics'} in {of}: iterate, head(), to_table()>"
 
     def _repr_html_(self) -> str:
         table = self.head(_CARD_ROWS)
         table = table.select(wide_last(table.schema.names))
-        title = self._selection.topic or "all topics"
+        title = self._choice.glob or "all topics"
         return table_card(table.to_batches(), table.schema, title, limit=_CARD_ROWS).source
-
-
-def _read(store: Store, selection: MessageSelection) -> Iterator[pa.RecordBatch]:
-    since_ms, until_ms = selection.since_ms, selection.until_ms
-    ranges = [
-        (queue, *offsets_in_time(queue, since_ms, until_ms)) for queue in store.queues(selection.chooses)
-    ]
-    return read_chosen(
-        ranges,
-        selection.columns,
-        Tolerance(),
-        since_ms=since_ms,
-        until_ms=until_ms,
-        where=selection.where,
-        tags=selection.tags,
-        key=selection.key,
-    )
 
 
 def messages_in(
@@ -142,14 +110,19 @@ def messages_in(
         hint = did_you_mean(unknown, COLUMNS, "columns", listed_max=len(COLUMNS))
         raise OptionError(f"columns: unknown column {unknown!r}; {hint}")
     since_ms, until_ms = _times_ms(since, until)
-    selection = MessageSelection(
-        topic, tuple(columns), since_ms, until_ms, _condition(where), tuple(tags), key
+    choice = MessageChoice(
+        glob=topic,
+        tags=frozenset(tags) or None,
+        key=key,
+        where=_condition(where),
+        since_ms=since_ms,
+        until_ms=until_ms,
     )
     known = {name for store in stores for name in (*store.topics(), *store.configured_topics())}
-    if topic is not None and not any(map(selection.chooses, known)):
+    if topic is not None and not any(map(choice.chooses_topic, known)):
         shown = sorted(name for name in known if not is_system_topic(name))
         raise OptionError(f"no topic is named {topic!r}; {did_you_mean(topic, shown, 'topics')}")
-    return Messages(stores, selection)
+    return Messages(stores, choice, columns)
 
 
 def _condition(where: str | None) -> Sql92Filter | None:

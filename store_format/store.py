@@ -8,10 +8,10 @@ for batch in store.queue("Orders", 0).read(columns=["queueOffset", "body"]):
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -189,12 +189,7 @@ class MessageStore(Store):
         until: int | datetime | None = None,
         where: PropertyFilter | None = None,
         columns: Sequence[str] = DEFAULT_COLUMNS,
-        verify_crc: bool = True,
-        on_damage: str = "FAILFAST",
-        use_index: bool = True,
-        hash_slot_num: int | None = None,
-        index_num: int | None = None,
-        on_scanned: Callable[[int, int], object] | None = None,
+        **how: Any,  # Any: the other fields of `search.look_up.How`
     ) -> Found:
         """Finds messages by key or by id; without either, all messages that match the other arguments.
 
@@ -206,29 +201,32 @@ class MessageStore(Store):
 
         Returns a `Found`: its `table` has the `columns` and `physicalOffset`, in commitlog order, all in
         memory. Index files answer for the part of the commitlog that they cover, and the rest is scanned;
-        `Found.how` says which was used. During a scan, `on_scanned` is called with the bytes scanned so far
-        and the bytes to scan at most. `on_damage`: FAILFAST raises at damaged bytes, DROPMALFORMED skips
-        them.
+        `Found.how` says which was used.
+
+        `how` are more keywords: `on_damage` (FAILFAST raises at damaged bytes, DROPMALFORMED skips them),
+        `verify_crc`, `use_index` (False scans the whole commitlog), `hash_slot_num` and `index_num` of the
+        index files, and `on_scanned`, which a scan calls with the bytes scanned so far and the bytes to scan
+        at most.
 
         Raises OptionError for an unknown column and for a key together with an id, CorruptStoreError for
         damage.
 
         Example: `store.find(key="A-100017").table`.
         """
-        from store_format.search.look_up import How, Question, look_up
+        from store_format.read.choice import MessageChoice
+        from store_format.search.look_up import How, look_up
 
-        decode_options_of(columns, verify_crc)
-        question = Question(
-            key,
-            message_id,
-            topic,
-            None if tags is None else tuple(tags),
-            _time_ms("since", since),
-            _time_ms("until", until),
-            where,
+        decode_options_of(columns, how.get("verify_crc", True))
+        choice = MessageChoice(
+            names=() if topic is None else (topic,),
+            tags=None if tags is None else frozenset(tags),
+            key=key,
+            message_id=message_id,
+            where=where,
+            since_ms=_time_ms("since", since),
+            until_ms=_time_ms("until", until),
         )
-        how = How(tuple(columns), on_damage, verify_crc, use_index, hash_slot_num, index_num, on_scanned)
-        return look_up(self._relisted(), question, how)
+        return look_up(self, choice, How(tuple(columns), **how))
 
     def trace(self, message_id: str) -> pa.Table:
         """Returns the life of a message as a table, oldest event first; empty if the store has no such

@@ -7,17 +7,16 @@ no longer has are handled as a stream with failOnDataLoss=false handles them: a 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.cli.options import Filters
 from rmq_spark.cli.reading import last_messages, merged, read_range
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.stream.losses import Losses
 from store_format.follow.follower import StoreFollower
+from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -28,10 +27,14 @@ class Tail:
     """The next offset of each chosen queue of some stores. Call `last` once, then `news`."""
 
     def __init__(
-        self, stores: Sequence[MessageStore], filters: Filters, names: Sequence[str], tolerance: Tolerance
+        self,
+        stores: Sequence[MessageStore],
+        filters: MessageChoice,
+        names: Sequence[str],
+        tolerance: Tolerance,
     ) -> None:
         self._filters, self._names, self._tolerance = filters, names, tolerance
-        self._followers = [StoreFollower(store, _QueuesOfFilters(filters)) for store in stores]
+        self._followers = [StoreFollower(store, filters) for store in stores]
         self._next: dict[MessageQueue, int] = {}
         self._deleted: set[MessageQueue] = set()
         self._losses = Losses(fail_on_data_loss=False)
@@ -85,19 +88,6 @@ class Tail:
         if replaced is not None:
             return self._losses.replaced(name, position, queue, replaced)
         return self._losses.begin(name, position, queue)
-
-
-@dataclass(frozen=True, slots=True)
-class _QueuesOfFilters:
-    """The topics and queues of the filters, as the follower asks for them."""
-
-    filters: Filters
-
-    def chooses_topic(self, topic: str) -> bool:
-        return self.filters.chooses_topic(topic)
-
-    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
-        return self.filters.chooses_queue(queue_id)
 
 
 def _name(queue: Queue) -> MessageQueue:

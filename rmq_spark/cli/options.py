@@ -6,26 +6,24 @@ topics are left out.
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rmq_spark.cli.completion import complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
-from rmq_spark.consume.topic_pattern import selects_topic
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from rmq_spark.consume.sql92 import Sql92Filter
     from store_format import MessageStore
     from store_format.survey.fates import Unfiled
 
@@ -34,7 +32,6 @@ Command = Callable[..., Any]  # Any: click calls a command with the values of it
 MESSAGE_FILTERS = ("topic", "all", "queue", "tag", "key", "since", "until", "where", "limit")
 HEAD_FILTERS = (*MESSAGE_FILTERS[:-1], "count")  # -n 0 is allowed
 _PATH = click.Path(readable=False)  # click would report an unreadable path as wrong usage
-_WILD = re.compile(r"[*?\[]")
 
 
 # ---- the store ---------------------------------------------------------------------------------------------
@@ -180,57 +177,17 @@ def file_reserved_time_option(command: Command) -> Command:
 # ---- the filters of messages -------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Filters:
-    """The values of the filter options. `since_ms` is inclusive, `until_ms` exclusive: store times.
+def without_topic(filters: MessageChoice) -> MessageChoice:
+    """The filters without `--topic`, for a caller that applies the topic itself."""
+    return replace(filters, glob=None, include_system_topics=True)
 
-    `offset` is the first queue offset to read, `body` a text that the body contains.
-    """
 
-    topic: str | None = None
-    all_topics: bool = False
-    queue_ids: tuple[int, ...] = ()
-    tags: tuple[str, ...] = ()
-    key: str | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    where: Sql92Filter | None = field(default=None)
-    limit: int | None = None
-    offset: int | None = None
-    body: str | None = None
-
-    def chooses_topic(self, topic: str) -> bool:
-        """Whether the topic passes. A leading wildcard matches system topics only with `--all`."""
-        return selects_topic(self.topic, topic, with_system=self.all_topics)
-
-    def chooses_queue(self, queue_id: int) -> bool:
-        return not self.queue_ids or queue_id in self.queue_ids
-
-    def without_topic(self) -> Filters:
-        """The filters without `--topic`, for a caller that applies the topic itself."""
-        return replace(self, topic=None, all_topics=True)
-
-    @property
-    def one_topic(self) -> str | None:
-        """The topic, if it is no pattern."""
-        return None if self.topic is None or _WILD.search(self.topic) else self.topic
-
-    @property
-    def looks_at_messages(self) -> bool:
-        """Whether messages must be read to choose them."""
-        return bool(self.tags) or self.key is not None or self.where is not None or self.body is not None
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether no filter is given; `--all` and `--limit` choose no messages."""
-        return self == Filters(all_topics=self.all_topics, limit=self.limit)
-
-    def refuse_unknown_topic(self, known: Iterable[str]) -> None:
-        """Raises NotFoundError, with the nearest name, if `--topic` matches no topic of `known`."""
-        names = sorted(known)
-        if self.topic is None or any(map(self.chooses_topic, names)):
-            return
-        raise NotFoundError(f"no topic is named {self.topic!r}; {did_you_mean(self.topic, names, 'topics')}")
+def refuse_unknown_topic(filters: MessageChoice, known: Iterable[str]) -> None:
+    """Raises NotFoundError, with the nearest name, if `--topic` matches no topic of `known`."""
+    names = sorted(known)
+    if filters.glob is None or any(map(filters.chooses_topic, names)):
+        return
+    raise NotFoundError(f"no topic is named {filters.glob!r}; {did_you_mean(filters.glob, names, 'topics')}")
 
 
 _OPTIONS: dict[str, Callable[[Command], Command]] = {
@@ -241,7 +198,7 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
         shell_complete=complete_topic,
         help="Topics, such as Orders or 'Order*'.",
     ),
-    "all": click.option("-a", "--all", "all_topics", is_flag=True, help="Include system topics."),
+    "all": click.option("-a", "--all", "include_system_topics", is_flag=True, help="Include system topics."),
     "queue": click.option(
         "-q",
         "--queue",
@@ -279,7 +236,12 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
 
     def decorate(command: Command) -> Command:
         taken = set(names)
-        parameters = {"all": "all_topics", "queue": "queue_ids", "tag": "tags", "count": "limit"}
+        parameters = {
+            "all": "include_system_topics",
+            "queue": "queue_ids",
+            "tag": "tags",
+            "count": "limit",
+        }
         wanted = [parameters.get(name, name) for name in taken]
 
         def called(**given: Any) -> Any:
@@ -294,7 +256,7 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
     return decorate
 
 
-def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what click parsed
+def _filters(given: dict[str, Any], limit: int | None) -> MessageChoice:  # Any: what click parsed
     now_ms = time.time_ns() // 1_000_000
     for name in ("since", "until"):
         if name in given:
@@ -310,9 +272,13 @@ def _filters(given: dict[str, Any], limit: int | None) -> Filters:  # Any: what 
         from rmq_spark.consume.sql92 import parse_condition
 
         given["where"] = parse_condition(given["where"], "--where")
+    if "topic" in given:
+        given["glob"] = given.pop("topic")
+    if "tags" in given:
+        given["tags"] = frozenset(given["tags"]) or None
     if "limit" in given and given["limit"] is None:
         given["limit"] = limit
-    return Filters(**given)
+    return MessageChoice(**given)
 
 
 # ---- all options -------------------------------------------------------------------------------------------

@@ -8,18 +8,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.cli.options import Filters
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.progress import Progress
-from rmq_spark.consume.chosen_messages import offsets_in_time, read_chosen
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, did_you_mean
+from store_format.read.choice import MessageChoice
+from store_format.read.chosen_messages import offsets_in_time, read_chosen
 from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from store_format.read.store import Store
     from store_format.search.found import Found
 
-Rows = TypeVar("Rows", "pa.RecordBatch", "pa.Table")
 _Range = tuple["Queue", int, int]
 
 # The body comes last, and gets the rest of the line.
@@ -51,7 +50,6 @@ ALL_COLUMNS = (
 SIZE = "storeSize"  # the column with a message's bytes in the commitlog
 _ORDER = "physicalOffset"
 _HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
-_LOOKED_AT = ("topic", "queueId", "properties")
 
 # offsets of the first read of a queue from its end backwards; each further read takes twice as many
 _WINDOW = 256
@@ -84,22 +82,26 @@ def _column_of_message(name: str) -> str:
 # ---- which messages ----------------------------------------------------------------------------------------
 
 
-def chosen_queues(store: Store, filters: Filters) -> list[Queue]:
+def chosen_queues(store: Store, filters: MessageChoice) -> list[Queue]:
     """The queues that pass the filters."""
-    return [queue for queue in store.queues(filters.chooses_topic) if filters.chooses_queue(queue.queue_id)]
+    return [
+        queue
+        for queue in store.queues(filters.chooses_topic)
+        if filters.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
+    ]
 
 
-def wanted_range(queue: Queue, filters: Filters, mode: str) -> tuple[int, int]:
+def wanted_range(queue: Queue, filters: MessageChoice, mode: str) -> tuple[int, int]:
     """The offsets [start, stop) that may hold messages of the time window, found by the broker's search.
 
     A BatchCQ queue and a queue known only from the commitlog are not narrowed by time.
     """
-    start, stop = offsets_in_time(queue, filters.since_ms, filters.until_ms, on_damage=mode)
+    start, stop = offsets_in_time(queue, filters, on_damage=mode)
     start = max(start, filters.offset or 0)
     return start, max(start, stop)
 
 
-def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
+def bytes_to_read(stores: Sequence[MessageStore], filters: MessageChoice) -> int:
     """Bytes of the commitlog that `read_messages` will read; 0 if a filter makes that unknown."""
     if (
         filters.looks_at_messages
@@ -108,47 +110,27 @@ def bytes_to_read(stores: Sequence[MessageStore], filters: Filters) -> int:
         or filters.until_ms is not None
     ):
         return 0
-    rows = (
-        row
-        for store in stores
-        for row in store.view("queues").select(["topic", "queueId", "bytes"]).to_pylist()
-    )
     return sum(
         row["bytes"] or 0
-        for row in rows
-        if filters.chooses_topic(row["topic"]) and filters.chooses_queue(row["queueId"])
+        for store in stores
+        for row in store.view("queues").select(["topic", "queueId", "bytes"]).to_pylist()
+        if filters.chooses_topic(row["topic"])
+        and filters.chooses_queue(row["topic"], store.broker_name, row["queueId"])
     )
-
-
-def _in_body(rows: Rows, text: str) -> Rows:
-    """The rows whose body contains the text; the text is compared as UTF-8 bytes."""
-    return rows.filter(pc.match_substring(rows["body"], text.encode("utf-8", "surrogateescape")))
 
 
 def read_range(
     ranges: Sequence[tuple[Queue, int, int]],
-    filters: Filters,
+    filters: MessageChoice,
     names: Sequence[str],
     tolerance: Tolerance,
 ) -> Iterator[pa.RecordBatch]:
     """The messages of these ranges of queues, with the columns `names` and the columns for sorting."""
-    shown = tuple(dict.fromkeys((*names, *_HELPERS)))
-    batches = read_chosen(
-        ranges,
-        shown if filters.body is None else (*shown, "body"),
-        tolerance,
-        since_ms=filters.since_ms,
-        until_ms=filters.until_ms,
-        where=filters.where,
-        tags=filters.tags,
-        key=filters.key,
-    )
-    for batch in batches:
-        yield batch if filters.body is None else _in_body(batch, filters.body).select(shown)
+    return read_chosen(ranges, (*names, *_HELPERS), tolerance, filters)
 
 
 def read_messages(
-    store: MessageStore, filters: Filters, names: Sequence[str], tolerance: Tolerance
+    store: MessageStore, filters: MessageChoice, names: Sequence[str], tolerance: Tolerance
 ) -> Iterator[pa.RecordBatch]:
     """All chosen messages. Memory: one batch, and the entries of some queues."""
     ranges = [
@@ -186,7 +168,7 @@ class _FirstOrLast:
 
 
 def _plain_and_scanned(
-    queues: Sequence[Queue], filters: Filters, tolerance: Tolerance
+    queues: Sequence[Queue], filters: MessageChoice, tolerance: Tolerance
 ) -> tuple[list[_Range], list[_Range]]:
     """Ranges of queues with files, and ranges of queues known only from the commitlog, read in one pass."""
     ranges = [(queue, *wanted_range(queue, filters, tolerance.mode)) for queue in queues]
@@ -196,7 +178,7 @@ def _plain_and_scanned(
 
 
 def first_messages(
-    store: Store, filters: Filters, names: Sequence[str], count: int, tolerance: Tolerance
+    store: Store, filters: MessageChoice, names: Sequence[str], count: int, tolerance: Tolerance
 ) -> pa.Table:
     """The first `count` messages in the order of the log."""
     kept = _FirstOrLast(names, count, last=False)
@@ -222,7 +204,7 @@ def first_messages(
 def last_messages(
     store: Store,
     queues: Sequence[Queue],
-    filters: Filters,
+    filters: MessageChoice,
     names: Sequence[str],
     count: int,
     tolerance: Tolerance,
@@ -272,67 +254,42 @@ def merged(tables: Sequence[pa.Table], names: Sequence[str], count: int, *, last
 
 
 def find_word(
-    store: MessageStore, word: str, filters: Filters, names: Sequence[str], *, use_index: bool
+    store: MessageStore, word: str, filters: MessageChoice, names: Sequence[str], *, use_index: bool
 ) -> Found:
     """The messages with this key, UNIQ_KEY or offset message id; see `find_in`."""
     # An offset message id ends with a physical offset. The same digits of a UNIQ_KEY are a far larger number.
     if _OFFSET_ID.fullmatch(word) and store.log.min_offset <= int(word[-16:], 16) < store.log.stop:
-        found = find_in(store, filters, word, names, use_index=use_index)
+        found = find_in(store, replace(filters, message_id=word), names, use_index=use_index)
         if found.table.num_rows:
             return found
-    return find_in(store, replace(filters, key=word), None, names, use_index=use_index)
+    return find_in(store, replace(filters, key=word), names, use_index=use_index)
 
 
-def ids_of_key(stores: Sequence[MessageStore], filters: Filters) -> list[str]:
+def ids_of_key(stores: Sequence[MessageStore], filters: MessageChoice) -> list[str]:
     """The ids of the messages with `--key`, each once, in the order of the logs; clients' traces left out."""
     rows = [
         row
         for store in stores
-        for row in find_in(store, filters, None, ("msgId",), use_index=True).table.to_pylist()
+        for row in find_in(store, filters, ("msgId", "topic"), use_index=True).table.to_pylist()
     ]
     return list(dict.fromkeys(row["msgId"] for row in rows if not row["topic"].startswith(TRACE_PREFIXES)))
 
 
-def find_in(
-    store: MessageStore, filters: Filters, message_id: str | None, names: Sequence[str], *, use_index: bool
-) -> Found:
+def find_in(store: MessageStore, filters: MessageChoice, names: Sequence[str], *, use_index: bool) -> Found:
     """The messages that match, in the order of the log, and how they were found.
 
     The table has the columns `names` and others.
     """
+    from store_format.search.look_up import How, look_up
+
     with Progress("find", 0) as progress:
-        if filters.key is None and message_id is None:
+        if filters.key is None and filters.message_id is None:
             return _by_time(store, filters, names, progress)
-        looked_at = _LOOKED_AT if filters.body is None else (*_LOOKED_AT, "body")
-        found = store.find(
-            key=filters.key,
-            message_id=message_id,
-            topic=filters.one_topic,
-            tags=filters.tags or None,
-            since=filters.since_ms,
-            until=filters.until_ms,
-            columns=tuple(dict.fromkeys((*names, *looked_at))),
-            on_damage="DROPMALFORMED",
-            use_index=use_index,
-            on_scanned=progress.reach_of,
-        )
-        return replace(found, table=_chosen(found.table, filters))
+        how = How(tuple(names), "DROPMALFORMED", use_index=use_index, on_scanned=progress.reach_of)
+        return look_up(store, filters, how)
 
 
-def _chosen(table: pa.Table, filters: Filters) -> pa.Table:
-    """The rows that pass the other filters. Without `--topic`, system topics are searched, too."""
-    if filters.topic is not None:
-        table = table.filter(
-            pa.array([filters.chooses_topic(topic) for topic in table["topic"].to_pylist()], pa.bool_())
-        )
-    if filters.queue_ids:
-        table = table.filter(pc.is_in(table["queueId"], value_set=pa.array(filters.queue_ids, pa.int32())))
-    if filters.where is not None:
-        table = table.filter(filters.where.mask_of_maps(table["properties"].combine_chunks()))
-    return table if filters.body is None else _in_body(table, filters.body)
-
-
-def _by_time(store: MessageStore, filters: Filters, names: Sequence[str], progress: Progress) -> Found:
+def _by_time(store: MessageStore, filters: MessageChoice, names: Sequence[str], progress: Progress) -> Found:
     """A search without key or id: reads the queues, with `--limit` only their first messages."""
     from store_format.read.tolerance import Tolerance
     from store_format.search.found import Found, Searched

@@ -9,10 +9,10 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from rmq_spark.cli.bodies import add_bodies
-from rmq_spark.cli.options import Filters
 from rmq_spark.cli.output import Output, write_rows
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, is_system_group
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ def show_view(
     stores: Sequence[MessageStore],
     view: str,
     shown: Sequence[str] = (),
-    filters: Filters | None = None,
+    filters: MessageChoice | None = None,
     *,
     now_ms: int | None = None,
     broker_conf: str | None = None,
@@ -58,7 +58,7 @@ def show_view(
 def view_rows(
     stores: Sequence[MessageStore],
     view: str,
-    filters: Filters | None = None,
+    filters: MessageChoice | None = None,
     *,
     now_ms: int | None = None,
     broker_conf: str | None = None,
@@ -172,14 +172,14 @@ def keep_where(
 
 
 def filtered(
-    batches: Iterable[pa.RecordBatch], filters: Filters, time_column: str | None
+    batches: Iterable[pa.RecordBatch], filters: MessageChoice, time_column: str | None
 ) -> Iterator[pa.RecordBatch]:
     """The rows that pass the filters, by the columns of a view for topic, queue, tags, keys and time."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
     for batch in batches:
-        if "topic" in batch.schema.names and (filters.topic is not None or not filters.all_topics):
+        if "topic" in batch.schema.names and (filters.glob is not None or not filters.include_system_topics):
             topics = batch["topic"].to_pylist()
             batch = batch.filter(
                 pa.array([topic is not None and filters.chooses_topic(topic) for topic in topics], pa.bool_())
@@ -189,7 +189,7 @@ def filtered(
                 pc.is_in(batch["queueId"], value_set=pa.array(filters.queue_ids, batch["queueId"].type))
             )
         if filters.tags:
-            batch = batch.filter(pc.is_in(batch["tags"], value_set=pa.array(filters.tags, pa.string())))
+            batch = batch.filter(pc.is_in(batch["tags"], value_set=pa.array(list(filters.tags), pa.string())))
         if filters.key is not None:
             words = zip(batch["keys"].to_pylist(), batch["msgId"].to_pylist(), strict=True)
             batch = batch.filter(

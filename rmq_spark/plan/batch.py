@@ -22,8 +22,9 @@ from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError
 from store_format.names import QueueKey, is_light_queue
+from store_format.read.choice import MessageChoice
 from store_format.read.store import Store, find_queues
-from store_format.search.look_up import How, Question, bytes_to_scan, look_up
+from store_format.search.look_up import How, bytes_to_scan, look_up
 
 _log = logging.getLogger(__name__)
 
@@ -136,7 +137,8 @@ def _offsets_of_key(
     topics = {queue.topic for queue in queues}
     if any(is_light_queue(topic) for topic in topics):
         return None
-    question = Question(options.key, options.message_id, next(iter(topics)) if len(topics) == 1 else None)
+    names = tuple(topics) if len(topics) == 1 else ()
+    choice = MessageChoice(names, key=options.key, message_id=options.message_id)
     how = How(
         ("topic", "queueId", "queueOffset"),
         verify_crc=options.verify_crc,
@@ -144,9 +146,9 @@ def _offsets_of_key(
         index_num=options.max_index_num,
     )
     try:
-        if bytes_to_scan(store, question, how) > _SCAN_BYTES_MAX:
+        if bytes_to_scan(store, choice, how) > _SCAN_BYTES_MAX:
             return None
-        found = look_up(store, question, how)
+        found = look_up(store, choice, how)
     except (CorruptStoreError, StorePermissionError) as error:
         # maybe in a topic that is not read: the tasks raise it if they meet it
         _log.info("%s: reading all messages, because the index cannot be used: %s", store.path, error)

@@ -27,18 +27,19 @@ from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.files import list_queues
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.index.query import Coverage, find_offsets, plan_coverage
-from store_format.java.hashes import tags_code
 from store_format.message import sysflag
-from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, PropertyFilter, arrow_schema
+from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
 from store_format.message.decode import decode
 from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import is_light_queue
+from store_format.read.choice import MessageChoice
+from store_format.read.chosen_messages import in_time, offsets_in_time, read_chosen, with_body
 from store_format.read.log_reader import without_contradicted, written_refs
 from store_format.read.snapshot import find_log_end
-from store_format.read.store import Queue, Store, read_pieces
+from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found, Searched
 from store_format.survey.gone import find_gone, warn_of_gone
@@ -54,37 +55,14 @@ _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """What to find. Store times in ms: `since_ms` is inclusive, `until_ms` exclusive.
-
-    `tags` are whole tags, any of them; `where` chooses by properties.
-    """
-
-    key: str | None = None
-    message_id: str | None = None
-    topic: str | None = None
-    tags: tuple[str, ...] | None = None
-    since_ms: int | None = None
-    until_ms: int | None = None
-    where: PropertyFilter | None = None
-
-    def __post_init__(self) -> None:
-        if self.key is not None and self.message_id is not None:
-            raise OptionError("key and message_id are given together; use only one of them")
-        if self.message_id == "":
-            raise OptionError(
-                "the message id is empty; give the id that a client shows, or an offset message id"
-            )
-
-    def with_key(self, key: str) -> KeyQuery:
-        """The question for a key, with the last ms of the broker's queryMessage."""
-        last_ms = None if self.until_ms is None else self.until_ms - 1
-        return KeyQuery(key, self.topic, self.since_ms, last_ms)
-
-
-@dataclass(frozen=True, slots=True)
 class How:
-    """How rows are decoded and how far the index is trusted; see `_find`."""
+    """How rows are decoded and how far the index is trusted.
+
+    `use_index=False` scans the whole commitlog: index files have no checksum, and a file that lost a link
+    hides the messages behind that link. Nor does an index file's header show that a broker ran with
+    messageIndexEnable=false for a while and then continued the same file. `on_scanned` is called during a
+    scan with the bytes scanned so far and the bytes to scan at most.
+    """
 
     columns: tuple[str, ...]
     on_damage: str = "FAILFAST"
@@ -94,114 +72,91 @@ class How:
     index_num: int | None = None
     on_scanned: Callable[[int, int], object] | None = None
 
+    @property
+    def tolerance(self) -> Tolerance:
+        return Tolerance(self.on_damage)
 
-def look_up(store: Store, question: Question, how: How) -> Found:
+
+def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found.
 
-    Warns of messages that are lost with missing parts of the commitlog: the question may have been for one.
+    Warns of messages that are lost with missing parts of the commitlog: the search may have been for one.
+    Raises OptionError for a key that no message can have.
     """
-    found, gone = _found(store, question, how), find_gone(store.path, store.log, store.state)
+    store = replace(store, log=store.log.relisted())  # with the commitlog files that exist now
+    found, gone = _found(store, choice, how), find_gone(store.path, store.log, store.state)
     warn_of_gone(store.path, gone)
     lost = sum(each.count for each in gone)
     return replace(found, searched=replace(found.searched, lost=lost)) if lost else found
 
 
-def _found(store: Store, question: Question, how: How) -> Found:
-    if question.message_id is not None:
-        placed = _OFFSET_ID.match(question.message_id)
-        found = None if placed is None else _at_offset(store, question, how, int(placed[1], 16))
+def _found(store: Store, choice: MessageChoice, how: How) -> Found:
+    if choice.message_id is not None:
+        placed = _OFFSET_ID.match(choice.message_id)
+        found = None if placed is None else _at_offset(store, choice, how, int(placed[1], 16))
         if found is not None:
             return found
-        return _filtered(_by_key(store, question, question.message_id, how), question, how)
-    if question.key is not None:
-        return _filtered(_by_key(store, question, question.key, how), question, how)
-    return _by_queues(store, question, how)
+    elif choice.key is None:
+        return _by_queues(store, choice, how)
+    found = _by_key(store, choice, replace(how, columns=_names(how, choice)))
+    return replace(found, table=_rows_wanted(found.table, choice).select(_shown(how)))
 
 
-def bytes_to_scan(store: Store, question: Question, how: How) -> int:
-    """Bytes of the commitlog that no index file covers for this question; preallocated files do not count."""
-    key = question.key or question.message_id
-    if key is None:
+def bytes_to_scan(store: Store, choice: MessageChoice, how: How) -> int:
+    """Bytes of the commitlog that no index file covers for this search; preallocated files do not count."""
+    if choice.key is None and choice.message_id is None:
         return 0
-    query = question.with_key(key)
-    coverage, _, _ = _cover(
-        store.path,
-        store.log,
-        store.state,
-        query,
-        use_index=how.use_index,
-        hash_slot_num=how.hash_slot_num,
-        index_num=how.index_num,
-    )
+    coverage, _, _ = _cover(store, store.state, _key_of(choice), choice.one_topic, how)
     return _scan_size(store.log, coverage.uncovered)
 
 
-def _names(how: How, question: Question) -> tuple[str, ...]:
-    helpers = _HELPERS if question.where is None else (*_HELPERS, "properties")
-    return tuple(dict.fromkeys((*how.columns, *helpers)))
+def _names(how: How, choice: MessageChoice) -> tuple[str, ...]:
+    conditions = {
+        "topic": choice.has_topics,
+        "queueId": bool(choice.queue_ids),
+        "properties": choice.where is not None,
+        "body": choice.body is not None,
+    }
+    looked_at = (name for name, is_given in conditions.items() if is_given)
+    return tuple(dict.fromkeys((*how.columns, *_HELPERS, *looked_at)))
 
 
 def _shown(how: How) -> list[str]:
     return list(dict.fromkeys((*how.columns, "physicalOffset")))
 
 
-def _filtered(found: Found, question: Question, how: How) -> Found:
-    """Without the rows that have another id, tags or properties: the index knows none of them."""
-    return Found(
-        found.table.filter(_rows_wanted(found.table, question)).select(_shown(how)), found.how, found.searched
-    )
+def _rows_wanted(table: pa.Table, choice: MessageChoice) -> pa.Table:
+    """The rows that meet the conditions of which the index knows nothing.
 
-
-def _rows_wanted(table: pa.Table, question: Question) -> pa.ChunkedArray:
+    Without a topic, system topics are searched, too.
+    """
     keep = pc.is_valid(table["physicalOffset"])
-    if question.message_id is not None:
-        keep = pc.and_(keep, pc.equal(table["msgId"], question.message_id))
-    if question.tags is not None:
-        keep = pc.and_(keep, pc.is_in(table["tags"], value_set=pa.array(question.tags, pa.string())))
-    if question.where is not None:
+    if choice.has_topics:
+        topics = table["topic"].to_pylist()
+        keep = pc.and_(keep, pa.array([choice.chooses_topic(topic) for topic in topics], pa.bool_()))
+    if choice.queue_ids:
+        keep = pc.and_(keep, pc.is_in(table["queueId"], value_set=pa.array(choice.queue_ids, pa.int32())))
+    if choice.message_id is not None:
+        keep = pc.and_(keep, pc.equal(table["msgId"], choice.message_id))
+    if choice.tags is not None:
+        keep = pc.and_(keep, pc.is_in(table["tags"], value_set=pa.array(list(choice.tags), pa.string())))
+    if choice.where is not None:
         properties = table["properties"].combine_chunks()
-        mask = question.where.mask(
+        mask = choice.where.mask(
             len(properties), lambda name: pc.map_lookup(properties, pa.scalar(name), "last")
         )
         keep = pc.and_(keep, mask)
-    return keep
-
-
-# ---- by key ------------------------------------------------------------------------------------------------
-
-
-def _by_key(store: Store, question: Question, key: str, how: How) -> Found:
-    query = question.with_key(key)
-
-    def look(*, use_index: bool) -> Found:
-        return _find(
-            store.path,
-            store.log,
-            store.state,
-            query,
-            columns=_names(how, question),
-            broker_name=store.broker_name,
-            tolerance=Tolerance(how.on_damage),
-            verify_crc=how.verify_crc,
-            use_index=use_index,
-            hash_slot_num=how.hash_slot_num,
-            index_num=how.index_num,
-            on_scanned=how.on_scanned,
-        )
-
-    before = read_commit_state(store.path)
-    found = look(use_index=how.use_index and before.base is None)
-    # While our commit writes index entries, slots point to entries that the header does not count yet.
-    return found if read_commit_state(store.path) == before else look(use_index=False)
+    table = table.filter(keep)
+    return table if choice.body is None else with_body(table, choice.body)
 
 
 # ---- by place ----------------------------------------------------------------------------------------------
 
 
-def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found | None:
-    """The message at a physical offset, if it has the id of the question.
+def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Found | None:
+    """The message at a physical offset, if it has the id of the choice.
 
-    None if it has another id: then the question's id may be a UNIQ_KEY.
+    None if it has another id: then the choice's id may be a UNIQ_KEY.
     """
     log: CommitLog = store.log
     file = log.file_at(offset)
@@ -209,199 +164,102 @@ def _at_offset(store: Store, question: Question, how: How, offset: int) -> Found
     if file is None or (stop is not None and offset >= stop) or not log.has_message_at(offset):
         return None
     _, refs = next(log.refs_at(file, np.array([offset])))
-    names = tuple(dict.fromkeys((*_names(how, question), "offsetMsgId", "topic")))
+    names = tuple(dict.fromkeys((*_names(how, choice), "offsetMsgId")))
     contradictions = Contradictions(store.path, log)
     units, _ = locate(refs, verify_crc=False)
-    refs = without_contradicted(refs, units, contradictions, Tolerance(how.on_damage))
+    refs = without_contradicted(refs, units, contradictions, how.tolerance)
     batch, bad = decode(refs, DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX), store.broker_name)
-    Tolerance(how.on_damage).drop(bad)
+    how.tolerance.drop(bad)
     table = pa.Table.from_batches([batch], arrow_schema(names))
-    assert question.message_id is not None
-    table = table.filter(pc.equal(table["offsetMsgId"], question.message_id.upper()))
+    assert choice.message_id is not None
+    table = table.filter(pc.equal(table["offsetMsgId"], choice.message_id.upper()))
     if not table.num_rows and not bad:
         return None
-    for name, compare, value in (
-        ("topic", pc.equal, question.topic),
-        ("storeTimestampMs", pc.greater_equal, question.since_ms),
-        ("storeTimestampMs", pc.less, question.until_ms),
-    ):
-        table = table if value is None else table.filter(compare(table[name], value))
-    keep = _rows_wanted(table, Question(tags=question.tags, where=question.where))
-    return Found(table.filter(keep).select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
+    table = _rows_wanted(in_time(table, choice), replace(choice, message_id=None))
+    return Found(table.select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
 
 
 # ---- by tags and time --------------------------------------------------------------------------------------
 
 
-def _by_queues(store: Store, question: Question, how: How) -> Found:
-    """The messages of queues, between the offsets that the broker's search by time gives.
-
-    Tags are compared by their hash first, then as text.
-    """
-    tags = None if question.tags is None else frozenset(question.tags)
-    codes = None if tags is None else frozenset(tags_code(tag) for tag in tags)
-    tolerance = Tolerance(how.on_damage)
-    names = _names(how, question)
-    queues = store.queues(
-        lambda topic: topic == question.topic if question.topic else not is_light_queue(topic)
-    )
-    pieces = [
-        (
-            queue,
-            queue.piece(*_window(queue, question, how.on_damage)) if queue.scanned is None else queue.piece(),
-        )
-        for queue in queues
+def _by_queues(store: Store, choice: MessageChoice, how: How) -> Found:
+    """The messages of queues, between the offsets that the broker's search by time gives."""
+    names = _names(how, choice)
+    chooses = choice.chooses_topic if choice.has_topics else lambda topic: not is_light_queue(topic)
+    queues = [
+        queue
+        for queue in store.queues(chooses)
+        if choice.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
     ]
-    decode_options = DecodeOptions(names, how.verify_crc, BODY_SIZE_MAX, tags, where=question.where)
-    batches = list(read_pieces(pieces, decode_options, tolerance, codes))
-    slices = [piece for queue, piece in pieces if queue.scanned is None]
-    scanned = [(queue.store.log.min_offset, queue.scanned.physical_stop) for queue in queues if queue.scanned]
-    table = _ordered(batches, names)
-    for compare, value in ((pc.greater_equal, question.since_ms), (pc.less, question.until_ms)):
-        table = table if value is None else table.filter(compare(table["storeTimestampMs"], value))
-    topics = tuple(sorted({queue.topic for queue in queues}))
-    ranges = tuple(dict.fromkeys(scanned))  # one walk: the same range for all queues
+    ranges = [(queue, *offsets_in_time(queue, choice, on_damage=how.on_damage)) for queue in queues]
+    batches = list(read_chosen(ranges, names, how.tolerance, choice, verify_crc=how.verify_crc))
+    read = [max(stop - start, 0) for queue, start, stop in ranges if queue.scanned is None]
+    scanned = tuple(  # one walk: the same range for all queues
+        dict.fromkeys(
+            (queue.store.log.min_offset, queue.scanned.physical_stop) for queue in queues if queue.scanned
+        )
+    )
     searched = Searched(
-        topics,
+        tuple(sorted({queue.topic for queue in queues})),
         (),
         (),
-        sum(piece.stop - piece.start for piece in slices),
-        ranges,
-        sum(stop - start for start, stop in ranges),
+        sum(read),
+        scanned,
+        sum(stop - start for start, stop in scanned),
         0,
     )
-    return Found(table.select(_shown(how)), "scan" if scanned and not slices else "consume queue", searched)
-
-
-def _window(queue: Queue, question: Question, on_damage: str) -> tuple[int | None, int | None]:
-    """The first and last offset of a queue for the question's times.
-
-    None for a BatchCQ queue, which is read as a whole: its entries have the times of batches only.
-    """
-    if queue.range.is_batch:
-        return None, None
-    since, until = question.since_ms, question.until_ms
-    start = None if since is None else queue.offset_at(since, on_damage=on_damage)
-    return start, None if until is None else queue.offset_at(until, on_damage=on_damage)
+    table = _ordered(batches, names).select(_shown(how))
+    return Found(table, "scan" if scanned and not read else "consume queue", searched)
 
 
 # ---- by key ------------------------------------------------------------------------------------------------
 
 
-def _find(
-    root: str,
-    log: CommitLog,
-    state: StoreState,
-    query: KeyQuery,
-    *,
-    columns: Sequence[str],
-    broker_name: str,
-    tolerance: Tolerance,
-    verify_crc: bool = True,
-    use_index: bool = True,
-    hash_slot_num: int | None = None,
-    index_num: int | None = None,
-    on_scanned: Callable[[int, int], object] | None = None,
-) -> Found:
-    """Finds the messages. The result is held in memory as a whole: the memory of the matching messages.
+def _key_of(choice: MessageChoice) -> str:
+    """The key to look for: that of the choice, or its id, which may be a UNIQ_KEY."""
+    key, topic = choice.message_id if choice.key is None else choice.key, choice.one_topic
+    if not key:
+        raise OptionError("the key is empty; give a word of KEYS or a UNIQ_KEY")
+    for name, text in (("key", key), ("topic", topic or "")):
+        if any("\ud800" <= character <= "\udfff" for character in text):
+            raise OptionError(f"{name} {text!r} is not valid Unicode, so no message has it")
+    if topic is not None and is_light_queue(topic):
+        raise OptionError(
+            f"{topic} is a light queue: its messages are stored and indexed under another topic; "
+            "give that topic, or no topic"
+        )
+    return key
+
+
+def _by_key(store: Store, choice: MessageChoice, how: How) -> Found:
+    """The messages with the key. The memory is that of the messages found.
 
     After a crash, nothing after the log's valid end counts, and no index file that a broker would delete when
-    it starts. `use_index=False` scans the whole commitlog: index files have no checksum, and a file that lost
-    a link hides the messages behind that link. Nor does an index file's header show that a broker ran with
-    messageIndexEnable=false for a while and then continued the same file. `on_scanned` is called during a
-    scan with the bytes scanned so far and the bytes to scan at most.
+    it starts.
     """
-    coverage, topics, stop = _cover(
-        root, log, state, query, use_index=use_index, hash_slot_num=hash_slot_num, index_num=index_num
-    )
-    names = tuple(dict.fromkeys((*columns, *_ORDER_COLUMNS)))
+    before = read_commit_state(store.path)
+    found = _search(store, choice, how if before.base is None else replace(how, use_index=False))
+    # While our commit writes index entries, slots point to entries that the header does not count yet.
+    unchanged = read_commit_state(store.path) == before
+    return found if unchanged else _search(store, choice, replace(how, use_index=False))
+
+
+def _search(store: Store, choice: MessageChoice, how: How) -> Found:
+    log, state, key = store.log, store.state, _key_of(choice)
+    coverage, topics, stop = _cover(store, state, key, choice.one_topic, how)
+    names = tuple(dict.fromkeys((*how.columns, *_ORDER_COLUMNS)))
     search = KeySearch(
-        log, query, broker_name, names, tolerance, verify_crc, state is StoreState.LIVE,
-        Contradictions(root, log),
+        log, key, choice, store.broker_name, names, how.tolerance, how.verify_crc, state is StoreState.LIVE,
+        Contradictions(store.path, log),
     )  # fmt: skip
-    if on_scanned is not None:
-        search.on_scanned = partial(_report_scanned, on_scanned, _scan_size(log, coverage.uncovered))
-    return _search(search, coverage, topics, stop, tuple(dict.fromkeys((*columns, "physicalOffset"))))
-
-
-def _report_scanned(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
-    on_scanned(scanned, size)
-
-
-def _scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
-    """Bytes of these physical ranges in files that hold messages; preallocated files do not count."""
-    begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
-    return sum(
-        max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun
-    )
-
-
-def _cover(
-    root: str,
-    log: CommitLog,
-    state: StoreState,
-    query: KeyQuery,
-    *,
-    use_index: bool = True,
-    hash_slot_num: int | None = None,
-    index_num: int | None = None,
-) -> tuple[Coverage, tuple[str, ...], int]:
-    """Which part of the log the index files cover, for which topics, and where the log ends at most."""
-    stop = find_log_end(root, log, state)
-    if stop is None:
-        stop = log.stop
-    topics, reason = _topics_to_look_up(root, query) if use_index else ((), "the caller does not use it")
-    if not topics:
-        return (
-            Coverage((), ((f"{root}/index", reason),), ((log.min_offset, stop),), frozenset()),
-            topics,
-            stop,
-        )
-    checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
-    coverage = plan_coverage(
-        f"{root}/index",
-        log.min_offset,
-        stop,
-        is_unit=log.has_message_at,
-        timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
-        hash_slot_num=hash_slot_num,
-        index_num=index_num,
-        keys=[(topic, query.key) for topic in topics],
-    )
-    return coverage, topics, stop
-
-
-def _topics_to_look_up(root: str, query: KeyQuery) -> tuple[tuple[str, ...], str]:
-    """The topics to look up in the index; none, with the reason, where only a scan finds all messages.
-
-    Without a topic in the question these are all topics with a queue or a configuration. Messages that a
-    deleted topic left in the commitlog are found if the question names the topic, or without the index.
-    """
-    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
-    stored = {
-        (topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: query.topic in (None, topic))
-    }
-    batch = {topic for topic, kind in stored if kind == "batch"} | {
-        name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
-    }
-    if batch if query.topic is None else query.topic in batch:
-        return (), "topics with queue.type=BatchCQ keep keys inside batches, which index files do not cover"
-    if query.topic is not None:
-        return (query.topic,), ""
-    if not stored:
-        return (), "without consume queue files the store's topics are unknown; give the topic"
-    return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
-
-
-def _search(
-    search: KeySearch, coverage: Coverage, topics: tuple[str, ...], stop: int, shown: tuple[str, ...]
-) -> Found:
-    candidates = _indexed_offsets(search.query, coverage, topics)
-    candidates = candidates[(candidates >= search.log.min_offset) & (candidates < stop)]
+    if how.on_scanned is not None:
+        search.on_scanned = partial(_report_scanned, how.on_scanned, _scan_size(log, coverage.uncovered))
+    candidates = _indexed_offsets(key, choice, coverage, topics)
+    candidates = candidates[(candidates >= log.min_offset) & (candidates < stop)]
     batches = list(search.candidates(candidates))
     for start, end in coverage.uncovered:
         batches += search.scan(start, end, coverage.edges)
-    how = (
+    by = (
         "scan"
         if not coverage.files
         else "index and scan"
@@ -417,13 +275,75 @@ def _search(
         search.bytes_scanned,
         search.damaged_bytes,
     )
-    return Found(_ordered(batches, search.names).select(shown), how, searched)
+    return Found(_ordered(batches, names), by, searched)
 
 
-def _indexed_offsets(query: KeyQuery, coverage: Coverage, topics: Sequence[str]) -> NDArray[np.int64]:
+def _report_scanned(on_scanned: Callable[[int, int], object], size: int, scanned: int) -> None:
+    on_scanned(scanned, size)
+
+
+def _scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
+    """Bytes of these physical ranges in files that hold messages; preallocated files do not count."""
+    begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
+    return sum(
+        max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun
+    )
+
+
+def _cover(
+    store: Store, state: StoreState, key: str, topic: str | None, how: How
+) -> tuple[Coverage, tuple[str, ...], int]:
+    """Which part of the log the index files cover, for which topics, and where the log ends at most."""
+    log, index = store.log, f"{store.path}/index"
+    stop = find_log_end(store.path, log, state)
+    if stop is None:
+        stop = log.stop
+    topics, reason = (
+        _topics_to_look_up(store.path, topic) if how.use_index else ((), "the caller does not use it")
+    )
+    if not topics:
+        return Coverage((), ((index, reason),), ((log.min_offset, stop),), frozenset()), topics, stop
+    checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
+    coverage = plan_coverage(
+        index,
+        log.min_offset,
+        stop,
+        is_unit=log.has_message_at,
+        timestamp_max=checkpoint.index_msg_timestamp if state is StoreState.CRASHED else None,
+        hash_slot_num=how.hash_slot_num,
+        index_num=how.index_num,
+        keys=[(topic, key) for topic in topics],
+    )
+    return coverage, topics, stop
+
+
+def _topics_to_look_up(root: str, wanted: str | None) -> tuple[tuple[str, ...], str]:
+    """The topics to look up in the index; none, with the reason, where only a scan finds all messages.
+
+    Without `wanted` these are all topics with a queue or a configuration. Messages that a
+    deleted topic left in the commitlog are found if `wanted` is their topic, or without the index.
+    """
+    configured: Mapping[str, TopicConfig] = read_topics(root) or {}
+    stored = {(topic, kind) for topic, _, _, kind in list_queues(root, lambda topic: wanted in (None, topic))}
+    batch = {topic for topic, kind in stored if kind == "batch"} | {
+        name for name, topic in configured.items() if topic.queue_type == "BatchCQ"
+    }
+    if batch if wanted is None else wanted in batch:
+        return (), "topics with queue.type=BatchCQ keep keys inside batches, which index files do not cover"
+    if wanted is not None:
+        return (wanted,), ""
+    if not stored:
+        return (), "without consume queue files the store's topics are unknown; give the topic"
+    return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
+
+
+def _indexed_offsets(
+    key: str, choice: MessageChoice, coverage: Coverage, topics: Sequence[str]
+) -> NDArray[np.int64]:
     if not coverage.files or not topics:
         return np.empty(0, np.int64)
-    parts = [find_offsets(coverage.files, topic, query.key, query.begin_ms, query.end_ms) for topic in topics]
+    last_ms = None if choice.until_ms is None else choice.until_ms - 1
+    parts = [find_offsets(coverage.files, topic, key, choice.since_ms, last_ms) for topic in topics]
     return np.unique(np.concatenate(parts))
 
 
@@ -438,34 +358,16 @@ def _ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:
 # ---- messages with a key -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class KeyQuery:
-    """What a search by key looks for. Store times in ms, both inclusive, as in the broker's queryMessage."""
-
-    key: str
-    topic: str | None = None
-    begin_ms: int | None = None
-    end_ms: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.key:
-            raise OptionError("the key is empty; give a word of KEYS or a UNIQ_KEY")
-        for name, text in (("key", self.key), ("topic", self.topic or "")):
-            if any("\ud800" <= character <= "\udfff" for character in text):
-                raise OptionError(f"{name} {text!r} is not valid Unicode, so no message has it")
-        if self.topic is not None and is_light_queue(self.topic):
-            raise OptionError(
-                f"{self.topic} is a light queue: its messages are stored and indexed under another topic; "
-                "give that topic, or no topic"
-            )
-
-
 @dataclass(slots=True)
 class KeySearch:
-    """One search: decodes the messages that match, and counts what was read."""
+    """One search by key: decodes the messages that match, and counts what was read.
+
+    `choice` gives the topic and the store times.
+    """
 
     log: CommitLog
-    query: KeyQuery
+    key: str
+    choice: MessageChoice
     broker_name: str
     names: tuple[str, ...]
     tolerance: Tolerance
@@ -522,7 +424,7 @@ class KeySearch:
 
         All messages of the run where the bytes cannot tell, and of a run that is not worth a kernel.
         """
-        rows, key = np.arange(len(run.positions)), self.query.key
+        rows, key = np.arange(len(run.positions)), self.key
         # malformed bytes decode to U+FFFD
         if run.buffer is None or "\ufffd" in key or not kernels.worth(0):
             return rows
@@ -544,10 +446,10 @@ class KeySearch:
         if not len(units):
             return
         table = PropertyTable(units.raw_properties())
-        by_key: NDArray[np.bool_] = table.has_key(self.query.key).to_numpy(zero_copy_only=False)
+        by_key: NDArray[np.bool_] = table.has_key(self.key).to_numpy(zero_copy_only=False)
         inner = inner_batches(units)
         # A batch matches as a whole by its own key, and its messages match by theirs.
-        for rows, key in ((by_key, None), (inner & ~by_key, self.query.key)):
+        for rows, key in ((by_key, None), (inner & ~by_key, self.key)):
             if rows.any():
                 yield from self._decode(self._whole(units.select(rows)), key)
 
@@ -562,16 +464,16 @@ class KeySearch:
     def _of_topic_and_time(self, units: Units) -> NDArray[np.bool_]:
         # Rolled back units are not indexed (IndexService.buildIndex), so a scan does not show them either.
         keep: NDArray[np.bool_] = (units.sys_flag & sysflag.TRANSACTION_MASK) != sysflag.TRANSACTION_ROLLBACK
-        if self.query.topic is not None:
+        if self.choice.one_topic is not None:
             topics = units.stored_topics()
-            keep &= pc.equal(topics, pa.scalar(self.query.topic.encode(), topics.type)).to_numpy(
+            keep &= pc.equal(topics, pa.scalar(self.choice.one_topic.encode(), topics.type)).to_numpy(
                 zero_copy_only=False
             )
         times = units.integers("store_timestamp").astype(np.int64)
-        if self.query.begin_ms is not None:
-            keep &= times >= self.query.begin_ms
-        if self.query.end_ms is not None:
-            keep &= times <= self.query.end_ms
+        if self.choice.since_ms is not None:
+            keep &= times >= self.choice.since_ms
+        if self.choice.until_ms is not None:
+            keep &= times < self.choice.until_ms
         return keep
 
     def _decode(self, refs: UnitRefs, key: str | None) -> Iterator[pa.RecordBatch]:

@@ -42,7 +42,8 @@ from store_format.names import (
     is_retry_topic,
 )
 from store_format.pop.in_flight import read_pop_progress
-from store_format.search.look_up import How, Question, look_up
+from store_format.read.choice import MessageChoice
+from store_format.search.look_up import How, look_up
 from store_format.views.messages import read_queues
 from store_format.views.trace_records import trace_events
 from store_format.views.transactions import find_transactions
@@ -132,12 +133,12 @@ def _order(event: _Event) -> tuple[int, int]:
 def _copies(store: Store, message_id: str) -> tuple[list[_Row], list[_Row]]:
     """The copies of the message, and the other messages that have its id among their keys."""
     how = How(_COLUMNS, on_damage="DROPMALFORMED")
-    first = look_up(store, Question(message_id=message_id), how).table.to_pylist()
+    first = look_up(store, MessageChoice(message_id=message_id), how).table.to_pylist()
     unique = sorted({row[UNIQ_KEY] for row in first} - {None})
     named = [
         row
         for key in unique or [message_id]
-        for row in look_up(store, Question(key=key), how).table.to_pylist()
+        for row in look_up(store, MessageChoice(key=key), how).table.to_pylist()
     ]
     copies = [row for row in named if row[UNIQ_KEY] in unique]
     mentions = [row for row in named if row[UNIQ_KEY] not in unique]

@@ -17,8 +17,8 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.cli.follow import Tail
-from rmq_spark.cli.options import Filters
 from store_format import MessageStore
+from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance
 from tests.support.cli_runs import command, environment
 from tests.support.live_writer import QUEUES
@@ -33,7 +33,7 @@ _Row = tuple[object, ...]
 class _Looks:
     """A tail of one store, look by look: between two looks a test changes the store."""
 
-    def __init__(self, root: Path, filters: Filters = Filters()) -> None:  # noqa: B008 # frozen
+    def __init__(self, root: Path, filters: MessageChoice = MessageChoice()) -> None:  # noqa: B008 # frozen
         self.tail = Tail([MessageStore.open(str(root))], filters, _COLUMNS, Tolerance())
         self.first = _rows(self.tail.last(1000))
 
@@ -77,7 +77,7 @@ def test_a_writer_that_goes_on(tmp_path: Path) -> None:
 def test_the_filters_choose_what_is_followed(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 8))
-    looks = _Looks(root, Filters(topic="T", queue_ids=(1,), tags=("T0",)))
+    looks = _Looks(root, MessageChoice(glob="T", queue_ids=(1,), tags=frozenset(("T0",))))
     assert looks.first == []
     append(root, numbered("T", 9, 1) + numbered("Other", 0, 4))  # queue 1, tag T0
     assert looks.look() == [("T", 1, 2)]
@@ -143,7 +143,7 @@ def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
         while not (root / "commitlog").is_dir() or not any((root / "consumequeue").rglob("0*")):
             time.sleep(0.01)
         tail = Tail(
-            [MessageStore.open(str(root))], Filters(), ("topic", "queueId", "queueOffset"), Tolerance()
+            [MessageStore.open(str(root))], MessageChoice(), ("topic", "queueId", "queueOffset"), Tolerance()
         )
         batches = tail.last(5)
         looks_after_the_end = 0

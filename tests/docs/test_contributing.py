@@ -322,13 +322,13 @@ def test_add_a_verb(tmp_path: Path) -> None:
 @store_argument()
 @filter_options("topic", "limit")
 @output_options()
-def names_(stores: list[MessageStore], filters: Filters, output: Output) -> int:
+def names_(stores: list[MessageStore], filters: MessageChoice, output: Output) -> int:
     """The names of all topics.
 
     \\b
     rmqlog names /data/store
     """
-    if not show_view(output, stores, "topics", ("topic",), replace(filters, all_topics=True)):
+    if not show_view(output, stores, "topics", ("topic",), replace(filters, include_system_topics=True)):
         return nothing("no topic matches")
     return OK
 ''',

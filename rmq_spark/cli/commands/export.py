@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
-from rmq_spark.cli.options import MESSAGE_FILTERS, Filters, filter_options, known_topics, store_argument
+from rmq_spark.cli.options import (
+    MESSAGE_FILTERS,
+    filter_options,
+    known_topics,
+    refuse_unknown_topic,
+    store_argument,
+)
 from rmq_spark.cli.output import (
     Output,
     body_form_option,
@@ -28,6 +34,7 @@ from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import OptionError
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +68,7 @@ def export_(
     columns: str | None,
     body_form: str,
     skip_damage: bool,
-    filters: Filters,
+    filters: MessageChoice,
 ) -> int:
     """Write messages to a Parquet, JSONL or CSV file of any size.
 
@@ -76,7 +83,7 @@ def export_(
     form = form or _form_of(out)
     names = message_columns(Output(form, column_names(columns)))
     tolerance = tolerance_for(skip_damage)
-    filters.refuse_unknown_topic(known_topics(stores))
+    refuse_unknown_topic(filters, known_topics(stores))
     if not skip_damage:
         stores = [replace(store, fail_on_unknown=True) for store in stores]
     with Progress("export", bytes_to_read(stores, filters)) as progress:
@@ -127,7 +134,7 @@ class _Source:
     def __init__(
         self,
         stores: Sequence[MessageStore],
-        filters: Filters,
+        filters: MessageChoice,
         names: Sequence[str],
         tolerance: Tolerance,
         progress: Progress,

@@ -10,11 +10,19 @@ import click
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, no_rows_of_groups, what_is_unknown
-from rmq_spark.cli.options import Filters, filter_options, known_topics, now_option, store_argument
+from rmq_spark.cli.options import (
+    filter_options,
+    known_topics,
+    now_option,
+    refuse_unknown_topic,
+    store_argument,
+    without_topic,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     from rmq_spark.consume.reset import OffsetPlan
@@ -54,7 +62,7 @@ def groups_(
     now_ms: int,
     group: str | None,
     all_groups: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """Consumer groups: settings, topics, lag, dead letters."""
@@ -63,7 +71,7 @@ def groups_(
         stores,
         "groups",
         _GROUPS,
-        filters.without_topic(),
+        without_topic(filters),
         now_ms=now_ms,
         keep=keep_where(group=group, all_groups=all_groups),
     ):
@@ -160,7 +168,7 @@ def offsets_(
     to_offset: int | None,
     copy_from: str | None,
     apply_: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
     **places: str | None,
 ) -> int:
@@ -183,8 +191,8 @@ def offsets_(
             stores,
             "lag",
             _OFFSETS,
-            filters.without_topic(),
-            keep=keep_where(group=group, topic=filters.topic),
+            without_topic(filters),
+            keep=keep_where(group=group, topic=filters.glob),
         ):
             return no_rows_of_groups(stores, group)
         return what_is_unknown(stores)
@@ -201,7 +209,7 @@ def offsets_(
 
 
 def _plan(
-    stores: list[MessageStore], group: str, move: _Move, filters: Filters, places: dict[str, str | None]
+    stores: list[MessageStore], group: str, move: _Move, filters: MessageChoice, places: dict[str, str | None]
 ) -> OffsetPlan:
     import os
     import time
@@ -215,7 +223,7 @@ def _plan(
         for name in ("offset_store_path", "group_path")
     }
     place = reset.group_place(group, stores, kind=places["offset_store"], **paths)
-    topics = None if filters.topic is None else _chosen_topics(stores, filters)
+    topics = None if filters.glob is None else _chosen_topics(stores, filters)
     if move.offset is not None:
         if topics is None or len(topics) != 1 or len(filters.queue_ids) != 1:
             raise click.UsageError("--to-offset sets one queue: give it with --topic and --queue")
@@ -241,7 +249,7 @@ def _plan(
     return (reset.reset_to_earliest if move.earliest else reset.reset_to_latest)(place, stores, topics)
 
 
-def _chosen_topics(stores: list[MessageStore], filters: Filters) -> list[str]:
+def _chosen_topics(stores: list[MessageStore], filters: MessageChoice) -> list[str]:
     known = known_topics(stores)
-    filters.refuse_unknown_topic(known)
+    refuse_unknown_topic(filters, known)
     return sorted(filter(filters.chooses_topic, known))

@@ -12,12 +12,19 @@ from rmq_spark.cli.group_options import (
     refuse_unknown_group,
     what_is_unknown,
 )
-from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
+from rmq_spark.cli.options import (
+    broker_conf_option,
+    filter_options,
+    now_option,
+    store_argument,
+    without_topic,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
 from store_format.display.text import shown
 from store_format.display.units import until_text
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -112,7 +119,7 @@ def lag_(
     sort: str,
     in_flight: bool,
     retention: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """Consumer lag: which group is behind, and what it loses next.
@@ -129,8 +136,8 @@ def lag_(
     """
     if retention:
         raise click.UsageError("--retention is a command now: rmqlog retention STORE")
-    keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups)
-    filters = filters.without_topic()
+    keep = keep_where(group=group, topic=filters.glob, all_groups=all_groups)
+    filters = without_topic(filters)
     if in_flight:
         if show_view(output, stores, "inFlight", _IN_FLIGHT, filters, now_ms=now_ms, keep=keep):
             return what_is_unknown(stores)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
@@ -17,15 +18,16 @@ from rmq_spark.cli.options import (
     HEAD_FILTERS,
     MESSAGE_FILTERS,
     Command,
-    Filters,
     filter_options,
     known_topics,
+    refuse_unknown_topic,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.progress import Progress
 from rmq_spark.cli.remarks import nothing, remark
 from store_format.display.text import shown
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -62,7 +64,7 @@ def warn_of_damage(tolerance: Tolerance) -> int:
 @skip_damage_option
 @filter_options(*HEAD_FILTERS, "offset", limit=_COUNT)
 @output_options(raw=True)
-def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, output: Output) -> int:
+def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice, output: Output) -> int:
     """The first messages.
 
     -n sets how many; the default is 10. Of a cluster, the messages of all stores are merged by store time.
@@ -77,14 +79,14 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: Filters, outpu
     assert filters.limit is not None
     tables = [first_messages(store, filters, names, filters.limit, tolerance) for store in stores]
     if not write_rows(output, merged(tables, names, filters.limit, last=False).to_batches(), names):
-        filters.refuse_unknown_topic(known_topics(stores))
+        refuse_unknown_topic(filters, known_topics(stores))
         _refuse_offset_after_all(stores, filters)
         if filters.limit:
             return warn_of_damage(tolerance) or nothing("no message matches")
     return warn_of_damage(tolerance)
 
 
-def _refuse_offset_after_all(stores: list[MessageStore], filters: Filters) -> None:
+def _refuse_offset_after_all(stores: list[MessageStore], filters: MessageChoice) -> None:
     """Raises NotFoundError if every chosen queue ends at or before `--offset`."""
     from rmq_spark.cli.reading import chosen_queues
 
@@ -116,7 +118,7 @@ def tail_(
     follow: bool,
     interval: float,
     skip_damage: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """The last messages; with -f also new ones.
@@ -147,7 +149,7 @@ def tail_(
         for store in stores
     ]
     if not write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names):
-        filters.refuse_unknown_topic(known_topics(stores))
+        refuse_unknown_topic(filters, known_topics(stores))
         if filters.limit:
             return warn_of_damage(tolerance) or nothing("no message matches")
     return warn_of_damage(tolerance)
@@ -204,7 +206,7 @@ def find_(
     word: str | None,
     message_id: str | None,
     no_index: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """Messages by key, id, tag, time, body or condition.
@@ -227,14 +229,14 @@ def find_(
     ]
     if len(given) > 1:
         raise click.UsageError(f"{' and '.join(given)} are given together; use only one of them")
-    if not given and filters.is_empty:
+    if not given and replace(filters, include_system_topics=False, limit=None) == MessageChoice():
         raise click.UsageError(
             "find needs a condition: a key or id, or a filter such as --topic, --tag, --since or --body; "
             "rmqlog head and tail show messages without a condition, export writes all of them"
         )
     names = message_columns(output)
     founds = [
-        find_in(store, filters, message_id, names, use_index=not no_index)
+        find_in(store, replace(filters, message_id=message_id), names, use_index=not no_index)
         if word is None
         else find_word(store, word, filters, names, use_index=not no_index)
         for store in stores
@@ -245,7 +247,7 @@ def find_(
         names,
     )
     if not count:
-        filters.refuse_unknown_topic(known_topics(stores))
+        refuse_unknown_topic(filters, known_topics(stores))
     hint = ""
     if word is not None and parse_address(word) is not None:
         hint = f"; rmqlog get STORE {shown(word)} shows the message at this offset"
@@ -254,7 +256,7 @@ def find_(
     return _report_search(stores, founds, count, f"no message matches{hint}")
 
 
-def _limited(batches: Iterator[pa.RecordBatch], filters: Filters) -> Iterator[pa.RecordBatch]:
+def _limited(batches: Iterator[pa.RecordBatch], filters: MessageChoice) -> Iterator[pa.RecordBatch]:
     from rmq_spark.cli.view_rows import first_rows
 
     return first_rows(batches, filters.limit)

@@ -12,11 +12,11 @@ import click
 from rmq_spark.cli.completion import complete_view
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.options import (
-    Filters,
     broker_conf_option,
     filter_options,
     known_topics,
     now_option,
+    refuse_unknown_topic,
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
@@ -26,6 +26,7 @@ from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown
 from store_format.display.units import count_text
 from store_format.names import LMQ_PREFIX
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -209,7 +210,7 @@ def _view_name(name: str) -> str:
 @click.option("-l", "--queues", is_flag=True, help="One row for each queue instead of each topic.")
 @filter_options("topic", "all", "queue", "limit")
 @output_options()
-def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Output) -> int:
+def ls_(stores: list[MessageStore], queues: bool, filters: MessageChoice, output: Output) -> int:
     """Topics, or queues with -l: messages, bytes, times.
 
     \b
@@ -221,7 +222,7 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
         output, stores, "queues" if queues else "topics", _LS_QUEUES if queues else _LS_TOPICS, filters
     )
     if not rows:
-        filters.refuse_unknown_topic(known_topics(stores))
+        refuse_unknown_topic(filters, known_topics(stores))
         return nothing(f"no {'queue' if queues else 'topic'} matches; --all includes system topics")
     return OK
 
@@ -238,29 +239,29 @@ def ls_(stores: list[MessageStore], queues: bool, filters: Filters, output: Outp
 @click.option("--files", is_flag=True, help="Show the files instead: length, fill level, size on disk.")
 @filter_options("topic", "limit")
 @output_options()
-def du_(stores: list[MessageStore], by: str, files: bool, filters: Filters, output: Output) -> int:
+def du_(stores: list[MessageStore], by: str, files: bool, filters: MessageChoice, output: Output) -> int:
     """Disk usage: bytes by topic or day.
 
     The largest comes first; the sum is the written part of the commitlog.
     The row without a topic counts bytes of no queue: padding, deleted topics, undecided messages, damage.
     """
     if files:
-        if filters.topic is not None:
+        if filters.glob is not None:
             raise click.UsageError(
                 "--topic cannot be used with --files: most files hold messages of all topics"
             )
-        if not show_view(output, stores, "files", _FILES, replace(filters, all_topics=True)):
+        if not show_view(output, stores, "files", _FILES, replace(filters, include_system_topics=True)):
             return nothing("the store has no files")
         return OK
     from store_format.views.registry import view_named
 
     batches: list[pa.RecordBatch] = [batch for store in stores for batch in store.view("usage").to_batches()]
-    if filters.topic is not None:
+    if filters.glob is not None:
         batches = list(filtered(batches, filters, None))
     names = ("topic", "day") if by == "both" else (by,)
     table = _summed(batches, ("brokerName", *names), view_named("usage").schema)
     if not show_batches(output, table.to_batches(), table.schema.names, limit=filters.limit):
-        filters.refuse_unknown_topic(known_topics(stores))
+        refuse_unknown_topic(filters, known_topics(stores))
         return nothing("the store has no messages of such a topic; --topic '*' includes system topics")
     return OK
 

@@ -13,7 +13,6 @@ import click
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
 from rmq_spark.cli.options import (
-    Filters,
     broker_conf_option,
     file_reserved_time_option,
     filter_options,
@@ -29,6 +28,7 @@ from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text
 from store_format.errors import OptionError
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -87,7 +87,7 @@ def retention_(
     group: str | None,
     all_groups: bool,
     queues: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """What a broker deletes next, and who loses unread messages.
@@ -106,7 +106,7 @@ def retention_(
     tz = click.get_current_context().params.get("tz")
     zone = zone_of("local" if tz is None else tz, to_terminal=True).place
     found = [forecast(store, _conf(store, broker_conf, hours, delete_when), now_ms, zone) for store in stores]
-    keep = keep_where(group=group, topic=filters.topic, all_groups=all_groups) or KeepWhere(())
+    keep = keep_where(group=group, topic=filters.glob, all_groups=all_groups) or KeepWhere(())
     losses = [_losses(each, keep) for each in found]
     if not any(batch.num_rows for batch in losses):
         refuse_unknown_group(stores, group)

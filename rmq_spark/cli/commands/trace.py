@@ -11,11 +11,12 @@ import click
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.column_look import BOLD, painted
 from rmq_spark.cli.exit_codes import NotFoundError
-from rmq_spark.cli.options import Filters, filter_options, known_topics, store_argument
+from rmq_spark.cli.options import filter_options, known_topics, refuse_unknown_topic, store_argument
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,7 +32,7 @@ _TRACED_MAX = 20
 @click.argument("id", metavar="[ID]", required=False)
 @filter_options("topic", "key", "limit", limit=_TRACED_MAX)
 @output_options()
-def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output: Output) -> None:
+def trace_(stores: list[MessageStore], id: str | None, filters: MessageChoice, output: Output) -> None:
     """The life of a message as a timeline.
 
     Shows its copies, retries, dead letter, delayed or half form, the clients' trace, and the groups whose
@@ -49,7 +50,7 @@ def trace_(stores: list[MessageStore], id: str | None, filters: Filters, output:
     if (id is None) == (filters.key is None):
         raise click.UsageError("trace needs an id or --key KEY, and not both")
     if id is not None:
-        if filters.topic is not None:
+        if filters.glob is not None:
             raise click.UsageError("--topic needs --key")
         address = parse_address(id)
         if address is not None:
@@ -73,14 +74,14 @@ def _is_only_a_key(batches: list[pa.RecordBatch]) -> bool:
     return kinds == {NAMED_AS_KEY}
 
 
-def _trace_key(stores: list[MessageStore], filters: Filters, output: Output, names: list[str]) -> None:
+def _trace_key(stores: list[MessageStore], filters: MessageChoice, output: Output, names: list[str]) -> None:
     """The timelines of the messages with `--key`: a table for each, or rows with the column `msgId`."""
     from rmq_spark.cli.reading import ids_of_key
 
     ids = ids_of_key(stores, filters)
     if not ids:
-        filters.refuse_unknown_topic(known_topics(stores))
-        of_topic = "" if filters.topic is None else f" of --topic {shown(filters.topic)}"
+        refuse_unknown_topic(filters, known_topics(stores))
+        of_topic = "" if filters.glob is None else f" of --topic {shown(filters.glob)}"
         raise NotFoundError(f"no message{of_topic} has the key {filters.key!r}")
     traced = ids[: filters.limit]
     events = {

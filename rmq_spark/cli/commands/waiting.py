@@ -11,13 +11,20 @@ from rmq_spark.cli.bodies import wants_bodies, with_body_option
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.group_options import refuse_unknown_group
-from rmq_spark.cli.options import Filters, broker_conf_option, filter_options, now_option, store_argument
+from rmq_spark.cli.options import (
+    broker_conf_option,
+    filter_options,
+    now_option,
+    store_argument,
+    without_topic,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
+from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
     from rmq_spark.broker.resend import ResendPlan
@@ -86,7 +93,7 @@ def dlq_(
     to: str | None,
     apply_: bool,
     with_body: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """Dead letters; with --resend, store them again.
@@ -109,13 +116,13 @@ def dlq_(
         return _resend(stores, group, to, apply_, filters, output)
     if to is not None or apply_:
         raise click.UsageError(f"{'--apply' if apply_ else '--to'} needs --resend")
-    keep = keep_where(group=group, topic_column="originTopic", topic=filters.topic)
+    keep = keep_where(group=group, topic_column="originTopic", topic=filters.glob)
     count = show_view(
         output,
         stores,
         "deadLetters",
         _DLQ,
-        filters.without_topic(),
+        without_topic(filters),
         time_column="storeTimestamp",
         keep=keep,
         body_at=body_at,
@@ -136,7 +143,7 @@ def _resend(
     group: str | None,
     to: str | None,
     apply_: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     from rmq_spark.broker import retry
@@ -154,8 +161,8 @@ def _resend(
     for store in having:
         where = retry.Where(
             keys=() if filters.key is None else (filters.key,),
-            topic=filters.topic,
-            tags=filters.tags,
+            topic=filters.glob,
+            tags=tuple(filters.tags or ()),
             since_ms=filters.since_ms,
             until_ms=filters.until_ms,
             limit=left,
@@ -213,7 +220,7 @@ def delay_(
     now_ms: int,
     broker_conf: str | None,
     with_body: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """Delayed messages that wait for delivery.
@@ -221,13 +228,13 @@ def delay_(
     They wait at a delay level or in the timer. --topic is the topic of delivery; --since and --until are the
     time of delivery. If a consume queue is missing, the default delays (messageDelayLevel) are assumed.
     """
-    keep = keep_where(topic=filters.topic)
+    keep = keep_where(topic=filters.glob)
     count = show_view(
         output,
         stores,
         "delayed",
         _DELAY,
-        filters.without_topic(),
+        without_topic(filters),
         now_ms=now_ms,
         broker_conf=broker_conf,
         time_column="dueTimestamp",
@@ -261,7 +268,7 @@ def half_(
     rollback: tuple[str, ...],
     apply_: bool,
     with_body: bool,
-    filters: Filters,
+    filters: MessageChoice,
     output: Output,
 ) -> int:
     """Half messages of transactions; commit or roll back.
@@ -280,20 +287,20 @@ def half_(
     if commit or rollback:
         if body_at is not None:
             raise click.UsageError("a decision shows no bodies; leave out --with-body and -o raw")
-        if state is not None or filters != Filters(limit=filters.limit):
+        if state is not None or filters != MessageChoice(limit=filters.limit):
             raise click.UsageError(
                 "--commit and --rollback name the half messages; leave out --state and the filters"
             )
         return _decide(stores, broker_conf, (commit, rollback), apply_, output)
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
-    keep = keep_where(topic=filters.topic, state=state)
+    keep = keep_where(topic=filters.glob, state=state)
     count = show_view(
         output,
         stores,
         "transactions",
         _HALF,
-        filters.without_topic(),
+        without_topic(filters),
         now_ms=now_ms,
         time_column="firstStoreTimestamp",
         keep=keep,

@@ -14,7 +14,6 @@ from functools import lru_cache
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rmq_spark.consume.sql92.machine import ERROR, TRUE, Machine, Outcomes
 from rmq_spark.consume.sql92.parser import Parsed, parse
@@ -51,14 +50,6 @@ class Sql92Filter:
     def mask(self, count: int, values: Callable[[str], pa.StringArray]) -> pa.BooleanArray:
         """Whether each message matches, without nulls."""
         return pa.array(self.outcomes(count, values) == TRUE)
-
-    def mask_of_maps(self, properties: pa.MapArray) -> pa.BooleanArray:
-        """Whether each message with these properties matches; a null map has no properties."""
-        keys = properties.type.key_type  # a map of another source may have large strings
-        return self.mask(
-            len(properties),
-            lambda name: pc.map_lookup(properties, pa.scalar(name, keys), "last").cast(pa.string()),
-        )
 
 
 @dataclass(slots=True)

@@ -12,9 +12,10 @@ import pytest
 
 from store_format.errors import ChecksumError, OptionError
 from store_format.files.view import FileView
+from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance
 from store_format.search.found import Found
-from store_format.search.look_up import How, KeyQuery, KeySearch, Question, bytes_to_scan
+from store_format.search.look_up import How, KeySearch, bytes_to_scan
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
@@ -159,7 +160,7 @@ def test_contradictions(golden: Golden) -> None:
 
 def test_how_much_there_is_to_scan(golden: Golden, tmp_path: Path) -> None:
     root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
-    question, how = Question(key="k", topic="Orders"), How(("body",))
+    question, how = MessageChoice(("Orders",), key="k"), How(("body",))
     size = sum(path.stat().st_size for path in (root / "commitlog").iterdir())
 
     def left() -> int:
@@ -171,7 +172,7 @@ def test_how_much_there_is_to_scan(golden: Golden, tmp_path: Path) -> None:
     assert left() == covered
     shutil.rmtree(root / "index")
     assert left() == size
-    assert bytes_to_scan(MessageStore.open(str(root)), Question(topic="Orders"), how) == 0
+    assert bytes_to_scan(MessageStore.open(str(root)), MessageChoice(("Orders",)), how) == 0
 
 
 # ---- tags and time -----------------------------------------------------------------------------------------
@@ -241,7 +242,7 @@ def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
 
 def _scan(store: MessageStore, *, is_live: bool) -> list[int]:
     search = KeySearch(
-        store.log, KeyQuery("k1"), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live
+        store.log, "k1", MessageChoice(), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live
     )
     end = store.log.files[-1].stop
     return [
@@ -310,7 +311,8 @@ def test_a_unit_that_begins_at_the_end_of_a_hole_is_found(tmp_path: Path) -> Non
 def _tolerant(store: MessageStore) -> list[int]:
     search = KeySearch(
         store.log,
-        KeyQuery("k1"),
+        "k1",
+        MessageChoice(),
         "b",
         ("physicalOffset", "queueOffset"),
         Tolerance("DROPMALFORMED"),

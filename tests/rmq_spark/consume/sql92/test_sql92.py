@@ -38,8 +38,9 @@ def outcome(expression: str, properties: dict[str, str]) -> str:
 def test_vectors(case: dict[str, Any]) -> None:
     assert outcome(case["expr"], VECTORS["properties"]) == case["result"]
     if case["result"] != "parse_error":
-        maps = pa.array([list(VECTORS["properties"].items())], pa.map_(pa.string(), pa.string()))
-        assert parse_sql92(case["expr"]).mask_of_maps(maps).to_pylist() == [case["delivered"]]
+        properties = VECTORS["properties"]
+        mask = parse_sql92(case["expr"]).mask(1, lambda name: pa.array([properties.get(name)], pa.string()))
+        assert mask.to_pylist() == [case["delivered"]]
 
 
 @pytest.mark.parametrize("case", CORNERS, ids=lambda case: case["expr"])
@@ -249,24 +250,6 @@ def test_every_spelling_compiles_to_the_same_steps(tree: oracle.Tree, random: Ra
 
 
 # ---- over messages -----------------------------------------------------------------------------------------
-
-
-def test_maps_without_the_property_and_messages_without_a_map() -> None:
-    maps = pa.array(
-        [[("a", "3")], [], None, [("A", "3")], [("b", "x"), ("a", "4")]], pa.map_(pa.string(), pa.string())
-    )
-    assert parse_sql92("a > 3").mask_of_maps(maps).to_pylist() == [False, False, False, False, True]
-    assert parse_sql92("a IS NULL").mask_of_maps(maps).to_pylist() == [False, True, True, True, False]
-    assert parse_sql92("1 = 1").mask_of_maps(maps).to_pylist() == [True] * 5
-    assert parse_sql92("a > 3").mask_of_maps(maps[:0]).to_pylist() == []
-    large = pa.array(maps.to_pylist(), pa.map_(pa.large_string(), pa.large_string()))
-    assert parse_sql92("a > 3 AND b = 'x'").mask_of_maps(large).to_pylist() == [
-        False,
-        False,
-        False,
-        False,
-        True,
-    ]
 
 
 def test_errors_are_counted_and_deliver_nothing() -> None:
