@@ -6,9 +6,6 @@ explains the rules.
 
 from __future__ import annotations
 
-from rmq_spark.broker.pop.filters import FilterExpression
-from rmq_spark.broker.pop.message import MessageView
-from rmq_spark.broker.pop.metrics import ConsumerMetrics
-from rmq_spark.broker.pop.simple_consumer import SimpleConsumer
+from rmq_spark.broker import ConsumerMetrics, FilterExpression, MessageView, SimpleConsumer
 
 __all__ = ["ConsumerMetrics", "FilterExpression", "MessageView", "SimpleConsumer"]

@@ -9,11 +9,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rmq_spark.broker import retry
-from rmq_spark.broker.services import clean, timer, transaction
-from rmq_spark.broker.services.half_message import HalfMessage
-from rmq_spark.broker.services.loop import Services
-from rmq_spark.broker.services.turn import run_once
+from rmq_spark.broker import HalfMessage, Services, clean, retry, run_once, timer, transaction
 from store_format.commit.recover import recover
 
 if TYPE_CHECKING:

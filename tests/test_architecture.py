@@ -103,6 +103,8 @@ ALSO_FILES = {
     "store_format/kernels/cache_directory.py",
 }
 
+DOOR = "rmq_spark.broker"
+
 # The modules whose names are public; everything else may move at any time.
 PUBLIC = {
     "store_format/__init__.py",
@@ -252,6 +254,19 @@ def test_a_room_imports_itself_and_earlier_rooms() -> None:
 
 def test_no_modules_import_each_other() -> None:
     assert _cycles(_graph(ROOT)) == []
+
+
+def test_the_work_of_a_broker_has_one_door() -> None:
+    """Other rooms import what they need from `rmq_spark.broker`, which says where it is."""
+    found = {
+        module: names
+        for module in MODULES
+        if not module.startswith("rmq_spark/broker/")
+        and (names := {name for name in _imports(ast.walk(_tree(module))) if name.startswith(f"{DOOR}.")})
+    }
+    assert found == {}
+    door = importlib.import_module(DOOR)
+    assert [name for name in (*door._HOMES, *door._MODULES) if not hasattr(door, name)] == []
 
 
 _PLANTS = {

@@ -64,6 +64,11 @@ class WriteOptions:
     new_store: NewStoreOptions
     effective: tuple[tuple[str, str], ...]
 
+    @property
+    def decides(self) -> bool:
+        """Whether the rows name half messages to commit or to roll back."""
+        return self.transaction in ("commit", "rollback")
+
     def resolved(self) -> list[tuple[str, str]]:
         """(documented name, value) of every option that has one, defaults too: logged once per write."""
         return list(self.effective)

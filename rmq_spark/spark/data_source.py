@@ -108,8 +108,6 @@ class RmqLogDataSource(DataSource):
 
     def _target(self, schema: StructType) -> WriteTarget:
         """Raises OptionError for wrong columns: here on the driver, and not in a task after a shuffle."""
-        from rmq_spark.broker.services.decision_rows import check_name_columns
-        from rmq_spark.broker.services.decisions import COMMIT, ROLLBACK
         from rmq_spark.options.write_options import parse_write_options
         from rmq_spark.produce.columns import check_columns
         from rmq_spark.write.send_back_rows import check_place_columns
@@ -120,7 +118,9 @@ class RmqLogDataSource(DataSource):
         if options.send_back is not None:
             target = open_target(options)
             check_place_columns(columns, target)
-        elif options.transaction in (COMMIT, ROLLBACK):
+        elif options.decides:
+            from rmq_spark.broker import check_name_columns
+
             target = open_target(options)
             check_name_columns(columns, target)
         else:

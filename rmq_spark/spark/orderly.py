@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import Row
 
-from rmq_spark.broker.services.orderly import OrderlyGroup
+from rmq_spark.broker import OrderlyGroup
 from rmq_spark.consume.orderly import FOREVER, OrderlyRun
 from rmq_spark.spark.orderly_tasks import handle_rows
 

@@ -19,7 +19,7 @@ from store_format.errors import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_spark.broker.pop.stream import PopPositions
+    from rmq_spark.broker import PopPositions
 
 _log = logging.getLogger("rmq_spark")
 
@@ -113,7 +113,7 @@ def _positions(scan: Scan) -> StreamPositions | PopPositions:
     stores = StreamStores(options)
     # imported here: each process of a stream imports this module, and few are members of a group
     if options.pop is not None:
-        from rmq_spark.broker.pop.stream import PopPositions
+        from rmq_spark.broker import PopPositions
 
         return PopPositions(stores, scan, options.pop)
     if options.group is not None:

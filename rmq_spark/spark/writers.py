@@ -9,8 +9,6 @@ from typing import TYPE_CHECKING
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
-from rmq_spark.broker.services.decision_rows import collect_names, commit_decisions
-from rmq_spark.broker.services.decisions import COMMIT, ROLLBACK
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.spark.compat import DataSourceStreamArrowWriter
 from rmq_spark.spark.short_errors import short_errors
@@ -104,7 +102,9 @@ def _staged_rows(target: WriteTarget, rows: Iterator[pa.RecordBatch]) -> StagedM
     assert task is not None
     if target.options.send_back is not None:
         stage = collect_places
-    elif target.options.transaction in (COMMIT, ROLLBACK):
+    elif target.options.decides:
+        from rmq_spark.broker import collect_names
+
         stage = collect_names
     else:
         stage = stage_rows
@@ -125,7 +125,9 @@ def _commit(
     staged = [message.staged for message in messages]
     if target.options.send_back is not None:
         commit_send_back(target, staged, key, keeps_key=keeps_key)
-    elif target.options.transaction in (COMMIT, ROLLBACK):
+    elif target.options.decides:
+        from rmq_spark.broker import commit_decisions
+
         commit_decisions(target, staged, key, keeps_key=keeps_key)
     else:
         commit_write(target, staged, key, keeps_key=keeps_key)

@@ -53,7 +53,7 @@ Name = str | int | HalfName
 
 
 def decide(
-    store: Store | str,
+    store: Store | str | Sequence[Store],
     *,
     commit: Iterable[Name] = (),
     rollback: Iterable[Name] = (),
@@ -62,10 +62,10 @@ def decide(
 ) -> DecisionPlan:
     """Returns a plan that commits and rolls back the transactions of the named half messages.
 
-    `store` is a store, its path, or the directory of a cluster. A name is the message id of a half message
-    (UNIQ_KEY, the `msgId` of the view `transactions`), its offset in the half topic, or a `HalfName`, which
-    also names the broker. A transaction that already ended in the same way counts as done. `now_ms` is the
-    clock (ms since 1970).
+    `store` is a store, its path, the directory of a cluster, or several stores. A name is the message id of a
+    half message (UNIQ_KEY, the `msgId` of the view `transactions`), its offset in the half topic, or a
+    `HalfName`, which also names the broker. A transaction that already ended in the same way counts as done.
+    `now_ms` is the clock (ms since 1970).
 
     Raises OptionError for a name without a half message, for a transaction that ended in the other way, and
     for two decisions about one transaction. Raises UnsupportedFormatError if transactions are in RocksDB
@@ -80,9 +80,8 @@ def decide(
         (_shown_name(each), ROLLBACK) for each in rollback
     ]
     if isinstance(store, str):
-        stores: list[Store] = [*map(MessageStore.open, store_roots(paths.absolute(store)))]
-    else:
-        stores = [store]
+        store = [*map(MessageStore.open, store_roots(paths.absolute(store)))]
+    stores = [store] if isinstance(store, Store) else store
     return plan_decisions(stores, wanted, now_of(stores[0].path, now_ms, broker_conf))
 
 

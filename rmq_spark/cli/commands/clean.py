@@ -19,7 +19,7 @@ from store_format.errors import StoreError
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_spark.broker.services.clean import CleanPlan
+    from rmq_spark.broker import clean
 
 _FILES = ("kind", "file", "sizeBytes", "diskBytes", "modified", "reason")
 _UNREAD = ("group", "topic", "queueId", "committedOffset", "messages")
@@ -57,15 +57,15 @@ def clean_(
     rmqlog clean /data/store --file-reserved-time 72 --unread
     rmqlog clean /data/store --file-reserved-time 72 --apply
     """
-    from rmq_spark.broker.services.clean import CLEAN_COLUMNS, plan
+    from rmq_spark.broker import clean
     from store_format.views.unread import UNREAD_COLUMNS
 
     errors = list(left_out)
     named: list[str] = []
-    plans: list[CleanPlan] = []
+    plans: list[clean.CleanPlan] = []
     for name, root in zip(named_roots(roots), roots, strict=True):
         try:
-            found = plan(
+            found = clean.plan(
                 root, now_ms, broker_conf, file_reserved_hours=hours, is_manual=True,
                 commit_log_paths=commit_log_paths,
             )  # fmt: skip
@@ -79,7 +79,7 @@ def clean_(
     for each_error in errors:
         remark(f"a store is left out: {each_error}")
     lost = [_unread(each) for each in plans]
-    columns, chosen = (UNREAD_COLUMNS, _UNREAD) if unread else (CLEAN_COLUMNS, _FILES)
+    columns, chosen = (UNREAD_COLUMNS, _UNREAD) if unread else (clean.CLEAN_COLUMNS, _FILES)
     tables = [table for table in lost if table is not None] if unread else [each.table() for each in plans]
     batches = [batch for table in tables for batch in table.to_batches()]
     show_batches(output, batches, [column.name for column in columns], chosen)
@@ -91,9 +91,9 @@ def clean_(
     return PARTIAL if failed or errors or None in counts else OK
 
 
-def _apply_all(plans: Sequence[CleanPlan], named: Sequence[str], unread: Sequence[int | None]) -> int:
+def _apply_all(plans: Sequence[clean.CleanPlan], named: Sequence[str], unread: Sequence[int | None]) -> int:
     """Applies each plan, also after one that fails. Returns how many failed; raises if none did anything."""
-    from rmq_spark.broker.services.service import PartsFailedError
+    from rmq_spark.broker import PartsFailedError
 
     errors: list[StoreError] = []
     for name, each, count in zip(named, plans, unread, strict=True):
@@ -111,7 +111,7 @@ def _apply_all(plans: Sequence[CleanPlan], named: Sequence[str], unread: Sequenc
     return len(errors)
 
 
-def _unread(plan: CleanPlan) -> pa.Table | None:
+def _unread(plan: clean.CleanPlan) -> pa.Table | None:
     """The unread messages; None, with a remark on stderr, if the store does not say what is read."""
     try:
         return plan.unread()
@@ -120,7 +120,7 @@ def _unread(plan: CleanPlan) -> pa.Table | None:
         return None
 
 
-def _summary(plan: CleanPlan, done: int | None, unread: int | None) -> str:
+def _summary(plan: clean.CleanPlan, done: int | None, unread: int | None) -> str:
     if not plan.due:
         return "no file has expired; nothing was deleted"
     lost = f"; {unread} messages in them were not read" if unread else ""

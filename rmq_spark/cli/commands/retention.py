@@ -33,7 +33,7 @@ from store_format.read.choice import MessageChoice
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from rmq_spark.broker.services.forecast import Forecast
+    from rmq_spark.broker import Forecast
     from store_format import MessageStore
     from store_format.metadata.broker_conf import BrokerConf
 
@@ -101,7 +101,7 @@ def retention_(
     rmqlog retention /data/store --file-reserved-time 48 --delete-when 04 --tz Asia/Shanghai
     rmqlog retention /data/store --broker-conf /etc/rocketmq/broker.conf -l
     """
-    from rmq_spark.broker.services.forecast import forecast
+    from rmq_spark.broker import forecast
 
     tz = click.get_current_context().params.get("tz")
     zone = zone_of("local" if tz is None else tz, to_terminal=True).place
@@ -137,7 +137,7 @@ def retention_(
 
 
 def _losses(forecast: Forecast, keep: KeepWhere) -> pa.RecordBatch:
-    from rmq_spark.broker.services.forecast import LOSS_COLUMNS
+    from rmq_spark.broker import LOSS_COLUMNS
     from store_format.display.columns import batch_of
 
     batch = batch_of(LOSS_COLUMNS, forecast.losses())

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     import pyarrow as pa
 
-    from rmq_spark.broker.services.turn import TurnReport
+    from rmq_spark.broker import turn
     from store_format.metadata.broker_conf import BrokerConf
 
 
@@ -68,7 +68,7 @@ def services_(
     rmqlog services /data/spark-log --apply
     rmqlog services /data/store-copy --once --only schedule --apply
     """
-    from rmq_spark.broker.services.registry import chosen_services
+    from rmq_spark.broker import chosen_services
     from rmq_spark.options.option import Given, duration_ms
     from store_format.metadata.broker_conf import read_broker_conf
 
@@ -110,7 +110,7 @@ class _FirstTurns:
     failed: list[tuple[str, Exception]] = field(default_factory=list)
     has_worked: bool = False
 
-    def add(self, root: str, reports: Sequence[TurnReport]) -> None:
+    def add(self, root: str, reports: Sequence[turn.TurnReport]) -> None:
         self.has_worked |= any(each.has_worked for each in reports)
         for each in reports:
             name = f"{broker_name(root)}, service {each.service}" if each.service else ""
@@ -135,11 +135,11 @@ class _FirstTurns:
         self._print()
 
     def _print(self, besides: Exception | None = None) -> None:
-        from rmq_spark.broker.services.turn import error_text
+        from rmq_spark.broker import turn
 
         for who, error in self.failed:
             if error is not besides:
-                remark(f"{who}: {error_text(error)}" if who else error_text(error))
+                remark(f"{who}: {turn.error_text(error)}" if who else turn.error_text(error))
 
 
 @contextmanager
@@ -163,44 +163,43 @@ def _needs_reader(is_needed: bool) -> Iterator[None]:
 
 def _write_turns(output: Output, batches: Iterator[pa.RecordBatch], following: int | None = None) -> None:
     """Writes the rows of turns. A table has no column `error`: stderr has the errors."""
-    from rmq_spark.broker.services.turn import TURN_COLUMNS
+    from rmq_spark.broker import turn
 
-    names = [each.name for each in TURN_COLUMNS if each.name != "error" or output.form != "table"]
+    names = [each.name for each in turn.TURN_COLUMNS if each.name != "error" or output.form != "table"]
     write_rows(output, batches, output.columns or ["brokerName", *names], following=following)
 
 
 def _first_turns(asked: _Asked, first: _FirstTurns) -> Iterator[pa.RecordBatch]:
     """One turn of each store. A store that fails has one row, without a service, beside other stores."""
-    from rmq_spark.broker.services.registry import chosen_services
-    from rmq_spark.broker.services.turn import TurnReport, now_of, take_turn
+    from rmq_spark.broker import chosen_services, turn
 
     for root in asked.roots:
         try:
-            reports = take_turn(
+            reports = turn.take_turn(
                 root,
                 chosen_services(asked.only),
-                now_of(root, None, asked.conf),
+                turn.now_of(root, None, asked.conf),
                 preview=not asked.apply,
                 commit_log_paths=asked.commit_log_paths,
             )
         except Exception as error:  # also what nobody foresaw: the other stores have their turn
-            reports = [TurnReport("", errors=(error,))]
+            reports = [turn.TurnReport("", errors=(error,))]
         first.add(root, reports)
         if any(each.service for each in reports) or len(asked.roots) > 1:
             yield _batch(root, reports)
 
 
-def _batch(root: str, reports: Sequence[TurnReport]) -> pa.RecordBatch:
+def _batch(root: str, reports: Sequence[turn.TurnReport]) -> pa.RecordBatch:
     import pyarrow as pa
 
-    from rmq_spark.broker.services.turn import turn_table
+    from rmq_spark.broker import turn
 
-    table = turn_table(reports).combine_chunks()
+    table = turn.turn_table(reports).combine_chunks()
     names = pa.array([broker_name(root)] * len(table), pa.string())
     return table.add_column(0, "brokerName", names).to_batches()[0]
 
 
-_Turns = queue.SimpleQueue["tuple[str, list[TurnReport]] | int"]  # reports of a store, or a signal
+_Turns = queue.SimpleQueue["tuple[str, list[turn.TurnReport]] | int"]  # reports of a store, or a signal
 
 
 def _until_signal() -> _Turns:
@@ -220,15 +219,15 @@ def _loop(asked: _Asked, every: float, output: Output, turns: _Turns, *, is_whol
 
     `is_whole`: no store of the cluster was left out.
     """
-    from rmq_spark.broker.services.loop import Services
+    from rmq_spark.broker import Services
 
     def did() -> Iterator[pa.RecordBatch]:
-        while not isinstance(turn := turns.get(), int):
-            root, reports = turn
+        while not isinstance(found := turns.get(), int):
+            root, reports = found
             done = [each for each in reports if each.done]
             if done:
                 yield _batch(root, done)
-        ended_by.append(turn)
+        ended_by.append(found)
 
     ended_by: list[int] = []
     with ExitStack() as stack:

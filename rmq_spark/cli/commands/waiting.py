@@ -27,7 +27,7 @@ from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
-    from rmq_spark.broker.resend import ResendPlan
+    from rmq_spark.broker import retry
     from store_format import MessageStore
 
 _DLQ = (
@@ -182,9 +182,9 @@ def _resend(
     return _apply_all(plans, group)
 
 
-def _apply_all(plans: Sequence[ResendPlan], group: str) -> int:
+def _apply_all(plans: Sequence[retry.ResendPlan], group: str) -> int:
     """Applies the plan of each store; says what was stored again before an error, too."""
-    from rmq_spark.broker.services.service import PartsFailedError
+    from rmq_spark.broker import PartsFailedError
 
     resent = already = 0
     try:
@@ -291,7 +291,7 @@ def half_(
             raise click.UsageError(
                 "--commit and --rollback name the half messages; leave out --state and the filters"
             )
-        return _decide(stores, broker_conf, (commit, rollback), apply_, output)
+        return _decide(stores, broker_conf, commit, rollback, apply_, output)
     if apply_:
         raise click.UsageError("--apply needs a decision: --commit ID or --rollback ID")
     keep = keep_where(topic=filters.glob, state=state)
@@ -312,21 +312,14 @@ def half_(
 def _decide(
     stores: list[MessageStore],
     broker_conf: str | None,
-    ids: tuple[tuple[str, ...], tuple[str, ...]],
+    commit: Sequence[str],
+    rollback: Sequence[str],
     apply_: bool,
     output: Output,
 ) -> int:
-    from rmq_spark.broker.services.decisions import COMMIT, ROLLBACK, HalfName
-    from rmq_spark.broker.services.service import PartsFailedError
-    from rmq_spark.broker.services.transaction import plan_decisions
-    from rmq_spark.broker.services.turn import now_of
+    from rmq_spark.broker import PartsFailedError, transaction
 
-    wanted = [
-        (HalfName(msg_id=each), decision)
-        for decision, names in zip((COMMIT, ROLLBACK), ids, strict=True)
-        for each in names
-    ]
-    plan = plan_decisions(stores, wanted, now_of(stores[0].path, None, broker_conf))
+    plan = transaction.decide(stores, commit=commit, rollback=rollback, broker_conf=broker_conf)
     table = plan.table()
     show_batches(output, table.to_batches(), table.schema.names, _DECISIONS)
     if not apply_:
