@@ -1,10 +1,12 @@
 """Waits for other processes: asks again and again, because a file cannot tell on every file system that it
-has changed. A commit, a lock and another member of a group are waited for in this way.
+has changed. A commit, a lock and another member of a group are waited for in this way. What a process does
+from time to time beside its other work is a thread that waits in between.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -43,6 +45,32 @@ def attempts(
             return
         clocks.sleep(pause)
         pause = max(pause, min(2 * pause, pause_max))
+
+
+class Repeated:
+    """Calls `turn` again and again in a daemon thread; before each call it waits `pause()` seconds."""
+
+    def __init__(self, name: str, pause: Callable[[], float], turn: Callable[[], object]) -> None:
+        self._pause, self._turn = pause, turn
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    @property
+    def is_stopping(self) -> bool:
+        return self._stopping.is_set()
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Ends the thread after the present turn, and waits for that. Does not wait in a call from a turn."""
+        self._stopping.set()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join(timeout)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._pause()):
+            self._turn()
 
 
 class PolledFiles:

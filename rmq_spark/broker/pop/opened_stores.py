@@ -1,20 +1,16 @@
 """The stores that one consumer has opened: which of them to pop next, and waits for any of them.
 
-A thread, the keeper, serves all consumers of a process about once a second, whether they receive or not. It
-mirrors offsets, looks for brokers, and stores messages again whose invisible time has passed. It ends with
-the last consumer.
+A thread, the keeper, serves the consumer about once a second, whether it receives or not. It mirrors offsets,
+looks for brokers, and stores messages again whose invisible time has passed.
 """
 
 from __future__ import annotations
 
 import logging
-import os
 import threading
-import weakref
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import Protocol
 
 from rmq_spark.broker.pop.calls import Calls
 from rmq_spark.broker.pop.filters import refuse_unknown_topics
@@ -33,6 +29,7 @@ from store_format.errors import (
     StoreError,
     UnsupportedFormatError,
 )
+from store_format.files.polling import Repeated
 from store_format.names import did_you_mean
 from store_format.pop.log import in_flight_directory
 
@@ -54,8 +51,8 @@ class OpenedStores:
         self.calls = Calls()  # that use the topics
         self._lock = threading.Lock()
         self._arranging = threading.Lock()
-        self._keeping = threading.RLock()
-        self._has_ended = False
+        self.keeper = Repeated("rmqlog-pop-keeper", lambda: _TURN_SECONDS, self._keep)
+        self._failing = ""  # the last error of the keeper
         self._turn = 0
 
     def open(self) -> WaiterLook:
@@ -84,7 +81,7 @@ class OpenedStores:
             waiter.close()
             self._close_stores()
             raise
-        _begin_keeping(self)
+        self.keeper.start()
         return waiter
 
     def _made_waiter(self) -> Waiter:
@@ -307,19 +304,13 @@ class OpenedStores:
         A consumer that waits is not woken for the messages of others. With the queues of its last wake it
         would take the group's offsets for offsets behind the end.
         """
-        with self._keeping:
-            errors = [] if self._has_ended else self._keep()
-        if errors:
-            raise errors[0]
-
-    def _keep(self) -> list[Exception]:
         errors: list[Exception] = []
         waiter = self._waiter
         try:
             if waiter is not None and not waiter.is_closed:
                 self._look()
         except WaiterClosedError:
-            return errors  # the consumer is being closed
+            return  # the consumer is being closed
         except (StoreError, OSError) as error:
             errors.append(error)
         for store in list(self._stores.values()):
@@ -327,14 +318,19 @@ class OpenedStores:
                 store.keep()
             except (StoreError, OSError) as error:
                 errors.append(error)
-        return errors
+        if errors:
+            raise errors[0]
 
-    def _end_keeping(self) -> None:
-        """Waits for the keeper, which would open the files of a share again and keep its locks."""
-        end_keeping(self)
-        if self._keeping.acquire(timeout=_KEEP_SECONDS):
-            self._has_ended = True
-            self._keeping.release()
+    def _keep(self) -> None:
+        try:
+            self.keep()
+            self._failing = ""
+        except Exception as error:
+            # The thread must go on: the consumer raises the error in its next receive, or the next round
+            # succeeds.
+            if self._failing != str(error):
+                self._failing = str(error)
+                _log.warning("pop: %s", error)
 
     def interrupt(self) -> None:
         """Ends the waits of other threads."""
@@ -344,7 +340,7 @@ class OpenedStores:
 
     def close(self) -> None:
         """Closes everything. No call is under way any more."""
-        self._end_keeping()
+        self.keeper.stop(_KEEP_SECONDS)  # it would open the files of a share again, and keep its locks
         self.interrupt()  # a `subscribe` may have replaced the waiter since
         for topic, subscription in self.settings.subscriptions.items():
             if subscription.where is not None and subscription.where.errors:
@@ -363,7 +359,7 @@ class OpenedStores:
 
     def leave(self) -> None:
         """Lets go of threads and locks, and hands over nothing."""
-        self._end_keeping()
+        self.keeper.stop(_KEEP_SECONDS)
         self.interrupt()
         for store in self._stores.values():
             store.leave()
@@ -392,82 +388,3 @@ def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageV
     for each in errors:
         raise each
     return []
-
-
-# ---- the keeper --------------------------------------------------------------------------------------------
-
-
-class _KeptConsumer(Protocol):
-    """A consumer whose `keep` the keeper calls."""
-
-    def keep(self) -> None: ...
-
-
-class _Keeper:
-    def __init__(self) -> None:
-        self._consumers: weakref.WeakSet[_KeptConsumer] = weakref.WeakSet()
-        self._lock = threading.Lock()
-        self._end = threading.Event()
-        self._thread: threading.Thread | None = None
-        self._failing: weakref.WeakKeyDictionary[_KeptConsumer, str] = weakref.WeakKeyDictionary()
-
-    def add(self, consumer: _KeptConsumer) -> None:
-        with self._lock:
-            self._consumers.add(consumer)
-            if self._thread is None:
-                self._end = threading.Event()
-                self._thread = threading.Thread(
-                    target=self._run, args=(self._end,), name="rmqlog-pop-keeper", daemon=True
-                )
-                self._thread.start()
-
-    def remove(self, consumer: _KeptConsumer) -> None:
-        with self._lock:
-            self._consumers.discard(consumer)
-            if not self._consumers and self._thread is not None:
-                self._end.set()
-                self._thread = None
-
-    def _run(self, end: threading.Event) -> None:
-        while not end.wait(_TURN_SECONDS):
-            with self._lock:
-                consumers = list(self._consumers)
-                if not consumers and not end.is_set():  # the last one was never closed
-                    self._thread = None
-                    return
-            for consumer in consumers:
-                self._keep(consumer)
-            del consumers
-
-    def _keep(self, consumer: _KeptConsumer) -> None:
-        try:
-            consumer.keep()
-            self._failing.pop(consumer, None)
-        except Exception as error:
-            # The thread must go on for the other consumers; this one raises the error in its next receive,
-            # or the next round succeeds.
-            if self._failing.get(consumer) != str(error):
-                self._failing[consumer] = str(error)
-                _log.warning("pop: %s", error)
-
-
-_keeper = _Keeper()
-
-
-def _begin_keeping(consumer: _KeptConsumer) -> None:
-    """Calls `consumer.keep()` about once a second from now on, as long as the consumer lives."""
-    _keeper.add(consumer)
-
-
-def end_keeping(consumer: _KeptConsumer) -> None:
-    """Ends that."""
-    _keeper.remove(consumer)
-
-
-def _forget_after_fork() -> None:
-    """A forked child has no such thread, and its consumers begin again."""
-    global _keeper
-    _keeper = _Keeper()
-
-
-os.register_at_fork(after_in_child=_forget_after_fork)

@@ -30,6 +30,7 @@ from rmq_spark.plan.splits import Plan
 from rmq_spark.stream.plan import plan_ranges
 from rmq_spark.stream.rates import Limits, Pace
 from rmq_spark.stream.stores import StreamStores
+from store_format.files.polling import Repeated
 
 _log = logging.getLogger(__name__)
 
@@ -196,8 +197,8 @@ class _StreamLease:
         self._held: tuple[PoppedRange, ...] = ()
         self._renewed_ms = 0
         self._error: Exception | None = None
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="rmqlog-pop-lease", daemon=True)
+        pause = min(invisible_ms / 1000 / _TURNS, _PAUSE_MAX)
+        self._thread = Repeated("rmqlog-pop-lease", lambda: pause, self._run)
         self._thread.start()
 
     def hold(self, ranges: Sequence[PoppedRange]) -> None:
@@ -224,19 +225,16 @@ class _StreamLease:
             raise self._error
 
     def stop(self) -> None:
-        self._ended.set()
-        self._thread.join()
+        self._thread.stop()
 
     def _run(self) -> None:
-        pause = min(self._invisible_ms / 1000 / _TURNS, _PAUSE_MAX)
-        while not self._ended.wait(pause):
-            try:
-                self._turn()
-                self._error = None
-            except Exception as error:  # the query raises it, unless the next turn succeeds
-                if self._error is None:
-                    _log.warning("the invisible time could not be renewed: %s", error)
-                self._error = error
+        try:
+            self._turn()
+            self._error = None
+        except Exception as error:  # the query raises it, unless the next turn succeeds
+            if self._error is None:
+                _log.warning("the invisible time could not be renewed: %s", error)
+            self._error = error
 
     def _turn(self) -> None:
         lost: list[PoppedRange] = []

@@ -25,7 +25,7 @@ from store_format.bookkeeping.journal import doorbell_path
 from store_format.errors import StoreError, StoreInUseError, StoreNotFoundError
 from store_format.files import paths
 from store_format.files.lock import described, foreign_holder
-from store_format.files.polling import PolledFiles
+from store_format.files.polling import PolledFiles, Repeated
 from store_format.files.read import entry_names, is_directory
 from store_format.follow.follower import StoreFollower
 from store_format.names import QueueKey
@@ -265,9 +265,9 @@ class _Watcher:
         self._of_store: dict[_FollowedStore, frozenset[Waiter]] = {}
         self._files: dict[str, frozenset[_FollowedStore | Waiter | _WatchedPath]] = {}
         self._polled = PolledFiles()
-        self._ending = threading.Event()
         self._failing: dict[str, str] = {}  # root -> the last error
-        self._thread = threading.Thread(target=self._run, name="rmqlog-waiting", daemon=True)
+        self._next_round = time.monotonic() + _ROUND_SECONDS
+        self._thread = Repeated("rmqlog-waiting", self._polled.pause, self._turn)
         self._thread.start()
 
     # ---- waiters -------------------------------------------------------------------------------------------
@@ -292,9 +292,7 @@ class _Watcher:
             return not self._paths
 
     def end(self) -> None:
-        self._ending.set()
-        if threading.current_thread() is not self._thread:
-            self._thread.join()
+        self._thread.stop()
 
     def notify(self, root: str, topic: str, group: str) -> None:
         with self._lock:
@@ -326,18 +324,16 @@ class _Watcher:
                 _wake_some(store.root, waiters, changed)
         return look
 
-    def _run(self) -> None:
-        next_round = time.monotonic() + _ROUND_SECONDS
-        while not self._ending.wait(self._polled.pause()):
-            try:
-                self._serve(self._polled.changed())
-                if time.monotonic() >= next_round:
-                    next_round = time.monotonic() + _ROUND_SECONDS
-                    self._round()
-            except Exception:
-                # The thread must not end silently, whatever the files of a store make of it.
-                _log.exception("waiting for messages goes on in %g s", _ROUND_SECONDS)
-                self._ending.wait(_ROUND_SECONDS)
+    def _turn(self) -> None:
+        try:
+            self._serve(self._polled.changed())
+            if time.monotonic() >= self._next_round:
+                self._next_round = time.monotonic() + _ROUND_SECONDS
+                self._round()
+        except Exception:
+            # The thread must not end silently, whatever the files of a store make of it.
+            _log.exception("waiting for messages goes on in %g s", _ROUND_SECONDS)
+            time.sleep(_ROUND_SECONDS)
 
     def _serve(self, changed: Iterable[str]) -> None:
         concerned = {each for path in changed for each in self._files.get(path, ())}

@@ -11,13 +11,13 @@ import logging
 import os
 import socket
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
 
 from rmq_spark.consume.group.state import MemberEntry
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import StoreLock, lock_holder
+from store_format.files.polling import Repeated
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
 
@@ -52,14 +52,13 @@ class Lease:
     def __init__(self, group_directory: str, member: str, seconds: float, look: Callable[[], None]) -> None:
         self._group_directory = group_directory
         self._member = member
-        self._seconds = seconds
         self._directory = lease_directory(group_directory, member)
         self._lock = StoreLock(self._directory)
         self._files = FileWrites(sync=False)  # a lease need not survive a crash of the machine
         self._count = 0
         self._look = look
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._beat, name=f"lease {member}", daemon=True)
+        self._turns = 0
+        self._thread = Repeated(f"lease {member}", lambda: seconds / _CALLS_A_LEASE, self._turn)
 
     def begin(self) -> None:
         self._files.make_directories(self._group_directory, "leases", self._member)
@@ -72,25 +71,22 @@ class Lease:
         # The file is opened each time: a network filesystem shows a write to others when the file is closed.
         self._files.write_whole(f"{self._directory}/beat", b"%020d" % self._count)
 
-    def _beat(self) -> None:
-        looks = 0
-        while not self._stop.wait(self._seconds / _CALLS_A_LEASE):
-            looks += 1
-            try:
-                if looks % _CALLS_A_BEAT == 0:
-                    self.renew()
-                self._look()
-            except (StoreError, OSError) as error:  # the next beat tries again
-                if not self._stop.is_set():
-                    _log.warning(
-                        "the lease of this query could not be renewed; if this lasts, other members take "
-                        "its queues: %s",
-                        error,
-                    )
+    def _turn(self) -> None:
+        self._turns += 1
+        try:
+            if self._turns % _CALLS_A_BEAT == 0:
+                self.renew()
+            self._look()
+        except (StoreError, OSError) as error:  # the next beat tries again
+            if not self._thread.is_stopping:
+                _log.warning(
+                    "the lease of this query could not be renewed; if this lasts, other members take "
+                    "its queues: %s",
+                    error,
+                )
 
     def end(self) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._thread.stop()
         self._lock.__exit__(None, None, None)
         remove_lease(self._group_directory, self._member)
 

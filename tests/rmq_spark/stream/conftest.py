@@ -21,5 +21,4 @@ def no_lease_outlives_its_test(monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     monkeypatch.setattr(Lease, "begin", noted)
     yield
     for lease in begun:
-        lease._stop.set()
-        lease._thread.join()
+        lease._thread.stop()

@@ -121,8 +121,7 @@ class Query:
     def stand_still(self) -> None:
         """As a process that is stopped or gone: no beat any more."""
         lease = self.member()._lease
-        lease._stop.set()
-        lease._thread.join()
+        lease._thread.stop()
 
 
 def _places(query: Query, split: Split) -> list[Place]:

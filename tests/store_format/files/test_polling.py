@@ -1,11 +1,13 @@
-"""Attempts with pauses, and polled files: every way in which a file changes is reported."""
+"""Attempts with pauses, threads that repeat a turn, and polled files: every change of a file is reported."""
 
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
+from time import sleep
 
-from store_format.files.polling import Clocks, PolledFiles, attempts
+from store_format.files.polling import Clocks, PolledFiles, Repeated, attempts
 from store_format.files.read import YOUNG_NS
 
 
@@ -148,3 +150,34 @@ def test_pauses_grow_while_nothing_changes(tmp_path: Path) -> None:
     path.write_text("")
     assert files.changed() == {str(path)}
     assert files.pause() == 0.005
+
+
+def test_a_stop_waits_for_the_present_turn_and_is_followed_by_no_other() -> None:
+    turns: list[str] = []
+    begun = threading.Event()
+
+    def turn() -> None:
+        begun.set()
+        while not repeated.is_stopping:
+            sleep(0.001)
+        turns.append(threading.current_thread().name)
+
+    repeated = Repeated("turning", lambda: 0.0, turn)
+    repeated.start()
+    begun.wait()
+    repeated.stop()
+    assert turns == ["turning"]
+    assert not any(each.name == "turning" for each in threading.enumerate())
+
+
+def test_a_turn_may_stop_its_own_thread() -> None:
+    repeated = Repeated("turning", lambda: 0.0, lambda: repeated.stop())
+    repeated.start()
+    repeated.stop()
+    assert not any(each.name == "turning" for each in threading.enumerate())
+
+
+def test_a_thread_that_never_started_is_stopped() -> None:
+    repeated = Repeated("turning", lambda: 0.0, lambda: None)
+    repeated.stop()
+    assert repeated.is_stopping

@@ -10,7 +10,6 @@ from random import Random
 import pytest
 
 import rmq_spark
-from rmq_spark.broker.pop.opened_stores import end_keeping
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
@@ -161,7 +160,7 @@ def test_a_consumer_that_does_not_want_it_passes_over(tmp_path: Path, clock: Clo
         consumer.ack([each for each in consumer.receive(3, 10) if each.error is None])
         later(consumer, clock)
     with SimpleConsumer(str(root), GROUP, {TOPIC: "Tag3"}, 0, clock_ms=clock, random=Random(1)) as other:
-        end_keeping(other._stores)
+        other._stores.keeper.stop()
         later(other, clock)
         assert other.receive(3, 10) == []
         later(other, clock)

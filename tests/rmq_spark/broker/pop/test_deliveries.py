@@ -13,7 +13,6 @@ from random import Random
 import pyarrow as pa
 import pytest
 
-from rmq_spark.broker.pop.opened_stores import end_keeping
 from rmq_spark.broker.pop.topic_pop import TopicPop
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
@@ -46,7 +45,7 @@ def _consumer(root: Path, clock: Clock, *, max_attempts: int | None = None) -> S
         str(root), GROUP, {TOPIC: "*"}, 0, max_attempts=max_attempts, clock_ms=clock, random=Random(1)
     )
     consumer.open()
-    end_keeping(consumer._stores)
+    consumer._stores.keeper.stop()
     return consumer
 
 

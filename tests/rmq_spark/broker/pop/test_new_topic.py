@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 
 from rmq_spark.broker.pop.message import MessageView
-from rmq_spark.broker.pop.opened_stores import end_keeping
 from rmq_spark.pop import SimpleConsumer
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
@@ -174,7 +173,7 @@ def _damaged_in_flight(root: Path, clock: Clock) -> SimpleConsumer:
     """A consumer to which the damaged message at offset 1 was delivered twice."""
     clock.ms = time.time_ns() // 1_000_000 - 3 * _EARLIER_MS
     consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, 0.0, init_mode="MIN", clock_ms=clock)
-    end_keeping(consumer._stores)
+    consumer._stores.keeper.stop()
     consumer.ack([each for each in consumer.receive(32, 10) if each.error is None])
     clock.ms += 10_000
     consumer._stores.keep()

@@ -71,8 +71,7 @@ class Group:
         """As a process that is stopped: no beat any more."""
         lease = member._lease
         assert lease is not None
-        lease._stop.set()
-        lease._thread.join()
+        lease._thread.stop()
 
     def beat(self, member: GroupMember) -> None:
         """Moving the test's clock does not wake the threads, which wait by the real one."""
