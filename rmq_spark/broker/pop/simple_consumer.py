@@ -15,7 +15,6 @@ from random import Random
 from types import TracebackType
 from typing import NoReturn
 
-from rmq_spark.broker.pop.calls import Calls
 from rmq_spark.broker.pop.choose import MESSAGES_MAX, check_message_num
 from rmq_spark.broker.pop.filters import (
     FilterExpression,
@@ -26,7 +25,7 @@ from rmq_spark.broker.pop.filters import (
 from rmq_spark.broker.pop.handed_out import PopRequest
 from rmq_spark.broker.pop.message import MessageView, checked_messages
 from rmq_spark.broker.pop.metrics import ConsumerMetrics, Counters
-from rmq_spark.broker.pop.opened_stores import OpenedStores
+from rmq_spark.broker.pop.opened_stores import Calls, OpenedStores
 from rmq_spark.broker.pop.share import InitMode, ShareOptions
 from rmq_spark.broker.pop.store_pop import PopSettings
 from rmq_spark.broker.pop.waiting import WaiterClosedError
