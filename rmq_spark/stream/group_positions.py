@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rmq_spark.consume.client_ids import BROADCASTING
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
 from rmq_spark.consume.group.member import GroupMember, join
 from rmq_spark.consume.group.membership import Assignment, Membership
@@ -34,7 +35,6 @@ from store_format.files.polling import Clocks
 from store_format.files.read import stat_identity
 from store_format.follow.replaced import Replaced, replaced_since
 from store_format.names import retry_topic
-from store_format.pop.members import live_topics
 
 _log = logging.getLogger(__name__)
 

@@ -30,6 +30,7 @@ from rmq_spark.broker.pop.order_mirror import OrderMirror, is_ordered, switch_or
 from rmq_spark.broker.pop.pop_name import PopName
 from rmq_spark.broker.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
 from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.group.leases import PopLease, live_topics
 from rmq_spark.consume.group.meeting import live_clients
 from rmq_spark.produce.send_back import send_back
 from store_format.bookkeeping.settings import broker_conf_of
@@ -49,7 +50,6 @@ from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.check_point import BegunRevive, CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
-from store_format.pop.members import InFlightLogUser, live_topics
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted
@@ -103,7 +103,7 @@ class ConsumerShare:
         self.log = InFlightLog(name.directory, sync=options.sync)
         self.lost = 0
         self.failure: Exception | None = None  # why nothing can be popped any more
-        self._log_user = InFlightLogUser(name.directory)
+        self._lease = PopLease(name.directory)
         self._keeper = FileLock(f"{name.directory}/keeper")
         self._mirror = PopOffsetMirror(name, self.log, options.clock_ms, sync=options.sync)
         self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
@@ -124,7 +124,7 @@ class ConsumerShare:
         groups = read_subscription_groups(store.path)
         share.is_ordered = is_ordered(groups.get(group) if groups else None, share.options.fifo)
         share._refuse_other_order()
-        share._log_user.join(share.options.lock_timeout)
+        share._lease.begin(share.options.lock_timeout)
         try:
             share._refuse()  # a query may have joined at the same time
             with write_session(store.path, share._commit_options()) as session:
@@ -217,8 +217,8 @@ class ConsumerShare:
     def _reopen(self) -> None:
         """Goes on after another program has removed the in-flight log: at the offsets of the file."""
         _log.warning("%s was removed; messages may be delivered again", self.name.directory)
-        self._log_user.leave()
-        self._log_user.join(self.options.lock_timeout)
+        self._lease.end()
+        self._lease.begin(self.options.lock_timeout)
         with write_session(self.name.root, self._commit_options()) as session:
             self._adopt(session)
 
@@ -279,7 +279,7 @@ class ConsumerShare:
         in-flight log, and a broker delivers messages again.
         """
         try:
-            if self.failure is None and self._log_user.is_last():
+            if self.failure is None and self._lease.is_last():
                 self._hand_over()
         finally:
             self._leave()
@@ -287,13 +287,13 @@ class ConsumerShare:
     def abandon(self) -> None:
         """In a forked child: closes the locks and files that it shares with its parent, which keeps them."""
         self._keeper.close()
-        self._log_user.leave()
+        self._lease.end()
         self.log.abandon()
 
     def leave(self) -> None:
         """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
         self._keeper.close()
-        self._log_user.leave()
+        self._lease.end()
         self.log.close()
 
     def _hand_over(self) -> None:
@@ -311,7 +311,7 @@ class ConsumerShare:
         self._is_open = False
         self._keeper.close()
         self.log.close()
-        self._log_user.leave()
+        self._lease.end()
 
     def _adopt(self, session: WriteSession) -> None:
         """Takes over what the in-flight log, the offset file and a broker's records have."""

@@ -1,8 +1,14 @@
-"""A member's lease: a file that its process keeps locked, and a beat (a counter) that a daemon thread writes.
+"""Leases: how the members of a group know which of them are alive, whichever way they consume.
 
-Other members judge the lease by both. On the same host the system drops the lock of a dead process at once.
-Across hosts, and for a stopped process, the beat decides: a member is gone when its beat has not changed for
-the lease time by the watcher's own clock, so the clocks of the hosts need not agree.
+A query (consumeMode=pull) has a lease of its own, because its queues go to others when it is gone: a file
+that its process keeps locked, and a beat (a counter) that a daemon thread writes. Other members judge the
+lease by both. On the same host the system drops the lock of a dead process at once. Across hosts, and for a
+stopped process, the beat decides: a member is gone when its beat has not changed for the lease time by the
+watcher's own clock, so the clocks of the hosts need not agree.
+
+Consumers that pop own no queue, and need not be told apart: those of a topic share one lock in the directory
+of their in-flight log. The last one that ends knows that it is the last, and others can ask whether any is
+alive.
 """
 
 from __future__ import annotations
@@ -15,17 +21,23 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from rmq_spark.consume.group.state import MemberEntry
-from store_format.errors import CorruptStoreError, StoreError
+from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.errors import CorruptStoreError, StoreError, StoreInUseError
 from store_format.files.lock import StoreLock, lock_holder
 from store_format.files.polling import Repeated
-from store_format.files.read import read_bytes
+from store_format.files.read import entry_names, read_bytes
+from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
+from store_format.pop.log import in_flight_directory, in_flight_logs
 
 _log = logging.getLogger(__name__)
 
 _CALLS_A_LEASE = 12  # of `look`
 _CALLS_A_BEAT = 3
 _BEAT_SIZE = 20  # digits: a single write within one page, so no reader sees a part of it
+
+_POPPING = "members"  # the lock file of the consumers that pop
+_LAST_SECONDS = 0.02  # another process asks `live_topics` for microseconds
 
 
 def lease_directory(group_directory: str, member: str) -> str:
@@ -148,3 +160,45 @@ class Watch:
             return read_bytes(f"{self._directory}/beat", _BEAT_SIZE)
         except CorruptStoreError:
             return b""  # a file with other content counts as a beat that does not change
+
+
+# ---- consumers that pop ------------------------------------------------------------------------------------
+
+
+class PopLease:
+    """One consumer of the in-flight log in `directory`, which is made if it is missing."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = FileLock(f"{directory}/{_POPPING}")
+
+    def begin(self, timeout: float = 10.0) -> None:
+        """Waits while the last consumer hands over. Raises StoreInUseError after `timeout` seconds."""
+        root, _, rest = self._directory.partition(f"/{OWN_DIRECTORY}/")
+        FileWrites(sync=False).make_directories(root, OWN_DIRECTORY, *rest.split("/"))
+        if not self._lock.share(timeout):
+            raise StoreInUseError(
+                f"{self._directory}: expected that the last consumer ends within {timeout:g} s, but it "
+                "does not; look for a consumer that was stopped (state T in ps) and continue or end it"
+            )
+
+    def is_last(self) -> bool:
+        """Whether no other consumer is alive. If so nobody begins until `end`; else this one has ended."""
+        return self._lock.try_exclusive(_LAST_SECONDS)
+
+    def end(self) -> None:
+        self._lock.close()
+
+
+def live_topics(root: str, group: str) -> list[str]:
+    """The topics of the store at `root` that consumers of the group pop now, sorted."""
+    found = []
+    for name, topic in in_flight_logs(root):
+        directory = in_flight_directory(root, name, topic)
+        if name != group or _POPPING not in entry_names(directory, missing_ok=True):
+            continue
+        lock = FileLock(f"{directory}/{_POPPING}")
+        if not lock.try_exclusive():
+            found.append(topic)
+        lock.close()
+    return found

@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.broker.pop.topic_pop import TopicPop
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
-from store_format.pop.members import live_topics
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
-from store_format.pop.members import live_topics
 from tests.rmq_spark.broker.pop.test_deliveries import Clock
 from tests.support.popped import GROUP, TOPIC, popped_store
 

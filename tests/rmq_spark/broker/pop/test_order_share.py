@@ -36,7 +36,7 @@ def _open(root: Path, *, fifo: bool | None = True, now: int = NOW) -> ConsumerSh
 def _killed(share: ConsumerShare) -> None:
     """The system drops the locks of a process that is killed."""
     share._keeper.close()
-    share._log_user.leave()
+    share._lease.end()
 
 
 def _pop(share: ConsumerShare, queue_id: int, count: int = 3) -> OrderInfo:

@@ -17,6 +17,7 @@ import pytest
 from rmq_spark.broker.pop.mirror import compared
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.consume.group.member import join
 from rmq_spark.consume.group.membership import Membership
 from rmq_spark.consume.message_queue import MessageQueue
@@ -27,7 +28,6 @@ from store_format import MessageStore
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
-from store_format.pop.members import live_topics
 from store_format.pop.state import PopState
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
@@ -251,7 +251,7 @@ def test_a_reset_between_two_consumers_counts(root: Path) -> None:
     share.begin(QUEUES)
     pop(share, (0, 1), 5)
     share.log.close()
-    share._log_user.leave()  # killed
+    share._lease.end()  # killed
     stores = [MessageStore.open(str(root))]
     target = {MessageQueue("T", stores[0].broker_name, 1): 7}
     reset_to(group_place("g", stores), stores, target).apply()
@@ -275,7 +275,7 @@ def test_a_reset_to_the_offset_that_the_file_has_counts(root: Path, fifo: bool, 
     assert committed(root)[0] == 0
     if is_killed:
         share.log.close()
-        share._log_user.leave()
+        share._lease.end()
         share._keeper.close()
     stores = [MessageStore.open(str(root))]
     reset_to_earliest(group_place("g", stores), stores, ["T"]).apply()
@@ -303,7 +303,7 @@ def test_a_kill_before_the_file_is_written_moves_nothing(root: Path) -> None:
         share.run(lambda state: compared(state, share.name, known))
         share.run(lambda state: state.skip(0, 1, state.queues[0, 1].next_offset + 1))
     share.log.close()
-    share._log_user.leave()
+    share._lease.end()
     again = open_share(root)
     assert next_offsets(again)[1] == 7
     assert committed(root)[1] == 7

@@ -19,13 +19,13 @@ from typing import Any
 import pytest
 
 from rmq_spark.broker.pop.waiting import _FollowedStore
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.commit.recover import recover
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.log import in_flight_directory, read_in_flight
-from store_format.pop.members import live_topics
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
 from tests.support.staged import append, numbered

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from rmq_spark.broker.pop.stream import PopPositions
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
 from rmq_spark.consume.stream_offset import StreamOffset
@@ -30,7 +31,6 @@ from store_format.errors import OffsetOutOfRangeError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight
-from store_format.pop.members import live_topics
 from store_format.pop.state import RETRY, PopState
 from tests.support.staged import append, make_store, numbered, update_topic
 

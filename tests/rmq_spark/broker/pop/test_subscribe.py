@@ -14,11 +14,11 @@ from random import Random
 
 import pytest
 
+from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.log import in_flight_directory, read_in_flight
-from store_format.pop.members import live_topics
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
 
 

@@ -39,7 +39,7 @@ def killed(root: Path, count: int) -> None:
     share.begin(QUEUES)
     pop(share, (0, 0), count)
     share.log.close()
-    share._log_user.leave()
+    share._lease.end()
 
 
 def turn(root: Path, now_ms: int) -> dict[str, Any]:

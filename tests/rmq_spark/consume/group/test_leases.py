@@ -1,4 +1,4 @@
-"""The consumers of an in-flight log: who is the last, and who is alive."""
+"""The lease that consumers of an in-flight log share: who is the last, and who is alive."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.consume.group.leases import PopLease, live_topics
 from store_format.errors import StoreInUseError
 from store_format.pop.log import InFlightLog, in_flight_directory
-from store_format.pop.members import InFlightLogUser, live_topics
 from store_format.pop.state import PopState
 
 
@@ -21,18 +21,18 @@ def directory(tmp_path: Path) -> str:
     return directory
 
 
-def member(directory: str) -> InFlightLogUser:
-    made = InFlightLogUser(directory)
-    made.join(0.1)
+def member(directory: str) -> PopLease:
+    made = PopLease(directory)
+    made.begin(0.1)
     return made
 
 
 def test_only_the_last_of_the_consumers_is_the_last(directory: str) -> None:
     first, second = member(directory), member(directory)
     assert not first.is_last()
-    first.leave()
+    first.end()
     assert second.is_last()
-    second.leave()
+    second.end()
 
 
 def test_nobody_joins_while_the_last_consumer_hands_over(directory: str) -> None:
@@ -40,8 +40,8 @@ def test_nobody_joins_while_the_last_consumer_hands_over(directory: str) -> None
     assert last.is_last()
     with pytest.raises(StoreInUseError, match="the last consumer ends"):
         member(directory)
-    last.leave()
-    member(directory).leave()
+    last.end()
+    member(directory).end()
 
 
 @pytest.mark.process
@@ -71,4 +71,4 @@ def test_to_ask_disturbs_nobody(tmp_path: Path, directory: str) -> None:
     assert live_topics(str(tmp_path), "g") == ["T"]
     assert live_topics(str(tmp_path), "h") == []
     assert one.is_last()
-    one.leave()
+    one.end()
