@@ -36,7 +36,7 @@ _log = logging.getLogger(__name__)
 
 _ROUND_SECONDS = 1.0  # between looks at everything
 _TIMEOUT_MAX = 1e8  # seconds, three years; locks take no endless timeout
-_COMING_MAX = 100  # directories beside the stores of a cluster that are polled because they may become one
+_COMING_MAX = 20  # directories beside the stores of a cluster that are polled because they may become one
 _versions = itertools.count(1)  # of all stores, so that versions grow even if a store is followed again
 
 
