@@ -624,14 +624,11 @@ def test_links_below_the_root_level_are_refused(store: SmallStore, path: str) ->
     linked.rename(moved)
     linked.symlink_to(moved)
     rows, _, error = read(store.root)
-    assert isinstance(error, CorruptStoreError) or rows == store.rows
-    link = str(linked)
-    if error is not None:
-        assert (
-            str(error)
-            == f"{link} at byte 0: expected a file or directory, found a symbolic link, which is not "
-            f"followed below the root level"
-        )
+    if path.endswith(f"Orders/0/{0:020d}"):  # the entries of a file that is no file are made from the log
+        assert (error, rows) == (None, store.rows)
+        return
+    found = "a symbolic link, which is not followed below the root level"
+    assert str(error) == f"{linked} at byte 0: expected a file or directory, found {found}"
 
 
 @pytest.mark.parametrize("name", ["", "commitlog", "consumequeue", "batchconsumequeue", "config"])

@@ -85,4 +85,5 @@ def test_caught(project: Path, planted: Planted) -> None:
     finally:
         file.write_text(source)
     assert code == 1, f"{planted}\n{output}"
-    assert re.search(r"\b[1-9]\d* failed", output), f"{planted}\n{output}"
+    is_of_a_test = re.search(r"^(FAILED|ERROR) \S+::", output, re.MULTILINE)
+    assert is_of_a_test, f"{planted}\n{output}"

@@ -33,6 +33,7 @@ from store_format.errors import (
 )
 from store_format.files.read import disk_space
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import read_topics
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import append, make_store, numbered
@@ -225,6 +226,17 @@ def test_a_write_of_no_rows_makes_an_empty_store(place: Path) -> None:
     write(place, numbered_rows(0, 0))
     assert bodies(place) == {}
     assert (place / "commitlog").is_dir()
+
+
+def test_a_new_topic_gets_the_queues_that_any_task_needs(place: Path) -> None:
+    """A delayed message waits in another topic, so that no queue of its own shows the number."""
+    tasks = [
+        numbered_rows(i, i + 1, queueId=[number], delayTimeLevel=[1]) for i, number in enumerate((10, 0))
+    ]
+    write(place, *tasks)
+    topics = read_topics(str(place))
+    assert topics is not None
+    assert topics["T"].write_queue_nums == 11
 
 
 def test_a_first_write_that_fails_in_a_task_leaves_the_place_as_it_was(place: Path) -> None:

@@ -26,7 +26,9 @@ _LONG = 20.0  # seconds; nothing waits that long unless a wake is lost
 
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
+    began = time.monotonic()
     yield
+    assert time.monotonic() - began < _LONG, "a wake was lost: a wait that ends by its time looks once more"
     assert [each.name for each in threading.enumerate() if each.name == "rmqlog-waiting"] == []
 
 
