@@ -119,7 +119,7 @@ def _taken(
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
     astray = _astray(log, before.values())
-    queues, gaps = _settled_queues(root, log, state, queues, end, astray)
+    queues, gaps = _settled_queues(root, log, state, queues, log_end, end, astray)
     damaged |= gaps
     if end is None:
         return Snapshot(state, log, queues, damaged, log_end)
@@ -157,22 +157,23 @@ def _settled_queues(
     log: CommitLog,
     state: StoreState,
     queues: dict[QueueKey, QueueRange],
+    log_end: int | None,
     end: WrittenEnd | None,
     astray: set[QueueKey],
 ) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
     """The queues without newest entries that do not count yet, or no longer, and with those that their files
-    lack; and the queues that cannot be used.
+    lack; and the queues that cannot be used. `log_end` is the base of a commit, whose messages do not count.
     """
     is_live = state is StoreState.LIVE
     if is_live:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
-    stop = end.offset if end is not None else log.stop
+    stop = log_end if log_end is not None else end.offset if end is not None else log.stop
     try:
         queues, wrong = judged_queues(root, log, queues, stop, is_live=is_live)
         if is_live:
             return queues, {}
         return completed_queues(
-            root, log, queues, wrong, end, lambda: broker_conf_of(root).message_delay_levels_ms, astray
+            root, log, queues, wrong, stop, end, lambda: broker_conf_of(root).message_delay_levels_ms, astray
         )
     except StorePermissionError:
         return queues, {}  # a read of its messages raises the error; views do not need the file
@@ -210,7 +211,7 @@ def take_queue(
         astray = _astray(log, [queue])
         if end is not None and _last_queued([queue]) >= end.offset:
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
-        found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, end, astray)
+        found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, log_end, end, astray)
         for error in gaps.values():
             raise error
         return found[topic, queue_id]

@@ -89,6 +89,7 @@ def completed_queues(
     log: CommitLog,
     queues: _Queues,
     wrong: set[QueueKey],
+    stop: int,
     end: WrittenEnd | None,
     delay_levels_ms: Callable[[], tuple[int, ...]],
     astray: Collection[QueueKey] = (),
@@ -97,12 +98,12 @@ def completed_queues(
     before these entries. Costs one read of the log if nothing is missing.
 
     The newest entry of the queues `wrong` leads to no message of theirs; that of the queues `astray` led far
-    behind the log, and is left out. `end` is the end of the log.
+    behind the log, and is left out. No message behind `stop` counts; `end` is the end of the log, if it is
+    certain.
     """
     starts = {key: last_own(log, queues[key]) for key in wrong.union(astray) & queues.keys()}
     starts |= {key: log.min_offset for key in astray if key in starts and starts[key] is None}
     places = [start for start in starts.values() if start is not None]
-    stop = log.stop if end is None else end.offset
     doubtful = {key: start for key, start in starts.items() if start is not None}
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:

@@ -893,6 +893,19 @@ def killed_while_it_creates_a_topic_again(place: Path) -> World:
     return world
 
 
+def killed_beside_a_flipped_last_entry(place: Path) -> World:
+    """Readers complete the queue from the log, and see a part of the commit there."""
+    world = new_world(place)
+    world.flip_entry("V", 0, 29, 10, 0x10)
+    killed, now_ms = numbered("T", 900, 19, queues=1), world.now_ms + 1000
+    with ForkServer() as forks:
+        before = shutil.copytree(world.root, place / "before")
+        for at, root in killed_stores(forks, before, place, "torn", commit_killed, killed, now_ms, every=3):
+            left = World(root, world.truth.copy(), place, now_ms=now_ms)
+            assert left.has(killed) in (0, len(killed)), f"a part of a commit that was killed at {at}"
+    return world
+
+
 # ---- reports ----------------------------------------------------------------------------------------------
 
 
@@ -991,6 +1004,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost topics.json and all queues": lost_topics_json_and_all_queues,
     "created again after its messages were given up": created_again_after_its_messages_were_given_up,
     "killed while it repairs the index": killed_while_it_repairs_the_index,
+    "killed beside a flipped last entry": killed_beside_a_flipped_last_entry,
     "killed while it creates a topic again": killed_while_it_creates_a_topic_again,
     "advice about a crashed store": crashed,
     "recover without a verdict": recover_without_verdict,
