@@ -16,7 +16,7 @@ from rmq_spark.consume.choices import OFFSET_STORES
 from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_id, check_group
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
-from store_format.files.lock import StoreLock
+from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.read import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
@@ -154,8 +154,7 @@ class StoreOffsets(_Saver):
                 )
             now = self._clock_ms()
             wait = 0.0 if self._failing else self._lock_timeout
-            with StoreLock(root, timeout=wait) as lock:
-                lock.refuse_other_openers()
+            with CheckedLock(root, timeout=wait):
                 files = FileWrites(sync=True)
                 write_group_offsets_held(
                     root, self.group, part, timestamp=now, is_reset=is_reset, files=files

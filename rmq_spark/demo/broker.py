@@ -16,7 +16,7 @@ from rmq_spark.demo.shop import LENGTH_MS, Message
 from rmq_spark.produce.unique_ids import format_ids
 from rmq_spark.services import retry, run_once
 from store_format.commit.options import CommitOptions
-from store_format.files.lock import StoreLock
+from store_format.files.lock import CheckedLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
@@ -173,8 +173,7 @@ def _unique_ids(times: NDArray[np.int64], numbers: NDArray[np.int64]) -> pa.Stri
 
 def write_groups(store: MessageStore, end_ms: int) -> None:
     """The groups and their offsets."""
-    with StoreLock(store.path) as lock:
-        lock.refuse_other_openers()
+    with CheckedLock(store.path):
         for group in _GROUPS:
             add_subscription_group(store.path, group, timestamp=end_ms, files=FileWrites(sync=False))
     for group, (topics, behind_ms) in _GROUPS.items():

@@ -13,7 +13,7 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY, STAGING
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
-from store_format.files.lock import StoreLock
+from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.read import LOST_AND_FOUND, entry_names, is_directory
 from store_format.files.write import FileWrites
 from store_format.metadata.encode import dumps
@@ -124,8 +124,7 @@ def remove_store(root: str, *, lock_timeout: float = 0.0) -> bool:
     Staged files stay.
     """
     files = FileWrites(sync=True)
-    with StoreLock(root, timeout=lock_timeout) as lock:
-        lock.refuse_other_openers()
+    with CheckedLock(root, timeout=lock_timeout):
         used = any(entry_names(f"{root}/{name}", missing_ok=True) for name in _QUEUED)
         if (
             used

@@ -199,6 +199,19 @@ class StoreLock:
             self._identity = None
 
 
+class CheckedLock(StoreLock):
+    """The store's lock, which also refuses a broker that is starting (`refuse_other_openers`)."""
+
+    def __enter__(self) -> StoreLock:
+        super().__enter__()
+        try:
+            self.refuse_other_openers()
+        except BaseException:
+            self.__exit__(None, None, None)
+            raise
+        return self
+
+
 def described(process_id: int) -> str:
     """Returns a process in words: its id and its command."""
     if process_id <= 0:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from store_format.errors import CorruptStoreError, StoreError, UnsupportedFormatError
-from store_format.files.lock import StoreLock
+from store_format.files.lock import CheckedLock
 from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.merge_offsets import merge_consumer_offsets
@@ -157,8 +157,7 @@ def write_group_offsets(
     Raises StoreInUseError while a broker or another writer has the store.
     """
     refuse_foreign_offsets(root)
-    with StoreLock(root, timeout=lock_timeout) as lock:
-        lock.refuse_other_openers()
+    with CheckedLock(root, timeout=lock_timeout):
         files = files or FileWrites(sync=True)
         return write_group_offsets_held(
             root, group, offsets, timestamp=timestamp, is_reset=is_reset, files=files

@@ -19,11 +19,12 @@ from store_format.metadata.read import config_path, read_topics
 from store_format.metadata.read_state import read_order_infos, read_request_modes, read_timer_metrics
 from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
-from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic, pop_retry_topic
+from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
 from store_format.pop.log import in_flight_directory, in_flight_logs, read_in_flight
 from store_format.pop.order_info import consumed_count, is_acknowledged
-from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
+from store_format.pop.pop_name import queue_topic
+from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted, is_of_new_topic, is_point_deleted, is_set_since
 from store_format.read.store import Store
 
@@ -288,14 +289,6 @@ def _may_have_records(store: Store) -> bool:
         return False
     check = read_timer_check(config_path(store.path, "timercheck"))
     return check is None or check.last_timer_queue_offset < timer.max_offset
-
-
-def queue_topic(group: str, topic: str, flag: int) -> str:
-    """The topic of a queue by its retry flag: the popped topic, or the group's retry topic of pop for it."""
-    if flag == TOPIC:
-        return topic
-    assert flag in (RETRY, RETRY_V2), "a log has no other flags"
-    return pop_retry_topic(group, topic, is_v2=flag == RETRY_V2)
 
 
 def popped_pair(group: str, topic: str) -> Pair:

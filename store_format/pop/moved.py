@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import partial
 
-from store_format.names import QueueKey, pop_retry_topic
-from store_format.pop.log import InFlightLog, in_flight_directory, in_flight_logs
-from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
+from store_format.names import QueueKey
+from store_format.pop.log import InFlightLog, in_flight_logs
+from store_format.pop.pop_name import PopName
+from store_format.pop.state import PopQueue, PopState
 
 _FOREIGN = -2  # differs from every offset of the file, and from -1, which means "unknown"
 
@@ -27,10 +28,10 @@ def note_moved(root: str, group: str, queues: Iterable[QueueKey]) -> None:
     for owner, topic in in_flight_logs(root):
         if owner != group:
             continue
-        flags = {topic: TOPIC, pop_retry_topic(group, topic): RETRY}
-        flags[pop_retry_topic(group, topic, is_v2=True)] = RETRY_V2
-        wanted = {(flags[name], queue_id) for name, queue_id in moved if name in flags}
-        log = InFlightLog(in_flight_directory(root, group, topic), sync=True)
+        name = PopName(root, group, topic)
+        flags = name.flags()
+        wanted = {(flags[each], queue_id) for each, queue_id in moved if each in flags}
+        log = InFlightLog(name.directory, sync=True)
         try:
             log.run(partial(_forget_mirrored, wanted))
         finally:

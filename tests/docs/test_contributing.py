@@ -499,8 +499,8 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from {produced} import audited
 from {service} import Now
+from {produced} import audited
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice

@@ -28,8 +28,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rmq_spark.broker.pop.mirror import PopOffsetMirror
-from rmq_spark.broker.pop.pop_name import PopName
+from rmq_spark.consume.group.offset_mirror import PopOffsetMirror
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from rmq_spark.produce.rows import Host
 from rmq_spark.write.timer_wheel import put_in_wheel
@@ -50,6 +49,7 @@ from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_fli
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
 from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog
+from store_format.pop.pop_name import PopName
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.pop.witness import is_point_deleted, popped_entry

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
 
-from rmq_spark.broker.pop.pop_name import PopName
 from store_format.files.read import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.add_group import add_subscription_group
@@ -20,6 +19,7 @@ from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.pop.log import InFlightLog
 from store_format.pop.order_info import merge_order_infos
 from store_format.pop.order_state import digest
+from store_format.pop.pop_name import PopName
 from store_format.pop.state import TOPIC, PopState
 
 

@@ -24,7 +24,6 @@ from numpy.typing import NDArray
 
 from rmq_spark.broker.pop.due import DueMessages, first_due
 from rmq_spark.broker.pop.new_topic import forget_deleted, queue_ranges
-from rmq_spark.broker.pop.pop_name import PopName
 from rmq_spark.produce.revived import refused_copies, revived
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
@@ -38,6 +37,7 @@ from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import QueueKey
 from store_format.pop.check_point import BegunRevive
 from store_format.pop.log import InFlightLog
+from store_format.pop.pop_name import PopName
 from store_format.pop.records import PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.read.store import Store

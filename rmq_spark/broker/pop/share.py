@@ -3,7 +3,7 @@
 The share keeps the in-flight log and the broker's consumerOffset.json together. While consumers are alive the
 file has the lowest offset that is not acknowledged of each queue: a broker that is started after a crash
 delivers messages again, and loses none. The file is written about once a second, by one process
-(`rmq_spark.broker.pop.mirror`).
+(`rmq_spark.consume.group.offset_mirror`).
 
 A message that the group has received too often is a dead letter: it is stored in `%DLQ%group`, not delivered.
 The proxy does so when a consumer receives a message whose reconsumeTimes have reached the maximum
@@ -24,14 +24,13 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from rmq_spark.broker.pop.hand_over import hand_over, take_over
-from rmq_spark.broker.pop.mirror import CheckedLock, PopOffsetMirror, opened
 from rmq_spark.broker.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
 from rmq_spark.broker.pop.order_mirror import OrderMirror, is_ordered, switch_order
-from rmq_spark.broker.pop.pop_name import PopName
 from rmq_spark.broker.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.leases import PopLease, live_topics
 from rmq_spark.consume.group.meeting import live_clients
+from rmq_spark.consume.group.offset_mirror import PopOffsetMirror, opened
 from rmq_spark.produce.send_back import send_back
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
@@ -39,7 +38,7 @@ from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
-from store_format.files.lock import described, foreign_holder
+from store_format.files.lock import CheckedLock, described, foreign_holder
 from store_format.files.polling import Clocks
 from store_format.files.shared_log import FileLock
 from store_format.message.stored import StoredMessages, join_columns, stored_messages
@@ -50,6 +49,7 @@ from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.check_point import BegunRevive, CheckPoint
 from store_format.pop.log import InFlightLog, read_in_flight
+from store_format.pop.pop_name import PopName
 from store_format.pop.records import PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted

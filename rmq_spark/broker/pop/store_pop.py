@@ -14,7 +14,6 @@ from random import Random
 from rmq_spark.broker.pop.choose import ShareRules
 from rmq_spark.broker.pop.metrics import Counters
 from rmq_spark.broker.pop.order import OrderPop
-from rmq_spark.broker.pop.pop_name import PopName
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.broker.pop.topic_pop import DeadLetters, TopicPop
 from rmq_spark.broker.pop.waiting import StoreLook
@@ -25,6 +24,7 @@ from store_format.files.read import entry_names
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import QueueKey
+from store_format.pop.pop_name import PopName
 from store_format.pop.state import TOPIC, PopQueue
 from store_format.read.store import Queue
 

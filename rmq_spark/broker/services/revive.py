@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from rmq_spark.broker.pop.due import MESSAGES_MAX, DueCheckPoint, first_due
-from rmq_spark.broker.pop.pop_name import PopName
 from rmq_spark.broker.pop.revive import revive_due
 from rmq_spark.broker.services.service import Now, PartsFailedError
 from store_format.bookkeeping.ledger import Ledger
@@ -21,6 +20,7 @@ from store_format.commit.session import WriteSession
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import StoreError
 from store_format.pop.log import InFlightLog, in_flight_logs
+from store_format.pop.pop_name import PopName
 from store_format.pop.reader import InFlightReader
 from store_format.pop.state import PopState
 from store_format.read.store import Store

@@ -64,9 +64,10 @@ class QueueEntry:
 
     `reset` is the number of the reset that last moved the queue. `mirrored` is the offset that members last
     wrote to the offset file or found there: `NOT_IN_FILE`, or None before the first look. `is_unattended`: no
-    member has run since the queue's last owner. The module `member` explains both. `stop` is where an orderly
-    handler stopped, until a recorded position is beyond it. `at` is a recorded position with the place
-    of the message before it (`follow.replaced`): no file of a store says that a topic was created again.
+    member has run since the queue's last owner. The module `offset_mirror` explains both. `stop` is where an
+    orderly handler stopped, until a recorded position is beyond it. `at` is a recorded position with the
+    place of the message before it (`follow.replaced`): no file of a store says that a topic was created
+    again.
     """
 
     owner: str | None = None

@@ -10,8 +10,7 @@ from dataclasses import replace
 import pytest
 
 from rmq_spark.broker.pop.hand_over import HandedOver, hand_over, revive_topic_of, take_over
-from rmq_spark.broker.pop.mirror import PopOffsetMirror
-from rmq_spark.broker.pop.pop_name import PopName
+from rmq_spark.consume.group.offset_mirror import PopOffsetMirror
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
@@ -25,6 +24,7 @@ from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
 from store_format.pop.broker_records import BrokerCheckPoint, parse_record
 from store_format.pop.log import InFlightLog
+from store_format.pop.pop_name import PopName
 from store_format.pop.state import PopState
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice

@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.pop.mirror import compared
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.leases import live_topics
 from rmq_spark.consume.group.member import join
 from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.group.offset_mirror import compared
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets, make_path
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_earliest

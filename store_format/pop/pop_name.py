@@ -28,10 +28,16 @@ class PopName:
 
     def topic_of(self, flag: int) -> str:
         """The topic with the queues of this flag."""
-        return (
-            self.topic if flag == TOPIC else pop_retry_topic(self.group, self.topic, is_v2=flag == RETRY_V2)
-        )
+        return queue_topic(self.group, self.topic, flag)
 
     def flags(self) -> dict[str, int]:
         """The flag of each of its topics."""
         return {self.topic_of(flag): flag for flag in (TOPIC, RETRY, RETRY_V2)}
+
+
+def queue_topic(group: str, topic: str, flag: int) -> str:
+    """The topic of a queue by its retry flag: the popped topic, or the group's retry topic of pop for it."""
+    if flag == TOPIC:
+        return topic
+    assert flag in (RETRY, RETRY_V2), "a log has no other flags"
+    return pop_retry_topic(group, topic, is_v2=flag == RETRY_V2)
