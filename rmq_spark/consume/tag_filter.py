@@ -7,34 +7,22 @@ the message decides.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from store_format.errors import OptionError
-from store_format.java.hashes import java_hash
 
 if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
+
+Tags: TypeAlias = frozenset[str] | None  # None matches all messages
 
 _ALL = "*"
 _SEPARATOR = "||"
 _JAVA_TRIM = "".join(map(chr, range(0x21)))  # String.trim: up to U+0020, so a full-width space stays
 
 
-@dataclass(frozen=True, slots=True)
-class TagFilter:
-    """A parsed TAG expression. `codes` are the Java hashes of `tags`; both empty: all messages match."""
-
-    tags: frozenset[str] = frozenset()
-    codes: frozenset[int] = frozenset()
-
-    @property
-    def subscribe_all(self) -> bool:
-        return not self.tags
-
-
-def parse_subscription(expression_type: str, expression: str | None) -> tuple[TagFilter, Sql92Filter | None]:
-    """The filters of the options `expressionType` (TAG or SQL92) and `subExpression`.
+def parse_subscription(expression_type: str, expression: str | None) -> tuple[Tags, Sql92Filter | None]:
+    """The tags and the condition of the options `expressionType` (TAG or SQL92) and `subExpression`.
 
     Raises OptionError for an expression that RocketMQ's client or broker refuses.
     """
@@ -47,13 +35,15 @@ def parse_subscription(expression_type: str, expression: str | None) -> tuple[Ta
         )
     from rmq_spark.consume.sql92 import parse_sql92
 
-    return TagFilter(), parse_sql92(expression)
+    return None, parse_sql92(expression)
 
 
-def parse_tags(expression: str | None) -> TagFilter:
-    """Parses tags between `||`, trimmed, without empty ones; `*`, an empty text or None match all messages.
+def parse_tags(expression: str | None) -> Tags:
+    """Parses tags between `||`, trimmed, without empty ones.
 
-    >>> sorted(parse_tags("TagA || TagB ||").tags)
+    `*`, an empty text or None matches all messages: the result is None.
+
+    >>> sorted(parse_tags("TagA || TagB ||") or ())
     ['TagA', 'TagB']
 
     `*` is a wildcard only if it is the whole text: `* || TagA` and ` * ` name a tag `*`, as in RocketMQ.
@@ -61,11 +51,11 @@ def parse_tags(expression: str | None) -> TagFilter:
     nothing and its client everything.
     """
     if not expression or expression == _ALL:
-        return TagFilter()
+        return None
     tags = frozenset(tag for part in expression.split(_SEPARATOR) if (tag := part.strip(_JAVA_TRIM)))
     if not tags:
         raise OptionError(
             f"subExpression: expected tags such as TagA || TagB, found {expression!r}, which names no tag; "
             "use * for all messages"
         )
-    return TagFilter(tags, frozenset(map(java_hash, tags)))
+    return tags

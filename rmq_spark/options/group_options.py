@@ -31,9 +31,10 @@ from rmq_spark.consume.consume_from_where import (
 )
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options.option import BATCH, Given, plain_fields
-from rmq_spark.options.queues import QueueName, parse_assign
+from rmq_spark.options.queues import parse_assign
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, is_system_topic, pop_retry_topic
+from store_format.read.choice import QueueName
 
 if TYPE_CHECKING:
     from rmq_spark.consume.allocate import AllocateMessageQueueStrategy

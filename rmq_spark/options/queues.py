@@ -16,12 +16,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
 
 from rmq_spark.consume.stream_offset import AGAIN, AT, FROM, RESET
 from rmq_spark.options.option import Given, found_json, json_object, names, timestamp_ms
 from store_format.display.rows import iso_utc
-from store_format.names import is_system_topic, normal_topic, retry_topic
+from store_format.read.choice import MessageChoice, QueueName
 
 _ANY = "*"
 _EARLIEST_VALUE, _LATEST_VALUE = -2, -1  # KafkaOffsetRangeLimit
@@ -36,86 +35,7 @@ _ASSIGN_EXAMPLE = '{"TopicTest":[0,1]} or {"TopicTest":{"broker-a":[0,1]}}'
 # ---- which queues ------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class TopicChoice:
-    """The topics and queues of a read. At most one of `names`, `pattern` and `queues` is given.
-
-    Named topics and queues are always read. Without a choice, and for a pattern, system topics are read only
-    with `include_system_topics`; a pattern that begins with `%` also matches topics that begin with `%`.
-    The retry topics of `group` are always read: its own, and those of pop for the topics that are read. A
-    stream that pops has no `group` here, but `pop_retry_topics`.
-    """
-
-    names: tuple[str, ...] = ()
-    pattern: str | None = None
-    queues: tuple[QueueName, ...] = ()
-    include_system_topics: bool = False
-    group: str = ""
-    pop_retry_topics: frozenset[str] = frozenset()
-
-    @cached_property
-    def _expression(self) -> re.Pattern[str]:
-        return re.compile(self.pattern or "", re.ASCII)
-
-    @cached_property
-    def _topics(self) -> frozenset[str]:
-        return frozenset(self.named_topics)
-
-    @cached_property
-    def _queues(self) -> frozenset[QueueName]:
-        return frozenset(self.queues)
-
-    @property
-    def named_topics(self) -> tuple[str, ...]:
-        """The topics given by name, in the caller's order: planning refuses topics that no store has."""
-        return self.names or tuple(
-            dict.fromkeys(queue.topic for queue in self.queues if queue.topic is not None)
-        )
-
-    @property
-    def retry_topic(self) -> str:
-        """The group's retry topic; empty without a group."""
-        return retry_topic(self.group) if self.group else ""
-
-    def chooses_topic(self, topic: str) -> bool:
-        """Whether the topic is read. For a retry topic of pop its name decides, see `subscribe_set`."""
-        return self.chooses_by_name(topic) or self._is_retry(topic)
-
-    def _is_retry(self, topic: str) -> bool:
-        if topic in self.pop_retry_topics:
-            return True
-        return bool(self.group) and (topic == self.retry_topic or self.chooses_popped(topic))
-
-    def chooses_popped(self, topic: str) -> bool:
-        """Whether the name is that of the group's retry topic of pop, for one of the topics that are read."""
-        popped, version = normal_topic(topic, self.group)
-        return bool(self.group and version) and not is_system_topic(popped) and self.chooses_by_name(popped)
-
-    def chooses_by_name(self, topic: str) -> bool:
-        """Whether the user chose the topic, with or without the group."""
-        if self.names or self.queues:
-            return topic in self._topics
-        if self.pattern is not None and not self._expression.fullmatch(topic):
-            return False
-        return not self.hides(topic)
-
-    def chooses_queue(self, topic: str, broker: str, queue_id: int) -> bool:
-        """Whether this queue of a topic that `chooses_topic` is read."""
-        if not self.queues or self._is_retry(topic):
-            return True
-        return (
-            QueueName(topic, broker, queue_id) in self._queues
-            or QueueName(topic, None, queue_id) in self._queues
-        )
-
-    def hides(self, topic: str) -> bool:
-        """Whether the topic is left out only because it is a system topic."""
-        if self.names or self.queues or self.include_system_topics or not is_system_topic(topic):
-            return False
-        return not (topic.startswith("%") and (self.pattern or "").startswith("%"))
-
-
-def subscription_text(choice: TopicChoice, expression_type: str, expression: str) -> str:
+def subscription_text(choice: MessageChoice, expression_type: str, expression: str) -> str:
     """A subscription as text, by which members of a group compare theirs: sorted topics, and the filter.
 
     Two members of one group must have the same subscription, as in RocketMQ.
@@ -221,17 +141,6 @@ class Timestamp:
 
 Position = Earliest | Latest | Offset | Timestamp
 EARLIEST, LATEST = Earliest(), Latest()
-
-
-class QueueName(NamedTuple):
-    """A queue in an option's value; None matches any topic, broker or queue id."""
-
-    topic: str | None
-    broker: str | None
-    queue_id: int | None
-
-    def __str__(self) -> str:
-        return "/".join(_ANY if part is None else str(part) for part in self)
 
 
 _Place = tuple[str | None, str | None, int | None]

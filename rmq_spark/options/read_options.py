@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rmq_spark.consume.client_ids import CLUSTERING
-from rmq_spark.consume.tag_filter import TagFilter, parse_subscription
+from rmq_spark.consume.tag_filter import Tags, parse_subscription
 from rmq_spark.options.group_options import MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.group_table import GROUP_OPTIONS
 from rmq_spark.options.option import (
@@ -25,10 +25,11 @@ from rmq_spark.options.option import (
     refuse_beside_view,
     value_text,
 )
-from rmq_spark.options.queues import OffsetSpec, Timestamp, TopicChoice, subscription_text
+from rmq_spark.options.queues import OffsetSpec, Timestamp, subscription_text
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE, QUEUE, WHOLE_QUEUE
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
+from store_format.read.choice import MessageChoice
 from store_format.survey.fates import Unfiled
 
 if TYPE_CHECKING:
@@ -61,11 +62,7 @@ class ReadOptions:
     commit_log_paths: tuple[str, ...]  # () is `commitlog` in the store root
     max_hash_slot_num: int | None
     max_index_num: int | None
-    topics: TopicChoice
-    tag_filter: TagFilter
-    sql_filter: Sql92Filter | None
-    key: str | None
-    message_id: str | None
+    choice: MessageChoice
     columns: tuple[str, ...] | None  # as the caller spelled them; plan.output_fields checks them
     property_columns: tuple[str, ...]
     view: str
@@ -120,7 +117,7 @@ def parse_read_options(
     _refuse_empty_time(read[starting], read[ending])
     if len(read["paths"] or ()) > 1:
         _refuse_for_many(given)
-    tag_filter, sql_filter = parse_subscription(
+    tags, condition = parse_subscription(
         read["expressionType"], read["subExpression"] if "subExpression" in given else None
     )
     _refuse_without_group(given)
@@ -130,20 +127,18 @@ def parse_read_options(
         read["maxOffsetsPerTrigger"] = max(MAX_OFFSETS_PER_TRIGGER, read["minOffsetsPerTrigger"] or 0)
     group = None if pop is not None else GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
-    topics = _topic_choice(read, group, pop)
+    choice = _choice(read, group, pop, tags, condition)
     combined = {
         "paths": read["paths"] or read["path"],
         "commit_log_paths": read["storePathCommitLog"] or (),
-        "topics": topics,
-        "tag_filter": tag_filter,
-        "sql_filter": sql_filter,
+        "choice": choice,
         "property_columns": read["propertyColumns"] or (),
         "starting": read[starting],
         "ending": read[ending],
         "max_trigger_delay_ms": read["maxTriggerDelay"],
         "group": group,
         "pop": pop,
-        "subscription": subscription_text(topics, read["expressionType"], read["subExpression"]),
+        "subscription": subscription_text(choice, read["expressionType"], read["subExpression"]),
         "effective": _effective(read, {starting, ending}, where),
     }
     return ReadOptions(**(plain_fields(ReadOptions, read) | combined))
@@ -240,17 +235,27 @@ def _refuse_empty_time(starting: OffsetSpec, ending: OffsetSpec) -> None:
         raise OptionError(f"{starting.option} {start} is after {ending.option} {stop}; swap them")
 
 
-def _topic_choice(read: Mapping[str, Any], group: GroupOptions | None, pop: PopOptions | None) -> TopicChoice:
+def _choice(
+    read: Mapping[str, Any],
+    group: GroupOptions | None,
+    pop: PopOptions | None,
+    tags: Tags,
+    where: Sql92Filter | None,
+) -> MessageChoice:
     # When BROADCASTING nothing is sent back, and no retry topic is subscribed
     # (DefaultMQPushConsumerImpl.copySubscription).
     retried = group.group if group is not None and group.message_model == CLUSTERING else ""
-    return TopicChoice(
-        read["subscribe"] or (),
-        read["subscribePattern"],
-        read["assign"] or (),
-        read["includeSystemTopics"],
-        retried,
-        frozenset() if pop is None else frozenset(pop.retry_topics(read["subscribe"])),
+    return MessageChoice(
+        names=read["subscribe"] or (),
+        pattern=read["subscribePattern"],
+        queues=read["assign"] or (),
+        include_system_topics=read["includeSystemTopics"],
+        group=retried,
+        pop_retry_topics=frozenset() if pop is None else frozenset(pop.retry_topics(read["subscribe"])),
+        tags=tags,
+        key=read["key"],
+        message_id=read["messageId"],
+        where=where,
     )
 
 

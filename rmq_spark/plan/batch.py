@@ -59,7 +59,7 @@ class _Planning:
     lost: int = 0
 
     def store_slices(self, store: Store) -> StoreSlices:
-        there = find_queues(store, self.options.topics)
+        there = find_queues(store, self.options.choice)
         found = StoreSlices(store, there.cuts)
         by_key = _offsets_of_key(store, there.queues, self.options)
         for queue in filter(self.starts.reads, there.queues):
@@ -132,13 +132,14 @@ def _offsets_of_key(
     None means that all messages have to be read. That is so for light queues (%LMQ%), because the index knows
     a message by the topic it is stored under, and in PERMISSIVE, which returns damaged messages, too.
     """
-    if (options.key is None and options.message_id is None) or not queues or options.permissive:
+    key, message_id = options.choice.key, options.choice.message_id
+    if (key is None and message_id is None) or not queues or options.permissive:
         return None
     topics = {queue.topic for queue in queues}
     if any(is_light_queue(topic) for topic in topics):
         return None
     names = tuple(topics) if len(topics) == 1 else ()
-    choice = MessageChoice(names, key=options.key, message_id=options.message_id)
+    choice = MessageChoice(names, key=key, message_id=message_id)
     how = How(
         ("topic", "queueId", "queueOffset"),
         verify_crc=options.verify_crc,

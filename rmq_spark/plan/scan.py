@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from rmq_spark.consume.tag_filter import TagFilter
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.plan.output_fields import OutputFields
@@ -17,6 +16,7 @@ from rmq_spark.plan.splits import Split, StoreShare
 from store_format.consumequeue.slices import QueueSlice
 from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
+from store_format.read.choice import MessageChoice
 from store_format.read.log_reader import LogReader
 from store_format.read.queue_reader import QueueReader
 from store_format.read.store import Store
@@ -67,28 +67,30 @@ class Scan:
             commit_log_paths=share.commit_log_paths,
             files=_FILES,
         )
-        retry = self.options.topics.retry_topic
+        choice, retry = self.options.choice, self.options.choice.retry_topic
         for is_retry in (False, True):
             slices = [piece for piece in share.slices if (piece.topic == retry) == is_retry]
             if not slices:
                 continue
             # Brokers do not filter retried messages again: the subscription of a retry topic is "*".
-            tags = TagFilter() if is_retry else self.options.tag_filter
-            reader = self._reader(store, self.fields.sources, tags, None if is_retry else where, tolerance)
+            subscribed = replace(choice, tags=None) if is_retry else choice
+            condition = None if is_retry else where
+            reader = self._reader(store, self.fields.sources, subscribed, condition, tolerance)
             yield from reader.read(slices) if share.scan is None else _scanned(reader, slices, share)
 
     def _condition(self) -> CountingFilter | None:
-        if self.options.sql_filter is None:
+        if self.options.choice.where is None:
             return None
-        from rmq_spark.consume.sql92 import CountingFilter  # most reads have no condition
+        from rmq_spark.consume.sql92 import CountingFilter, Sql92Filter  # most reads have no condition
 
-        return CountingFilter(self.options.sql_filter)
+        assert isinstance(self.options.choice.where, Sql92Filter)
+        return CountingFilter(self.options.choice.where)
 
     def _reader(
         self,
         store: Store,
         columns: tuple[str, ...],
-        tags: TagFilter,
+        choice: MessageChoice,
         where: CountingFilter | None,
         tolerance: Tolerance,
     ) -> QueueReader:
@@ -97,20 +99,20 @@ class Scan:
             columns,
             self.options.verify_crc,
             self.options.max_message_size,
-            None if tags.subscribe_all else tags.tags,
-            self.options.key,
-            self.options.message_id,
+            choice.tags,
+            choice.key,
+            choice.message_id,
             where,
             None if group is None else group.group,
         )
-        return store.reader(decode_options, tolerance, None if tags.subscribe_all else tags.codes)
+        return store.reader(decode_options, tolerance, choice.tags_codes)
 
     def matching_offsets(self, store: Store, piece: QueueSlice) -> Sequence[int]:
         """The queue offsets in a slice whose messages meet `subExpression`, ascending; a range if all do.
 
         Damaged messages count as `mode` says: an error, or no match.
         """
-        if self.options.tag_filter.subscribe_all and self.options.sql_filter is None:
+        if self.options.choice.tags is None and self.options.choice.where is None:
             return range(piece.start, piece.stop)
         return [row[0] for row in self._rows(store, piece, ("queueOffset",))]
 
@@ -121,7 +123,7 @@ class Scan:
     def _rows(self, store: Store, piece: QueueSlice, columns: tuple[str, ...]) -> list[tuple[int, ...]]:
         options = self.options
         tolerance = Tolerance(options.mode, options.fail_on_data_loss)
-        reader = self._reader(store, columns, options.tag_filter, self._condition(), tolerance)
+        reader = self._reader(store, columns, options.choice, self._condition(), tolerance)
         return sorted(
             row
             for batch in reader.read([piece])

@@ -15,7 +15,7 @@ from rmq_spark.consume.consume_from_where import ConsumeFromWhere, Start, start_
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.permission import consuming_group
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.queues import Earliest, Latest, Offset, Timestamp, TopicChoice
+from rmq_spark.options.queues import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice
@@ -24,6 +24,7 @@ from store_format.metadata.group_offsets import known_groups
 from store_format.metadata.read import known_topics
 from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import did_you_mean, is_retry_topic, retry_topic
+from store_format.read.choice import MessageChoice
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ class Starts:
             for store in stores:
                 consuming_group(store.path, self._group.group, is_broadcasting=is_broadcasting)
             known = self._group.make_offset_store({store.broker_name: store.path for store in stores}).read()
-            shared = frozenset(subscribe_set(stores, options.topics, self._group.group))
+            shared = frozenset(subscribe_set(stores, options.choice, self._group.group))
             self._allocate(self._group, shared, sorted(store.broker_name for store in stores))
             group, fails = self._group.group, options.fail_on_data_loss
             self._committed = usable_offsets(known, group, shared, fail_on_data_loss=fails)
@@ -139,7 +140,7 @@ def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:
 # ---- the offsets of a group --------------------------------------------------------------------------------
 
 
-def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> list[MessageQueue]:
+def subscribe_set(stores: Iterable[Store], choice: MessageChoice, group: str) -> list[MessageQueue]:
     """`mqAll`: the readable queues of the chosen topics and of the group's retry topics, sorted.
 
     The retry topics of pop are part of them if `choice` has the group, and if no other group has the topic
@@ -171,7 +172,7 @@ def subscribe_set(stores: Iterable[Store], choice: TopicChoice, group: str) -> l
     return sort_queues(found)
 
 
-def _subscribed(store: Store, choice: TopicChoice, group: str) -> Callable[[str], bool]:
+def _subscribed(store: Store, choice: MessageChoice, group: str) -> Callable[[str], bool]:
     """The function that answers whether the group subscribes to a topic of the store."""
 
     @cache

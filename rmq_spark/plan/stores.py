@@ -10,13 +10,14 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.queues import Offset, OffsetSpec, QueueName, TopicChoice
+from rmq_spark.options.queues import Offset, OffsetSpec
 from rmq_spark.options.read_options import ReadOptions
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
 from store_format.files.read import Refused, refuse
 from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean
+from store_format.read.choice import MessageChoice, QueueName
 from store_format.read.store import Store
 from store_format.read.store_root import refuse_equal_names, refuse_repeated, store_roots
 
@@ -79,7 +80,7 @@ def refuse_unknown(stores: Sequence[Store], options: ReadOptions, queues: Collec
         unread = spec.unread(queues)
         configured = _configured_queues(stores) if unread else {}
         for queue in unread:
-            if not _is_configured(configured, queue) or not _may_choose(options.topics, queue):
+            if not _is_configured(configured, queue) or not _may_choose(options.choice, queue):
                 raise OptionError(
                     f"{spec.option}: {queue} is not one of the queues read; "
                     f"{_queue_advice(queue.topic, queues, 'queues read')}"
@@ -92,7 +93,7 @@ def refuse_unknown_names(
 ) -> None:
     """The part of `refuse_unknown` that holds at a restart too: the names of `subscribe` and `assign`."""
     topics = {queue.topic for queue in queues}
-    missing = [topic for topic in options.topics.named_topics if topic not in topics]
+    missing = [topic for topic in options.choice.named_topics if topic not in topics]
     if missing:
         configured = {topic for store in stores for topic in store.configured_topics()}
         missing = [topic for topic in missing if topic not in configured]
@@ -101,7 +102,7 @@ def refuse_unknown_names(
         advice = did_you_mean(missing[0], known) or _listed(known)
         raise OptionError(f"no store has a topic {missing[0]!r}; {advice}")
     read_queues = frozenset(queues)
-    unknown = [queue for queue in options.topics.queues if not _is_read(queue, read_queues, stores)]
+    unknown = [queue for queue in options.choice.queues if not _is_read(queue, read_queues, stores)]
     configured_queues = _configured_queues(stores) if unknown else {}
     for queue in unknown:
         if not _is_configured(configured_queues, queue):
@@ -111,8 +112,8 @@ def refuse_unknown_names(
 
 def warn_of_no_match(stores: Sequence[Store], options: ReadOptions, queues: Collection[MessageQueue]) -> None:
     """Warns if `subscribePattern` matches no topic of the `queues`: the stream may wait for ever."""
-    pattern = options.topics.pattern
-    if pattern is not None and not any(options.topics.chooses_topic(queue.topic) for queue in queues):
+    pattern = options.choice.pattern
+    if pattern is not None and not any(options.choice.chooses_topic(queue.topic) for queue in queues):
         known = sorted({queue.topic for queue in _existing_queues(stores)})
         _log.warning(
             "subscribePattern %s matches no topic; %s. The stream waits for a topic that matches",
@@ -153,7 +154,7 @@ def _is_configured(configured: Mapping[tuple[str, str], range], queue: QueueName
     return any(topic == queue.topic and number in ids for (topic, _), ids in configured.items())
 
 
-def _may_choose(choice: TopicChoice, queue: QueueName) -> bool:
+def _may_choose(choice: MessageChoice, queue: QueueName) -> bool:
     """Whether the named queue will be read once it has a message."""
     if queue.topic is None or not choice.chooses_topic(queue.topic):
         return False

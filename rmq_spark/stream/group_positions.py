@@ -372,7 +372,7 @@ class _StreamGroup:
         group = self._options.group
         for store in self._stores.stores:
             for topic in live_topics(store.path, group):
-                if self._stores.options.topics.chooses_topic(topic):
+                if self._stores.options.choice.chooses_topic(topic):
                     raise OptionError(
                         f"group {group}: expected only members that read whole queues, found consumers that "
                         f"pop topic {topic} in {store.path}: a message would go to both. Stop them, set "
@@ -383,7 +383,7 @@ class _StreamGroup:
         queues = [*self._shared(), *self._stores.queues]
         refuse_unknown(self._stores.stores, self._stores.options, queues)
         shared = {queue.topic for queue in self._shared()}
-        for topic in self._stores.options.topics.named_topics:
+        for topic in self._stores.options.choice.named_topics:
             if topic not in shared:
                 _log.warning(
                     "group %s: topics.json allows reading no queue of topic %s (perm or readQueueNums)",
@@ -397,7 +397,7 @@ class _StreamGroup:
         identities = tuple(stat_identity(f"{store.path}/config/topics.json") for store in stores.stores)
         seen = identities, stores.version if None in identities else 0
         if seen != self._queues_seen:
-            queues = subscribe_set(stores.stores, stores.options.topics, self._options.group)
+            queues = subscribe_set(stores.stores, stores.options.choice, self._options.group)
             if self._options.message_model == BROADCASTING:
                 queues = [queue for queue in queues if queue.topic != retry_topic(self._options.group)]
             self._queues, self._queues_seen = queues, seen

@@ -12,7 +12,6 @@ from collections.abc import Collection, Iterator
 
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import MARK
-from rmq_spark.options.queues import QueueName, TopicChoice
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.stores import open_stores
 from store_format import Queue
@@ -23,6 +22,7 @@ from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, directory_identity, entry_names
 from store_format.follow.follower import StoreFollower
 from store_format.follow.replaced import Replaced
+from store_format.read.choice import MessageChoice, QueueName
 from store_format.read.store import Store, StoreQueues, find_queues
 from store_format.read.store_root import cluster_members, has_config
 
@@ -57,7 +57,7 @@ class StreamStores:
         if self._followers is None:
             self._newcomers = [_Newcomers(path) for path in self.options.paths]
             stores = open_stores(self.options, skip_unreadable=False)
-            self._followers = [StoreFollower(store, self.options.topics) for store in stores]
+            self._followers = [StoreFollower(store, self.options.choice) for store in stores]
             self._unnamed = {place for place, store in enumerate(stores) if not self._is_named(store)}
             for place in self._unnamed:
                 _log.info(
@@ -92,7 +92,7 @@ class StreamStores:
             for each in open_stores(self.options, skip_unreadable=False)
             if each.path == follower.store.path
         ]
-        self.followers[place] = StoreFollower(store, self.options.topics)
+        self.followers[place] = StoreFollower(store, self.options.choice)
         self._unnamed.discard(place)
         return self.followers[place]
 
@@ -102,7 +102,7 @@ class StreamStores:
 
     def chooses(self, key: MessageQueue) -> bool:
         """Whether the options choose the queue."""
-        choice = self.options.topics
+        choice = self.options.choice
         return choice.chooses_topic(key.topic) and choice.chooses_queue(*key)
 
     def deleted_topics(self, names: Collection[tuple[str, str]]) -> frozenset[tuple[str, str]]:
@@ -124,7 +124,7 @@ class StreamStores:
         for store in self.stores if keys else ():
             mine = tuple(QueueName(*key) for key in keys if key.broker_name == store.broker_name)
             if mine:
-                yield store, find_queues(store, TopicChoice(queues=mine))
+                yield store, find_queues(store, MessageChoice(queues=mine))
 
     def look(self, *, anew: bool = False) -> int:
         """Updates `queues` and returns `version`, which is larger if anything changed.

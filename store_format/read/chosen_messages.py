@@ -8,7 +8,6 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from store_format.java.hashes import tags_code
 from store_format.message.columns import DecodeOptions
 from store_format.read.choice import MessageChoice
 from store_format.read.store import Queue, read_pieces
@@ -66,9 +65,7 @@ def read_chosen(
         message_id=choice.message_id,
         where=choice.where,
     )
-    # tags are compared by their hash first, then as text
-    codes = None if choice.tags is None else frozenset(map(tags_code, choice.tags))
     pieces = [(queue, queue.piece(start, stop)) for queue, start, stop in ranges]
-    for batch in read_pieces(pieces, decode_options, tolerance, codes):
+    for batch in read_pieces(pieces, decode_options, tolerance, choice.tags_codes):
         batch = in_time(batch, choice)
         yield batch if choice.body is None else with_body(batch, choice.body).select(names)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.options.queues import TopicChoice
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover
 from store_format.follow.follower import StoreFollower
+from store_format.read.choice import MessageChoice
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours
@@ -55,7 +55,7 @@ def test_what_a_recovery_cut_stays_hidden(
         client = broker.client()
         served = client.messages()
         assert len(served) == _DAMAGED
-        follower = StoreFollower(MessageStore.open(str(store)), TopicChoice())
+        follower = StoreFollower(MessageStore.open(str(store)), MessageChoice())
         check(served, StoreState.LIVE)
         for part in range(2):
             client.send("Orders", _SENT // 2, seed=4 + part)

@@ -17,12 +17,12 @@ from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_latest
-from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.starts import subscribe_set
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
+from store_format.read.choice import MessageChoice
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.ownership import double_ownership, read_events
 from tests.support.reads import Place, copy_of, told, told_places
@@ -315,7 +315,7 @@ def test_the_strategy_decides_which_partition_reads_which_queue(
     clients = parsed.make_client_ids()
     stores = [MessageStore.open(str(path)) for path in sorted(cluster.iterdir())]
     strategy = parsed.make_strategy(clients, [store.broker_name for store in stores])
-    queues = subscribe_set(stores, TopicChoice(), "g")
+    queues = subscribe_set(stores, MessageChoice(), "g")
     assert len(queues) == 18
     wanted: dict[int, set[tuple[str, str, int]]] = {}
     for number, client in enumerate(clients):

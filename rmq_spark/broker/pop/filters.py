@@ -9,7 +9,7 @@ from datetime import timedelta
 from rmq_spark.broker.pop.waiting import WaiterLook
 from rmq_spark.broker.pop.window import Subscription
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
-from rmq_spark.consume.tag_filter import TagFilter, parse_tags
+from rmq_spark.consume.tag_filter import parse_tags
 from store_format.errors import OptionError
 from store_format.metadata.read import read_topics
 from store_format.names import did_you_mean
@@ -33,7 +33,7 @@ class FilterExpression:
         if self.filter_type == "TAG":
             return Subscription(parse_tags(self.expression))
         if self.filter_type == "SQL92":
-            return Subscription(TagFilter(), CountingFilter(parse_sql92(self.expression)))
+            return Subscription(where=CountingFilter(parse_sql92(self.expression)))
         raise OptionError(
             f"FilterExpression: expected filter_type TAG or SQL92, found {self.filter_type!r:.40}"
         )

@@ -412,7 +412,7 @@ class _SharedQueues:
         self._stores = stores
         self._readable: dict[_ShareKey, range] = {}  # the queue ids of each topic, by topics.json
         self._readable_seen: object = None
-        topics = stores.options.topics.names
+        topics = stores.options.choice.names
         # name of the topic, or of a retry topic -> the topic, and the flag of receipt handles
         self._flags = {topic: (topic, TOPIC) for topic in topics} | options.retry_topics(topics)
 
@@ -453,7 +453,7 @@ class _SharedQueues:
         self._readable, self._readable_seen = {}, seen
         for store in stores:
             configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
-            for topic in self._stores.options.topics.names:
+            for topic in self._stores.options.choice.names:
                 config = configs.get(topic)
                 if config is not None:
                     ids = config.read_queue_ids if config.readable else range(0)

@@ -294,7 +294,7 @@ class TopicPop:
         for each in out:
             point, queue, window = each.point, each.queue, each.window
             assert window is not None, "located has read it"
-            tags = self._subscription.tags.tags
+            tags = self._subscription.tags
             places = window.places(point.offsets)
             gone: list[int] = []
             units = read_units(queue.store.log, places)

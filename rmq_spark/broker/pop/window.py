@@ -8,16 +8,17 @@ messages are read after the hand-out, when no other consumer can get them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
 from rmq_spark.consume.sql92 import CountingFilter
-from rmq_spark.consume.tag_filter import TagFilter
+from rmq_spark.consume.tag_filter import Tags
 from store_format.consumequeue.slices import read_slice
 from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.errors import OffsetOutOfRangeError, StoreNotFoundError, UnsupportedFormatError
+from store_format.java.hashes import java_hash
 from store_format.message.locate import Identity
 from store_format.read.store import Queue
 from store_format.read.stored_messages import read_stored
@@ -67,7 +68,7 @@ class QueueWindow:
 class Subscription:
     """What a consumer reads of one topic: a TAG or an SQL92 expression, compiled."""
 
-    tags: TagFilter = field(default_factory=TagFilter)
+    tags: Tags = None
     where: CountingFilter | None = None
 
 
@@ -88,7 +89,7 @@ def read_window(queue: Queue, start: int, count: int, subscription: Subscription
         # retention has deleted the files since the queue was listed; the next look lists it again
         return QueueWindow(start, start, *(np.empty(0, np.int64) for _ in range(3)))
     physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
-    if not subscription.tags.subscribe_all:
+    if subscription.tags is not None:
         kept = _matching_codes(queue, units["tags_code"].astype(np.int64), subscription.tags)
         offsets, physical, sizes = offsets[kept], physical[kept], sizes[kept]
     if where is not None and len(offsets):
@@ -110,13 +111,14 @@ def _refuse(queue: Queue) -> None:
         )
 
 
-def _matching_codes(queue: Queue, codes: _Ints, tags: TagFilter) -> NDArray[np.bool_]:
+def _matching_codes(queue: Queue, codes: _Ints, tags: frozenset[str]) -> NDArray[np.bool_]:
     """ExpressionMessageFilter.isMatchedByConsumeQueue: the hash decides here, the text after the hand-out."""
     external = is_ext_address(codes)
     if external.any():
         directory = f"{queue.store.path}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
         codes[external] = resolve_tags_codes(directory, codes[external])
-    kept: NDArray[np.bool_] = np.isin(codes.astype(np.int32), np.array(sorted(tags.codes), np.int32))
+    wanted = np.array(sorted(map(java_hash, tags)), np.int32)
+    kept: NDArray[np.bool_] = np.isin(codes.astype(np.int32), wanted)
     return kept
 
 

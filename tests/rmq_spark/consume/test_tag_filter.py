@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_spark.consume.tag_filter import TagFilter, parse_tags
+from rmq_spark.consume.tag_filter import parse_tags
 from store_format.errors import OptionError
 from store_format.java.hashes import java_hash
+from store_format.read.choice import MessageChoice
 
 
 @pytest.mark.parametrize(
@@ -29,10 +30,7 @@ from store_format.java.hashes import java_hash
     ],
 )
 def test_expressions(expression: str | None, tags: set[str]) -> None:
-    parsed = parse_tags(expression)
-    assert parsed.tags == tags
-    assert parsed.codes == {java_hash(tag) for tag in tags}
-    assert parsed.subscribe_all is (not tags)
+    assert parse_tags(expression) == (tags or None)
 
 
 @pytest.mark.parametrize("expression", ["||", "||||", " ", " || ", "\t"])
@@ -46,9 +44,8 @@ def test_an_expression_without_a_tag_is_refused(expression: str) -> None:
 
 
 def test_codes_are_java_hashes() -> None:
-    assert parse_tags("AaAa||polygenelubricants").codes == {java_hash("AaAa"), -(1 << 31)}
-    assert parse_tags("AaAa").codes == parse_tags("BBBB").codes == {2031744}
-
-
-def test_the_default_subscribes_to_all() -> None:
-    assert parse_tags("*") == TagFilter()
+    choice = MessageChoice(tags=parse_tags("AaAa||polygenelubricants"))
+    assert choice.tags_codes == frozenset((java_hash("AaAa"), -(1 << 31)))
+    for tag in ("AaAa", "BBBB"):
+        assert MessageChoice(tags=parse_tags(tag)).tags_codes == frozenset((2031744,))
+    assert MessageChoice().tags_codes is None

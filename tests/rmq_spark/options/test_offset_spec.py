@@ -18,13 +18,13 @@ from rmq_spark.options.queues import (
     Offset,
     OffsetSpec,
     Position,
-    QueueName,
     Timestamp,
     parse_offsets,
     parse_offsets_by_timestamp,
     parse_timestamp,
 )
 from store_format.errors import OptionError
+from store_format.read.choice import QueueName
 
 NOW_MS = 1_700_000_000_000
 

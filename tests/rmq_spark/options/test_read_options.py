@@ -6,14 +6,16 @@ import pickle
 
 import pytest
 
+from rmq_spark.consume.sql92 import Sql92Filter
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import plain_fields
-from rmq_spark.options.queues import EARLIEST, LATEST, Offset, OffsetSpec, QueueName, Timestamp, TopicChoice
+from rmq_spark.options.queues import EARLIEST, LATEST, Offset, OffsetSpec, Timestamp
 from rmq_spark.options.read_options import ReadOptions, parse_read_options, user_options
 from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
 from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
 from rmq_spark.options.write_table import WRITE_OPTIONS
 from store_format.errors import OptionError, StoreError
+from store_format.read.choice import MessageChoice, QueueName
 from store_format.views.registry import VIEWS
 
 NOW_MS = 1_700_000_000_000
@@ -22,20 +24,14 @@ NOW_MS = 1_700_000_000_000
 def test_a_path_is_enough() -> None:
     options = parse_read_options({"path": "/data/store"})
     assert options.paths == ("/data/store",)
-    assert options.topics == TopicChoice()
-    assert options.tag_filter.subscribe_all
+    assert options.choice == MessageChoice()
     assert (
         options.broker_name,
         options.commit_log_paths,
         options.max_hash_slot_num,
         options.max_index_num,
     ) == (None, (), None, None)
-    assert (options.key, options.message_id, options.columns, options.property_columns) == (
-        None,
-        None,
-        None,
-        (),
-    )
+    assert (options.columns, options.property_columns) == (None, ())
     assert (options.starting, options.ending) == (
         OffsetSpec("startingOffsets", EARLIEST),
         OffsetSpec("endingOffsets", LATEST),
@@ -82,13 +78,10 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert options.paths == ("/data/store",)
     assert (options.broker_name, options.commit_log_paths) == ("broker-a", ("/disk1", "/disk2"))
     assert (options.max_hash_slot_num, options.max_index_num) == (100, 400)
-    assert options.topics == TopicChoice(names=("a", "b"), include_system_topics=True)
-    assert options.tag_filter.tags == {"TagA", "TagB"}
-    assert (options.key, options.columns, options.property_columns) == (
-        "k",
-        ("body", "queueoffset"),
-        ("region",),
+    assert options.choice == MessageChoice(
+        names=("a", "b"), include_system_topics=True, tags=frozenset(("TagA", "TagB")), key="k"
     )
+    assert (options.columns, options.property_columns) == (("body", "queueoffset"), ("region",))
     assert options.starting.for_queue("a", "broker-a", 0) == Offset(5)
     assert options.ending.for_queue("a", "broker-a", 0) == Timestamp(1000)
     assert options.starting_offsets_by_timestamp_strategy == "latest"
@@ -105,12 +98,14 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
 def test_the_other_ways_to_choose() -> None:
     assert parse_read_options({"paths": '["/a","/b"]'}).paths == ("/a", "/b")
     assert parse_read_options({"paths": '["/a"]', "brokerName": "b"}).broker_name == "b"
-    assert parse_read_options({"path": "/a", "subscribePattern": "T.*"}).topics == TopicChoice(pattern="T.*")
-    assert parse_read_options({"path": "/a", "assign": '{"t":[1]}'}).topics == TopicChoice(
+    assert parse_read_options({"path": "/a", "subscribePattern": "T.*"}).choice == MessageChoice(
+        pattern="T.*"
+    )
+    assert parse_read_options({"path": "/a", "assign": '{"t":[1]}'}).choice == MessageChoice(
         queues=(QueueName("t", None, 1),)
     )
-    assert parse_read_options({"path": "/a", "messageId": "AC11"}).message_id == "AC11"
-    assert parse_read_options({"path": "/a", "subExpression": ""}).tag_filter.subscribe_all
+    assert parse_read_options({"path": "/a", "messageId": "AC11"}).choice.message_id == "AC11"
+    assert parse_read_options({"path": "/a", "subExpression": ""}).choice.tags is None
 
 
 @pytest.mark.parametrize("edge", ["starting", "ending"])
@@ -327,11 +322,11 @@ def test_a_name_near_nothing_lists_all() -> None:
 
 def test_a_condition_instead_of_tags() -> None:
     options = parse_read_options({"path": "/a", "expressionType": "sql92", "subExpression": "price > 3"})
-    assert options.tag_filter.subscribe_all
-    assert options.sql_filter is not None
-    assert options.sql_filter.names == ("price",)
+    assert options.choice.tags is None
+    assert isinstance(options.choice.where, Sql92Filter)
+    assert options.choice.where.names == ("price",)
     assert pickle.loads(pickle.dumps(options)) == options
-    assert parse_read_options({"path": "/a", "subExpression": "price > 3"}).sql_filter is None
+    assert parse_read_options({"path": "/a", "subExpression": "price > 3"}).choice.where is None
 
 
 def test_an_option_of_another_kind_of_query_says_so() -> None:
@@ -345,6 +340,8 @@ def test_every_option_reaches_its_options_class() -> None:
     combined = {
         *("path", "storePathCommitLog", "subscribe", "subscribePattern", "assign", "includeSystemTopics"),
         *(
+            "key",
+            "messageId",
             "subExpression",
             "expressionType",
             "maxTriggerDelay",

@@ -13,9 +13,9 @@ from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.queues import QueueName, TopicChoice
 from rmq_spark.plan.starts import begin_of, start_of, subscribe_set
 from store_format import MessageStore
+from store_format.read.choice import MessageChoice, QueueName
 
 
 @pytest.fixture
@@ -24,7 +24,7 @@ def store(golden: Callable[[str], Path]) -> MessageStore:
 
 
 def test_the_queues_that_members_share(store: MessageStore) -> None:
-    found = subscribe_set([store], TopicChoice(names=("Orders", "Metrics")), "CG_some")
+    found = subscribe_set([store], MessageChoice(names=("Orders", "Metrics")), "CG_some")
     assert found == sort_queues(found)
     counts = {
         topic: sum(queue.topic == topic for queue in found)
@@ -32,45 +32,45 @@ def test_the_queues_that_members_share(store: MessageStore) -> None:
     }
     assert sum(counts.values()) == len(found)
     assert counts == {"%RETRY%CG_some": 1, "Metrics": 8, "Orders": 4}
-    one = subscribe_set([store], TopicChoice(queues=(QueueName("Orders", None, 2),)), "CG_some")
+    one = subscribe_set([store], MessageChoice(queues=(QueueName("Orders", None, 2),)), "CG_some")
     assert one == sort_queues(
         MessageQueue(topic, store.broker_name, number)
         for topic, number in (("Orders", 2), ("%RETRY%CG_some", 0))
     )
-    assert {queue.topic for queue in subscribe_set([store], TopicChoice(), "g")} >= {
+    assert {queue.topic for queue in subscribe_set([store], MessageChoice(), "g")} >= {
         "Orders",
         "Metrics",
         "Audit",
     }
 
 
-def _topics(root: Path, choice: TopicChoice, group: str) -> set[str]:
+def _topics(root: Path, choice: MessageChoice, group: str) -> set[str]:
     return {queue.topic for queue in subscribe_set([MessageStore.open(str(root))], choice, group)}
 
 
 def test_a_group_reads_its_retry_topics_of_pop(golden: Callable[[str], Path], tmp_path: Path) -> None:
     root, retry = golden("pop-5.5.0"), "%RETRY%CG_pop_PopWork"
-    assert _topics(root, TopicChoice(names=("PopWork",), group="CG_pop"), "CG_pop") == {"PopWork", retry}
-    assert _topics(root, TopicChoice(group="CG_pop"), "CG_pop") >= {"PopWork", retry}
-    one = TopicChoice(queues=(QueueName("PopWork", None, 2),), group="CG_pop")
+    assert _topics(root, MessageChoice(names=("PopWork",), group="CG_pop"), "CG_pop") == {"PopWork", retry}
+    assert _topics(root, MessageChoice(group="CG_pop"), "CG_pop") >= {"PopWork", retry}
+    one = MessageChoice(queues=(QueueName("PopWork", None, 2),), group="CG_pop")
     assert _topics(root, one, "CG_pop") == {"PopWork", retry}
     for choice in (
-        TopicChoice(names=("Other",), group="CG_pop"),  # its topic is not read
-        TopicChoice(names=("PopWork",)),  # BROADCASTING
+        MessageChoice(names=("Other",), group="CG_pop"),  # its topic is not read
+        MessageChoice(names=("PopWork",)),  # BROADCASTING
     ):
         assert retry not in _topics(root, choice, "CG_pop")
-    assert retry not in _topics(root, TopicChoice(names=("PopWork",), group="CG"), "CG")
+    assert retry not in _topics(root, MessageChoice(names=("PopWork",), group="CG"), "CG")
 
     copy = shutil.copytree(root, tmp_path / "store")
     path = copy / "config" / "topics.json"
     path.write_text(path.read_text().replace(retry, "%RETRY%CG_pop+PopWork"))
-    wanted = TopicChoice(names=("PopWork",), group="CG_pop")
+    wanted = MessageChoice(names=("PopWork",), group="CG_pop")
     assert _topics(copy, wanted, "CG_pop") == {"PopWork", "%RETRY%CG_pop+PopWork"}
 
 
 def test_the_retry_topic_of_another_group_is_not_read(golden: Callable[[str], Path], tmp_path: Path) -> None:
     root, retry = shutil.copytree(golden("pop-5.5.0"), tmp_path / "store"), "%RETRY%CG_pop_PopWork"
-    wanted = TopicChoice(names=("PopWork",), group="CG_pop")
+    wanted = MessageChoice(names=("PopWork",), group="CG_pop")
     groups = root / "config" / "subscriptionGroup.json"
     groups.write_text(
         groups.read_text().replace(
@@ -90,7 +90,7 @@ def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path)
     value["topicConfigTable"]["Audit"]["readQueueNums"] = 2**31 - 1
     path.write_text(json.dumps(value))
     found = subscribe_set(
-        [MessageStore.open(str(root))], TopicChoice(names=("Orders", "Metrics", "Audit")), "none"
+        [MessageStore.open(str(root))], MessageChoice(names=("Orders", "Metrics", "Audit")), "none"
     )
     assert {queue.topic for queue in found} == {"Orders"}
 
@@ -98,7 +98,7 @@ def test_what_may_not_be_read_is_not_shared(store: MessageStore, tmp_path: Path)
 def test_without_a_list_of_topics_the_queues_on_disk_are_shared(golden: Callable[[str], Path]) -> None:
     store = MessageStore.open(str(golden("rocksdb-5.5.0")))
     topic = next(name for name in store.topics() if not name.startswith(("%", "rmq_", "RMQ_", "SCHEDULE")))
-    found = subscribe_set([store], TopicChoice(names=(topic,)), "g")
+    found = subscribe_set([store], MessageChoice(names=(topic,)), "g")
     assert [queue.queue_id for queue in found] == [
         queue.queue_id for queue in store.queues() if queue.topic == topic
     ]

@@ -23,7 +23,6 @@ from hypothesis import strategies as st
 
 from benchmarks.fill import Filling, fill
 from rmq_spark.options.option import STREAM
-from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
@@ -36,6 +35,7 @@ from store_format.follow import follower as follower_room
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
 from store_format.layouts import CQ_UNIT
+from store_format.read.choice import MessageChoice
 from store_format.read.store import find_queues
 from tests.support import goldens, oracle
 from tests.support.failing_writer import write
@@ -47,7 +47,7 @@ from tests.test_live_store import writer
 Ends = dict[tuple[str, int], tuple[int, int]]
 
 
-def followed(root: Path, choice: TopicChoice = TopicChoice(), **more: Callable[[], int]) -> StoreFollower:  # noqa: B008 # frozen
+def followed(root: Path, choice: MessageChoice = MessageChoice(), **more: Callable[[], int]) -> StoreFollower:  # noqa: B008 # frozen
     follower = StoreFollower(MessageStore.open(str(root)), choice, **more)
     follower.look()
     return follower
@@ -57,7 +57,7 @@ def ends(follower: StoreFollower) -> Ends:
     return {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()}
 
 
-def in_batch(root: Path, choice: TopicChoice = TopicChoice()) -> Ends:  # noqa: B008 # frozen
+def in_batch(root: Path, choice: MessageChoice = MessageChoice()) -> Ends:  # noqa: B008 # frozen
     there = find_queues(MessageStore.open(str(root)), choice)
     return {
         (queue.topic, queue.queue_id): (queue.min_offset, queue.max_offset)
@@ -78,9 +78,9 @@ def no_further(one: Ends, other: Ends) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "choice", [TopicChoice(), TopicChoice(names=("Other",))], ids=["all", "a quiet topic"]
+    "choice", [MessageChoice(), MessageChoice(names=("Other",))], ids=["all", "a quiet topic"]
 )
-def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choice: TopicChoice) -> None:
+def test_beside_a_broker_each_look_lies_between_two_batches(tmp_path: Path, choice: MessageChoice) -> None:
     root = tmp_path / "store"
     with writer(root, 600) as done:
         follower, totals = followed(root, choice), set()
@@ -195,7 +195,7 @@ def test_a_commit_that_was_broken_off(tmp_path: Path, forks: ForkServer) -> None
 def test_stores_of_every_kind(
     golden: Callable[[str], Path], unchanged: Callable[[Path], object], name: str
 ) -> None:
-    root, choice = golden(name), TopicChoice(include_system_topics=True)
+    root, choice = golden(name), MessageChoice(include_system_topics=True)
     with unchanged(root):  # type: ignore[attr-defined] # the fixture's type is a context manager
         follower = followed(root, choice)
         assert ends(follower) == in_batch(root, choice)

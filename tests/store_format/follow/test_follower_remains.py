@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.options.option import STREAM
-from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.follower import StoreFollower
+from store_format.read.choice import MessageChoice
 from tests.store_format.read.test_readable_end import Broker
 from tests.store_format.read.test_written_end import broker, live, recovered, start
 
@@ -36,7 +36,7 @@ def test_each_look_ends_where_the_broker_does(broker: Broker, live: Live, is_sca
     broker.write(1)
     live(broker.root, True)
     queues, aside = broker.root / "consumequeue", broker.root / "aside"
-    follower = StoreFollower(MessageStore.open(str(broker.root)), TopicChoice())
+    follower = StoreFollower(MessageStore.open(str(broker.root)), MessageChoice())
 
     def look() -> None:
         if is_scanned:

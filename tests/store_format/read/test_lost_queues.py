@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.options.queues import TopicChoice
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from store_format import MessageStore
@@ -24,6 +23,7 @@ from store_format.follow.follower import StoreFollower
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.read import Checkpoint
 from store_format.read import unfiled_queues
+from store_format.read.choice import MessageChoice
 from store_format.survey import log_end
 from tests.support import goldens
 from tests.support.staged import append, make_store, numbered
@@ -134,7 +134,7 @@ def _planned(root: Path, **more: str) -> int:
 def test_a_stream_keeps_its_offsets_when_the_directory_comes_back(
     basic: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    follower = StoreFollower(MessageStore.open(str(basic)), TopicChoice(names=("Orders",)))
+    follower = StoreFollower(MessageStore.open(str(basic)), MessageChoice(names=("Orders",)))
     follower.look()
     before = {key: (queue.min_offset, queue.max_offset) for key, queue in follower.queues.items()}
     assert before["Orders", 2] == (0, 365)
@@ -347,7 +347,7 @@ def test_a_lost_light_queue_is_read_from_the_log(
     with caplog.at_level(logging.WARNING):
         assert rows(MessageStore.open(str(root))) == before
         assert MessageStore.open(str(root)).queue(directories[0].name, 0).max_offset == 8
-        follower = StoreFollower(MessageStore.open(str(root)), TopicChoice(names=(directories[0].name,)))
+        follower = StoreFollower(MessageStore.open(str(root)), MessageChoice(names=(directories[0].name,)))
         follower.look()
         assert [queue.max_offset for queue in follower.queues.values()] == [8]
     assert all("`rmqlog recover` rebuilds the files" in text for text in warnings(caplog))
