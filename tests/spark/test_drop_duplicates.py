@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 SECOND = 1000
-_TIMEOUT_S = 120
+_TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 
 def store_at(root: Path, at_ms: int, *messages: tuple[int, str, str | None]) -> None:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 STORE = "basic-5.5.0"
-_TIMEOUT_S = 120
+_TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 Golden = Callable[[str], Path]
 

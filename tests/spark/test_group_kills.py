@@ -1,5 +1,7 @@
-"""Real queries in processes of their own share a group of 16 queues; one is killed, the others take over, it
+"""Real queries in processes of their own share a group of 16 queues; one is killed, the other takes over, it
 comes back.
+
+Other orders, and a process that stands still, are in tests/rmq_spark/consume/group/test_processes.py.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ pytestmark = pytest.mark.slow
 QUEUES, RATE, LEASE_S = 16, 64, 5
 PORTION = 4 * RATE // QUEUES  # messages of each queue that four batches read
 BROKER = "broker-a"
-_TIMEOUT_S = 180
+_TIMEOUT_S = 180  # two JVMs start on a machine full of tests; a query that hangs fails the test
 _TRIGGER_S = 20.0  # a batch of this test on a machine full of tests
 
 Message = tuple[int, int]  # queue, offset
@@ -43,7 +45,7 @@ class Query:
     checkpoint.
     """
 
-    def __init__(self, store: Path, base: Path, name: str, strategy: str) -> None:
+    def __init__(self, store: Path, base: Path, name: str) -> None:
         self.store, self.base, self.name = store, base / name, name
         self.base.mkdir()
         self.options = [
@@ -53,7 +55,7 @@ class Query:
             f"leaseTime={LEASE_S}s",
             "persistConsumerOffsetInterval=0s",
             f"maxOffsetsPerTrigger={RATE}",
-            f"allocateMessageQueueStrategy={strategy}",
+            "allocateMessageQueueStrategy=CONSISTENT_HASH",
         ]
 
     def start(self) -> None:
@@ -71,11 +73,8 @@ class Query:
                 start_new_session=True,
             )
 
-    def signal(self, number: signal.Signals) -> None:
-        signal_session(self.process.pid, number)
-
     def kill(self) -> None:
-        self.signal(signal.SIGKILL)
+        signal_session(self.process.pid, signal.SIGKILL)
         self.process.wait(30)
 
     def log(self) -> str:
@@ -132,13 +131,11 @@ def _until(condition: Callable[[], object], *queries: Query, seconds: float = _T
 class Shared:
     """The store, the directory where the group meets, and the queries."""
 
-    def __init__(self, path: Path, strategy: str) -> None:
+    def __init__(self, path: Path) -> None:
         self.store = make_store(path / "store")
         self.directory = f"{self.store}/.rmqlog/groups/g"
         self.total = 0
-        self.one, self.two, self.three = self.queries = [
-            Query(self.store, path, name, strategy) for name in ("one", "two", "three")
-        ]
+        self.one, self.two = self.queries = [Query(self.store, path, name) for name in ("one", "two")]
 
     def append(self, count: int) -> None:
         """So many messages to each queue."""
@@ -171,9 +168,9 @@ class Shared:
     def events(self) -> list[OwnershipEvent]:
         return read_events(self.directory)
 
-    def is_shared(self, among: int = 2) -> bool:
+    def is_shared(self) -> bool:
         owners = self.owners()
-        return len(owners) == among and sum(owners.values()) == QUEUES
+        return len(owners) == 2 and sum(owners.values()) == QUEUES
 
     def everything(self) -> set[Message]:
         return {(queue, offset) for queue in range(QUEUES) for offset in range(self.total)}
@@ -183,21 +180,16 @@ class Shared:
         return all(found.get(MessageQueue("T", BROKER, queue)) == self.total for queue in range(QUEUES))
 
 
-@pytest.fixture(params=[pytest.param("AVG", marks=pytest.mark.whole), "CONSISTENT_HASH"])
-def strategy(request: pytest.FixtureRequest) -> str:
-    return str(request.param)
-
-
 @pytest.fixture
-def shared(tmp_path: Path, strategy: str) -> Iterator[Shared]:
-    shared = Shared(tmp_path, strategy)
+def shared(tmp_path: Path) -> Iterator[Shared]:
+    shared = Shared(tmp_path)
     yield shared
     for query in shared.queries:
         if hasattr(query, "process") and query.process.poll() is None:
             query.kill()
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(900)  # more than three waits of _TIMEOUT_S
 def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     one, two = shared.one, shared.two
     shared.append(PORTION)
@@ -235,82 +227,3 @@ def test_a_killed_query_is_succeeded_and_comes_back(shared: Shared) -> None:
     assert double_ownership(events) == []
     replayed = {event.queue for event in events if event.event == "replay"}
     assert replayed == (set() if was_committed else {queue for queue, _ in in_flight})
-    print(
-        f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}, committed "
-        f"{was_committed}"
-    )
-
-
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("strategy", ["AVG_BY_CIRCLE"])
-def test_a_query_that_was_stopped_for_longer_than_its_lease_reads_on_nothing_that_it_lost(
-    shared: Shared,
-) -> None:
-    one, two = shared.one, shared.two
-    shared.append(PORTION)
-    one.start()
-    two.start()
-    _until(shared.busy(shared.is_shared), one, two)
-    _until(shared.busy(lambda: one.committed() >= 2 and two.committed() >= 2), one, two)
-    begun = one.begun()
-    _until(shared.busy(lambda: one.begun() > begun), one, two)
-    one.signal(signal.SIGSTOP)
-    stopped_at = time.time()
-    in_flight = one.last_batch()
-    lost = {queue for queue, _ in in_flight}
-    _until(lambda: shared.owners() == {"two": QUEUES}, two)
-    expired = [event for event in shared.events() if event.event == "expire"]
-    assert {event.member for event in expired} == {expired[0].member}
-    assert max(event.at for event in expired) / 1000 - stopped_at < LEASE_S + _TRIGGER_S
-    done = two.committed()
-    _until(shared.busy(lambda: two.committed() > done + 1), two)
-    one.signal(signal.SIGCONT)
-    _until(shared.is_shared, one, two)
-    _until(shared.is_read, one, two)
-    _until(lambda: one.begun() == one.committed() and two.begun() == two.committed(), one, two)
-    rows = one.read() + two.read()
-    assert rows.keys() == shared.everything()
-    assert {message for message, count in rows.items() if count > 1} <= in_flight
-    events = shared.events()
-    assert double_ownership(events) == []
-    for queue in lost:
-        positions = [event.position or 0 for event in events if event.queue == queue and event.topic == "T"]
-        assert positions == sorted(positions)
-
-
-@pytest.mark.whole  # consume/group/test_processes.py has the same without Spark
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("strategy", ["AVG"])
-def test_two_then_three_then_two(shared: Shared) -> None:
-    one, two, three = shared.queries
-    shared.append(PORTION)
-    one.start()
-    two.start()
-    _until(shared.busy(shared.is_shared), one, two)
-    three.start()
-    _until(shared.busy(lambda: shared.is_shared(3)), *shared.queries)
-    done = [query.committed() for query in shared.queries]
-    _until(
-        shared.busy(
-            lambda: all(
-                query.committed() > before for query, before in zip(shared.queries, done, strict=True)
-            )
-        ),
-        *shared.queries,
-    )
-    begun = one.begun()
-    _until(shared.busy(lambda: one.begun() > begun), *shared.queries)
-    killed_at = time.time()
-    one.kill()
-    in_flight = one.last_batch()
-    _until(lambda: shared.is_shared() and "one" not in shared.owners(), two, three)
-    taken_at = max(event.at for event in shared.events() if event.event == "gain") / 1000
-    assert taken_at - killed_at < LEASE_S + _TRIGGER_S
-    _until(shared.is_read, two, three)
-    _until(lambda: two.begun() == two.committed() and three.begun() == three.committed(), two, three)
-    rows = one.read() + two.read() + three.read()
-    assert rows.keys() == shared.everything()
-    assert {message for message, count in rows.items() if count > 1} <= in_flight
-    events = shared.events()
-    assert double_ownership(events) == []
-    print(f"taken over {taken_at - killed_at:.2f} s after the kill; in flight {len(in_flight)}")

@@ -14,7 +14,7 @@ from store_format.views.lag import LAG_COLUMNS
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 
 def test_progress_tells_how_far_behind_a_stream_is(

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -23,15 +18,14 @@ from rmq_spark.services import Orderly
 from rmq_spark.spark.orderly_tasks import handle_rows
 from store_format import MessageStore
 from store_format.errors import OptionError
-from tests.support.spark.orderly_process import Notes, query_options
-from tests.support.spark.processes import ROOT
+from tests.support.spark.orderly_notes import Notes, query_options
 from tests.support.staged import append, make_store, numbered, update_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 BROKER = "broker-a"
-_TIMEOUT_S = 120
+_TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 
 class Bench:
@@ -79,6 +73,8 @@ def all_of(*ranges: tuple[int, int], times: int = 0) -> list[tuple[int, int]]:
 
 @pytest.mark.slow
 def test_a_failed_queue_stops_and_the_others_go_on(bench: Bench) -> None:
+    with pytest.raises(OptionError, match="found none of the name storedTopic; keep them in the DataFrame"):
+        handle_rows(bench.spark.range(1), bench.notes, partial(OrderlyRun, {}))
     bench.notes.fail_at("1 2")
     found = bench.run(max_reconsume_times=2)
     assert found == {0: all_of((0, 4)), 1: all_of((0, 3)), 2: all_of((0, 4))}
@@ -113,87 +109,3 @@ def test_a_repeated_batch_handles_only_what_is_not_done(bench: Bench) -> None:
     assert bench.run() == {0: all_of((0, 4)), 1: [(2, 1), (3, 0)], 2: all_of((0, 4))}
     assert bench.committed() == dict.fromkeys(range(3), 4)
     assert bench.stop_of(1) is None
-
-
-@pytest.mark.slow
-def test_a_running_query_tries_the_queue_again_after_the_pause(bench: Bench) -> None:
-    bench.notes.fail_at("1 0")
-    orderly = Orderly(bench.notes, bench.options, suspend_current_queue_time_millis=300)
-    query = bench.start(orderly, processingTime="0 seconds")
-    seen: dict[int, list[tuple[int, int]]] = {}
-
-    def until(is_done: Callable[[], bool]) -> None:
-        end = time.monotonic() + _TIMEOUT_S
-        while not is_done():
-            assert time.monotonic() < end, seen
-            assert query.exception() is None
-            time.sleep(0.02)
-            for queue, places in bench.notes.take().items():
-                seen.setdefault(queue, []).extend(places)
-
-    try:
-        until(lambda: (0, 2) in seen.get(1, ()))
-        append(bench.root, numbered("T", 12, 3, queues=3))
-        until(lambda: (4, 0) in seen[0] and (4, 0) in seen[2])
-        bench.notes.fail_at()
-        until(lambda: (4, 0) in seen[1])
-    finally:
-        query.stop()
-    tries = len(seen[1]) - 4
-    assert seen == {
-        0: all_of((0, 5)),
-        1: [*((0, times) for times in range(tries)), *all_of((1, 5))],
-        2: all_of((0, 5)),
-    }
-    assert tries >= 3
-
-
-@pytest.mark.slow
-def test_a_frame_that_orderly_cannot_use_is_refused(bench: Bench) -> None:
-    with pytest.raises(OptionError, match="found none of the name storedTopic; keep them in the DataFrame"):
-        handle_rows(bench.spark.range(1), bench.notes, partial(OrderlyRun, {}))
-    orderly = Orderly(bench.notes, bench.options)
-
-    def turned_around(frame: Any, batch_id: int) -> None:
-        orderly(frame.coalesce(1).sort("queueOffset", ascending=False), batch_id)
-
-    with pytest.raises(PySparkException, match="of the queue in order, found offset 2 after 3"):
-        bench.start(turned_around, availableNow=True).awaitTermination(_TIMEOUT_S)
-
-
-# ---- a killed query ----------------------------------------------------------------------------------------
-
-
-def run_to_its_death(bench: Bench, when: str) -> None:
-    arguments = [str(bench.root), str(bench.base / "checkpoint"), str(bench.base), when]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.support.spark.orderly_process", *arguments],
-        cwd=ROOT,
-        env=dict(os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYTHONPATH=str(ROOT)),
-        capture_output=True,
-        timeout=_TIMEOUT_S,
-        start_new_session=True,
-        check=False,
-    )
-    assert done.returncode == -signal.SIGKILL, done.stderr.decode()[-2000:]
-
-
-@pytest.mark.slow
-def test_a_query_killed_before_sparks_commit_goes_on_at_the_stop(bench: Bench) -> None:
-    bench.notes.fail_at("1 2")
-    run_to_its_death(bench, "finished")
-    assert bench.notes.take() == {0: all_of((0, 4)), 1: all_of((0, 3)), 2: all_of((0, 4))}
-    bench.notes.fail_at()
-    # Queues that did not fail are handled again, as by a client that died before its commit.
-    assert bench.run() == {0: all_of((0, 4)), 1: [(2, 1), (3, 0)], 2: all_of((0, 4))}
-    assert bench.committed() == dict.fromkeys(range(3), 4)
-
-
-@pytest.mark.slow
-@pytest.mark.whole
-def test_a_query_killed_in_its_handler_handles_the_batch_again(bench: Bench) -> None:
-    run_to_its_death(bench, "handler")
-    first = bench.notes.take()
-    assert any(first.values())
-    assert bench.run() == dict.fromkeys(range(3), all_of((0, 4)))
-    assert bench.committed() == dict.fromkeys(range(3), 4)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-_TIMEOUT_S = 120
+_TIMEOUT_S = 120  # a query that hangs fails its test; it takes a few seconds
 
 
 class Queries:

@@ -37,7 +37,7 @@ KILLS, KILLS_QUICK = 20, 1
 LATE_EVERY, LATE_S = 5, 4  # of so many kills, one restart comes after an invisible time of so many seconds
 IN_TIME_S = 600  # longer than the slowest machine needs to start a query again
 MESSAGES_PER_KILL, MESSAGES_PER_KILL_QUICK = 1_000, 400
-_TIMEOUT_S = 180
+_TIMEOUT_S = 180  # of a query that hangs; a JVM starts on a machine full of tests
 
 
 class Member:
@@ -136,7 +136,7 @@ class Member:
         return Counter(body for number in self._numbers("commits") for body in batches.get(number, [[]])[0])
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3600)  # 20 kills with --whole
 def test_what_is_killed_is_repeated_as_promised(spark: SparkSession, tmp_path: Path, whole: bool) -> None:
     kills, messages = (KILLS, MESSAGES_PER_KILL) if whole else (KILLS_QUICK, MESSAGES_PER_KILL_QUICK)
     seed = random.randrange(1 << 32)

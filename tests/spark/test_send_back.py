@@ -100,14 +100,3 @@ def test_a_group_that_fails_gets_its_messages_again(spark: SparkSession, tmp_pat
     waiting = sorted((row["body"], row["reconsumeTimes"], row["queueId"]) for row in _stored(path, DELAYED))
     assert waiting == [(body, times, times + 1) for body in (b"1", b"4") for times in (1, 2)]
     assert {dict(row["properties"])["RETRY_TOPIC"] for row in _stored(path, DELAYED)} == {"Orders"}
-
-
-def test_a_stream_of_failed_rows(spark: SparkSession, tmp_path: Path) -> None:
-    """As a sink, each batch is sent back once: the stream writer has a key of its own."""
-    path = tmp_path / "store"
-    _make(spark, path, 4)
-    stream = spark.readStream.format("rmqlog").option("subscribe", "Orders")
-    frame = stream.option("startingOffsets", "earliest").load(str(path))
-    query = frame.writeStream.format("rmqlog").option("sendBack", "CG").trigger(availableNow=True)
-    query.option("checkpointLocation", str(tmp_path / "checkpoint")).start(str(path)).awaitTermination()
-    assert sorted(row["body"] for row in _stored(path, DELAYED)) == [b"0", b"1", b"2", b"3"]

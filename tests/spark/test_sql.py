@@ -13,8 +13,9 @@ import pytest
 from chispa import assert_df_equality
 from pyspark.errors import PySparkException
 
-from tests.support.reads import PLACE, copy_of, told, told_places
-from tests.support.spark.frames import places, read
+from store_format import MessageStore
+from tests.support.reads import PLACE, copy_of, told
+from tests.support.spark.frames import read
 from tests.support.writes import SMALL, numbered_rows, write
 
 if TYPE_CHECKING:
@@ -93,10 +94,12 @@ def test_a_table_keeps_its_options(spark: SparkSession, sql: Sql, golden: Golden
     assert table.count() == len(told(STORE, lambda row: row["topic"] == "Orders"))
 
 
-def test_a_table_at_a_location(spark: SparkSession, sql: Sql, golden: Golden) -> None:
-    sql(f"CREATE TABLE t USING rmqlog LOCATION '{golden(STORE)}' TBLPROPERTIES ('team' = 'orders')")
-    assert sql("SELECT count(*) FROM t WHERE topic = 'Audit'") == [(351,)]
-    assert sql("SELECT count(*) FROM t WITH (subscribe = 'Metrics')") == [(328,)]
+def test_a_table_at_a_location_is_dropped_without_its_store(sql: Sql, golden: Golden, tmp_path: Path) -> None:
+    root = copy_of(golden, "basic-4.9.7", tmp_path)
+    sql(f"CREATE TABLE t USING rmqlog LOCATION '{root}' TBLPROPERTIES ('team' = 'orders')")
+    assert sql("SELECT count(*) FROM t WHERE topic = 'Audit'") == [(88,)]
+    sql("DROP TABLE t")
+    assert MessageStore.open(str(root)).queue("Audit", 0).max_offset == 88
 
 
 def test_a_statement_overrides_what_the_table_has(sql: Sql, golden: Golden) -> None:
@@ -112,39 +115,8 @@ def test_a_statement_overrides_what_the_table_has(sql: Sql, golden: Golden) -> N
     assert sql(f"{count} WITH (subscribePattern = 'Audit|Metrics', startingOffsets = 'earliest')") == [
         (351 + 328,)
     ]
+    assert sql(f"{count} WITH (path = '{golden('basic-4.9.7')}')") == [(604,)]  # another read
     assert sql(count) == [(whole - 200,)]
-
-
-def test_another_path_is_another_read(sql: Sql, golden: Golden) -> None:
-    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders')")
-    assert sql(f"SELECT count(*) FROM t WITH (path = '{golden('basic-4.9.7')}')") == [(604,)]
-
-
-def test_tables_join(spark: SparkSession, sql: Sql, golden: Golden) -> None:
-    sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders')")
-    sql(
-        f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Orders', "
-        f"subExpression 'TagA')"
-    )
-    rows = told(STORE, lambda row: row["topic"] == "Orders" and row["properties"].get("TAGS") == "TagA")
-    joined = spark.sql(
-        "SELECT t.topic, t.queueId, t.queueOffset FROM t JOIN v USING (queueId, queueOffset) WHERE t.tags "
-        "= v.tags"
-    )
-    assert places(joined) == told_places(rows)
-
-
-def test_two_parts_of_one_view_do_not_filter_each_other(
-    spark: SparkSession, sql: Sql, golden: Golden
-) -> None:
-    """What pushed filters would break (test_spark_facts)."""
-    sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{golden(STORE)}', subscribe 'Audit')")
-    assert sql(
-        "SELECT count(*) FROM (SELECT * FROM v WHERE queueOffset < 10 UNION ALL SELECT * FROM v WHERE "
-        "queueOffset >= 340)"
-    ) == [(21,)]
-    frame = spark.table("v")
-    assert frame.where("queueOffset < 3").union(frame.where("queueOffset > 348")).count() == 5
 
 
 # ---- refused -----------------------------------------------------------------------------------------------
@@ -166,14 +138,6 @@ def test_a_table_with_a_column_list_says_why_not(sql: Sql, golden: Golden) -> No
     assert "with a column list, Spark does not keep the options" in message
 
 
-def test_a_table_without_a_path(sql: Sql) -> None:
-    message = refused(sql, "CREATE TABLE t USING rmqlog OPTIONS (subscribe 'Orders')")
-    assert (
-        "path is not given; give the broker's store directory, as in load('/data/store') or OPTIONS (path "
-        "'/data/store')" in message
-    )
-
-
 def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
     message = refused(
         sql, f"CREATE TABLE t USING rmqlog OPTIONS (path '{golden(STORE)}', subscribes 'Orders')"
@@ -181,32 +145,25 @@ def test_a_table_with_a_misspelt_option(sql: Sql, golden: Golden) -> None:
     assert "unknown option 'subscribes'; did you mean subscribe?" in message
 
 
-@pytest.mark.parametrize(
-    "statement",
-    [
-        "INSERT INTO t SELECT * FROM t",
-        "CREATE TABLE ctas USING rmqlog OPTIONS (path '{}') AS SELECT 'T' AS topic, 'x' AS body",
-        "INSERT INTO t VALUES ('x', 0, 0)",
-        "INSERT OVERWRITE t SELECT * FROM t",
-        "DELETE FROM t WHERE queueId = 0",
-        "TRUNCATE TABLE t",
-    ],
-)
 def test_nothing_is_written(
-    sql: Sql,
-    golden: Golden,
-    tmp_path: Path,
-    unchanged: Callable[[Path], AbstractContextManager[None]],
-    statement: str,
+    sql: Sql, golden: Golden, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
 ) -> None:
     """Spark passes a table's options to reads only: whatever is asked of it, its store stays as it is."""
     root = copy_of(golden, "basic-4.9.7", tmp_path)
     with unchanged(root):
         sql(f"CREATE TABLE t USING rmqlog OPTIONS (path '{root}', subscribe 'Audit', columns '{PLACE}')")
-        message = refused(sql, statement.format(root))
-        assert "INSERT INTO t WITH (path = '/data/store')" in message or not statement.startswith(
-            ("INSERT INTO", "CREATE")
-        )
+        for statement in (
+            "INSERT INTO t SELECT * FROM t",
+            "INSERT INTO t VALUES ('x', 0, 0)",
+            f"CREATE TABLE ctas USING rmqlog OPTIONS (path '{root}') AS SELECT 'T' AS topic, 'x' AS body",
+        ):
+            assert "INSERT INTO t WITH (path = '/data/store')" in refused(sql, statement)
+        for statement in (
+            "INSERT OVERWRITE t SELECT * FROM t",
+            "DELETE FROM t WHERE queueId = 0",
+            "TRUNCATE TABLE t",
+        ):
+            refused(sql, statement)
         assert sql("SELECT count(*) FROM t") == [(88,)]
         assert sql("SHOW TABLES LIKE 'ctas'") == []
 
@@ -220,24 +177,3 @@ def test_a_statement_that_gives_the_path_writes_into_a_tables_store(
     sql(f"CREATE TEMPORARY VIEW v USING rmqlog OPTIONS (path '{root}')")
     sql("INSERT INTO v (topic, body) VALUES ('Fresh', CAST('two' AS BINARY))")
     assert sorted(sql("SELECT CAST(body AS STRING) FROM v WHERE topic = 'Fresh'")) == [("one",), ("two",)]
-
-
-def test_dropping_a_table_leaves_the_store(
-    sql: Sql, golden: Golden, tmp_path: Path, unchanged: Callable[[Path], AbstractContextManager[None]]
-) -> None:
-    root = copy_of(golden, "basic-4.9.7", tmp_path)
-    with unchanged(root):
-        sql(f"CREATE TABLE t USING rmqlog LOCATION '{root}'")
-        sql("DROP TABLE t")
-    assert refused(sql, "SELECT * FROM t")
-
-
-def test_a_frame_replaces_no_store(
-    spark: SparkSession,
-    golden: Golden,
-    tmp_path: Path,
-    unchanged: Callable[[Path], AbstractContextManager[None]],
-) -> None:
-    root = copy_of(golden, "basic-4.9.7", tmp_path)
-    with unchanged(root), pytest.raises(PySparkException):
-        read(spark, root, subscribe="Audit").write.format("rmqlog").mode("overwrite").save(str(root))

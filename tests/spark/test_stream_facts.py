@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
     from pyspark.sql.types import StructType
 
-_TIMEOUT_S = 200
+_TIMEOUT_S = 200  # a query that hangs fails its test; it takes a few seconds
 _BATCHES = 2
 
 

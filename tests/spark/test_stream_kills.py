@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 KILLS, KILLS_QUICK = 30, 3
 MESSAGES_PER_KILL = 2_000
-_START_TIMEOUT_S, _END_TIMEOUT_S = 120, 300
+_START_TIMEOUT_S, _END_TIMEOUT_S = 120, 300  # of a query that hangs, on a machine full of tests
 
 
 class Process:
@@ -149,7 +149,7 @@ def checksum(rows: list[tuple[int, bytes]]) -> int:
     return total
 
 
-@pytest.mark.timeout(3600)
+@pytest.mark.timeout(3600)  # 30 kills with --whole
 def test_every_message_exactly_once_over_many_kills(spark: SparkSession, tmp_path: Path, whole: bool) -> None:
     kills = KILLS if whole else KILLS_QUICK
     messages = kills * MESSAGES_PER_KILL

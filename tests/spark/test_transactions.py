@@ -6,10 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from rmq_spark.services import transaction
 from store_format import MessageStore
 from store_format.message.encode import MessageColumns
 from tests.support.halves import half_store, states, visible
@@ -61,24 +59,7 @@ def test_a_stream_decides_half_messages(spark: SparkSession, tmp_path: Path) -> 
         .load(str(answers))
     )
 
-    def run(**options: Any) -> None:
-        query = (
-            stream.selectExpr("cast(body AS string) AS msgId")
-            .writeStream.format("rmqlog")
-            .options(transaction="commit", checkpointLocation=str(tmp_path / "checkpoint"), **options)
-            .trigger(availableNow=True)
-            .start(str(path))
-        )
-        query.awaitTermination()
-
-    run()
+    answered = stream.selectExpr("cast(body AS string) AS msgId").writeStream.format("rmqlog")
+    answered = answered.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
+    answered.option("transaction", "commit").start(str(path)).awaitTermination()
     assert visible(path) == ["A", "C"]
-    plan = transaction.decide(str(path), commit=["A"])
-    assert plan.table()["state"].to_pylist() == ["committed"]
-
-    def decide(frame: DataFrame, batch: int) -> None:
-        _write(frame.selectExpr("'B' AS msgId").limit(1), path, transaction="rollback")
-
-    query = stream.writeStream.foreachBatch(decide).trigger(availableNow=True).start()
-    with pytest.raises(Exception, match="transaction inside foreachBatch: expected txnAppId and txnVersion"):
-        query.awaitTermination()

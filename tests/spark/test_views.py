@@ -15,6 +15,8 @@ from tests.support.spark.frames import read
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_TIMEOUT_S = 60  # a query that hangs fails its test; it takes a few seconds
+
 Golden = Callable[[str], Path]
 
 
@@ -41,4 +43,4 @@ def test_a_view_is_no_stream(spark: SparkSession, golden: Golden) -> None:
     stream = spark.readStream.format("rmqlog").option("view", "lag").load(str(golden("basic-5.5.0")))
     query = stream.writeStream.format("noop").trigger(availableNow=True).start()
     with pytest.raises(Exception, match="view does not apply to a stream query"):
-        query.awaitTermination(60)
+        query.awaitTermination(_TIMEOUT_S)

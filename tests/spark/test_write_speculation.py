@@ -15,7 +15,7 @@ import pytest
 
 from tests.support.spark.processes import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]  # more than the script's
 
 _SCRIPT = """
 import json, os, signal, socket, subprocess, sys, time

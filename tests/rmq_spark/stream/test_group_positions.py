@@ -8,6 +8,7 @@ import json
 import logging
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,7 @@ from tests.support.staged import append, make_store, numbered
 from tests.support.writes import held
 
 Place = tuple[str, int, int]
+Unchanged = Callable[[Path], AbstractContextManager[None]]
 BROKER = "broker-a"
 LEASE_S = 30.0
 
@@ -592,6 +594,27 @@ def test_a_reset_of_one_store_reaches_the_members_of_the_cluster(world: World, c
     assert reset_to(group_place("g", [store]), [store], {queue: 1}).apply() == 1
     assert query.step() == expected("T", (0, 0), (0, 0), (1, 5))
     assert not (cluster / "broker-b" / ".rmqlog" / "groups").exists()
+
+
+# ---- offset stores -----------------------------------------------------------------------------------------
+
+
+def test_a_local_store_leaves_the_brokers_files_alone(world: World, unchanged: Unchanged) -> None:
+    with unchanged(world.root):
+        query = world.query("a")
+        assert query.step() == expected("T", *[(0, 5)] * 4)
+        assert query.step() is None
+    assert world.committed() == dict.fromkeys(range(4), 5)
+
+
+def test_each_client_reads_everything_when_broadcasting(world: World, unchanged: Unchanged) -> None:
+    with unchanged(world.root):
+        for client in ("a", "b"):
+            query = world.query(client, messageModel="BROADCASTING")
+            assert query.step() == expected("T", *[(0, 5)] * 4)
+            assert query.step() is None
+            assert world.query(client, messageModel="BROADCASTING").step() is None
+    assert sorted(path.name for path in (world.base / "offsets").iterdir()) == ["a", "b"]
 
 
 # ---- rows --------------------------------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,11 @@ from rmq_spark.stream.stores import StreamStores
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError
 from store_format.files.polling import Clocks
 from store_format.metadata.group_offsets import write_group_offsets
+from tests.support.reads import copy_of, read, told, told_places
 from tests.support.staged import append, deleted_topic, make_store, numbered
+
+Unchanged = Callable[[Path], AbstractContextManager[None]]
+FIRST = "CONSUME_FROM_FIRST_OFFSET"
 
 
 @pytest.fixture
@@ -93,6 +98,51 @@ def test_a_group_that_may_not_consume_broadcasting_may_consume(
     table = {"audit": {"consumeBroadcastEnable": False}, "other": {"consumeEnable": False}}
     path.write_text(json.dumps({"subscriptionGroupTable": table}))
     assert read(root, offsetStore="none", consumeFromWhere="CONSUME_FROM_FIRST_OFFSET")
+
+
+def test_a_batch_begins_at_the_groups_offset_and_writes_nothing(root: Path, unchanged: Unchanged) -> None:
+    _commit(root, q0=5, q1=4, q2=5, q3=3)
+    with unchanged(root):
+        frame = read(root, group="audit")
+        assert frame.places() == [("T", 1, 4), ("T", 3, 3), ("T", 3, 4)]
+        assert frame.columns[-1] == "storedTopic"
+        assert len(read(root, group="new", consumeFromWhere=FIRST).rows()) == 20
+        assert read(root, group="new").rows() == []
+        assert len(read(root, group="new", consumeYoungQueueFromZero=True).rows()) == 20
+
+
+@pytest.mark.golden
+def test_what_failed_comes_again_under_its_own_topic_and_unfiltered(
+    golden: Callable[[str], Path], tmp_path: Path
+) -> None:
+    root = copy_of(golden, "retry-dlq-5.5.0", tmp_path)
+    options = {"group": "CG_fail", "subscribe": "Jobs", "subExpression": "TagA", "consumeFromWhere": FIRST}
+    assert read(root, **options).rows() == []  # a Java consumer has read everything
+    for offsets in (root / "config").glob("consumerOffset.json*"):
+        offsets.unlink()
+    found = read(root, **options).rows()
+    rows = told("retry-dlq-5.5.0")
+    again = [row for row in rows if row["topic"] == "%RETRY%CG_fail"]
+    first = [row for row in rows if row["topic"] == "Jobs" and row["properties"].get("TAGS") == "TagA"]
+    assert sorted((row["storedTopic"], row["queueId"], row["queueOffset"]) for row in found) == told_places(
+        [*again, *first]
+    )
+    assert {row["topic"] for row in found} == {"Jobs"}
+    assert len(again) == 20
+    assert {row["tags"] for row in found if row["storedTopic"] == "%RETRY%CG_fail"} > {"TagA"}
+
+
+@pytest.mark.golden
+def test_a_group_reads_what_it_popped_before(golden: Callable[[str], Path]) -> None:
+    """A broker popped for the group: what nobody acknowledged waits in the group's retry topic of pop."""
+    retry = "%RETRY%CG_pop_PopWork"
+    options = {"group": "CG_pop", "subscribe": "PopWork"}
+    found = read(golden("pop-5.5.0"), **options).rows()
+    assert sorted(row["queueOffset"] for row in found if row["storedTopic"] == retry) == list(range(24))
+    assert {row["topic"] for row in found} == {"PopWork"}  # a broker answers a pop with the topic itself
+    tagged = read(golden("pop-5.5.0"), subExpression="TagA || TagB", **options).rows()
+    assert tagged == [row for row in found if row["tags"] in ("TagA", "TagB")]
+    assert {row["tags"] for row in tagged if row["storedTopic"] == retry} == {"TagA", "TagB"}
 
 
 def test_a_queue_that_is_consumed_beyond_the_end_gives_nothing(root: Path) -> None:

@@ -1,19 +1,10 @@
-"""An orderly query in a process of its own, which kills itself in its first micro-batch.
-
-python -m tests.support.spark.orderly_process STORE CHECKPOINT DIRECTORY WHEN. `Notes` in DIRECTORY is the
-handler. WHEN `handler`: SIGKILL as soon as a message is handled; `finished`: after `Orderly` has stored its
-stops, before Spark commits the batch.
-"""
+"""A handler of orderly queries that notes what it gets, in a file that tasks and tests share."""
 
 from __future__ import annotations
 
 import os
-import signal
-import sys
-import threading
-import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pyspark.sql import Row
@@ -61,40 +52,3 @@ def query_options(store: str) -> dict[str, str]:
         "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
         "columns": COLUMNS,
     }
-
-
-def _kill_all() -> None:
-    os.killpg(0, signal.SIGKILL)
-
-
-def _kill_at_first(path: Path) -> None:
-    while not path.exists():
-        time.sleep(0.001)
-    _kill_all()
-
-
-def main(store: str, checkpoint: str, directory: str, when: str) -> None:
-    from pyspark.sql import SparkSession
-
-    import rmq_spark
-    from rmq_spark.services import Orderly
-
-    builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1").getOrCreate()
-    rmq_spark.register(spark)
-    notes = Notes(Path(directory))
-    orderly = Orderly(notes, query_options(store))
-
-    def handle(frame: Any, batch_id: int) -> None:
-        if when == "handler":
-            threading.Thread(target=_kill_at_first, args=(Path(notes.seen),), daemon=True).start()
-        orderly(frame, batch_id)
-        _kill_all()
-
-    stream = spark.readStream.format("rmqlog").options(**query_options(store)).load()
-    writer = stream.writeStream.foreachBatch(handle).option("checkpointLocation", checkpoint)
-    writer.trigger(availableNow=True).start().awaitTermination()
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])
