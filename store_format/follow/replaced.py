@@ -85,7 +85,7 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
     last, bounds = last_physical_offset(before.range), now.range.bounds
     if last < 0:
         return None
-    if bounds is not None and now.min_offset < stop and bounds.first_physical_offset > last:
+    if bounds is not None and now.min_offset < stop and _begins_behind(now.range, last):
         return Replaced(stop, now.min_offset)
     if intact is not None and last > intact:
         return Replaced(stop, None)
@@ -97,6 +97,22 @@ def replaced_by(before: Queue, now: Queue, intact: int | None) -> Replaced | Non
         if now.max_offset >= stop and _physical_offset(now.range, stop - 1) not in (last, None)
         else None
     )
+
+
+def _begins_behind(queue: QueueRange, physical_offset: int) -> bool:
+    """Whether the queue's first entry leads behind a physical offset, and the second one still further: a
+    single entry may be wrong.
+    """
+    first = -1 if queue.bounds is None else queue.bounds.first_physical_offset
+    if 0 <= first <= physical_offset:
+        return False
+    last = physical_offset
+    for at in range(queue.min_offset, min(queue.min_offset + 2, queue.max_offset)):
+        place = _physical_offset(queue, at)
+        if place is None or place <= last:
+            return False
+        last = place
+    return last > physical_offset
 
 
 def _begin(queue: Queue) -> tuple[int, int]:
@@ -168,10 +184,7 @@ def replaced_since(queue: Queue, offset: int, place: int) -> Replaced | None:
         now = _physical_offset_before(queue, offset)
         if now in (physical_offset, None):
             return Replaced(offset, None) if now is not None and _is_other(queue.store.log, place) else None
-    first = bounds.first_physical_offset
-    if first < 0:  # the entry does not say where its message is
-        first = _physical_offset(queue.range, queue.min_offset) or -1
-    if first > physical_offset:
+    if _begins_behind(queue.range, physical_offset):
         return Replaced(offset, queue.min_offset)
     return Replaced(offset, None) if is_there else None
 

@@ -163,6 +163,17 @@ def lost_first_queue_file_beside_a_running_query(place: Path) -> World:
     return world
 
 
+def flipped_first_entry_beside_a_running_query(place: Path) -> World:
+    """The queue seems to begin behind all that the query has read: it reads the other messages again."""
+    world = new_world(place)
+    world.append(numbered("W", 0, 5, queues=1))
+    world.follow()
+    world.flip_entry("V", 0, 0, 1, 0x10)
+    world.delete_topic("W")  # a sign to look at the whole store again
+    world.step()
+    return world
+
+
 def lost_first_queue_file_beside_a_query_and_retention(place: Path) -> World:
     """The same where the log has lost its first file too: the queue seems to begin later because of that."""
     world = empty_world(place)
@@ -944,6 +955,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost first queue file after retention": lost_first_queue_file_after_retention,
     "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
     "lost first queue file beside a query and retention": lost_first_queue_file_beside_a_query_and_retention,
+    "flipped first entry beside a running query": flipped_first_entry_beside_a_running_query,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
     "lost queue of the last message": lost_queue_of_the_last_message,
     "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
