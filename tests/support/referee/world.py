@@ -282,7 +282,11 @@ class World:
                     break
             ends[directory.parent.name, int(directory.name)] = end
         for each in self.truth.of(Fate.KEPT):
-            if each.physical_offset >= dispatched and each.queue_offset == ends.get(each.queue, 0):
+            end = ends.get(each.queue, each.queue_offset)
+            if each.physical_offset >= dispatched and each.queue_offset == end:
+                first = end if each.queue in ends else end - end % (QUEUE_FILE_SIZE // ENTRY_SIZE)
+                for blank in range(first, end):  # ConsumeQueue.fillPreBlank
+                    self._write_entry(each.queue, blank, oracle.pre_blank_cq_unit())
                 unit = next(unit for unit in messages_of(self.root) if unit.body == each.body)
                 entry = oracle.cq_unit(each.physical_offset, each.size, oracle.tags_code(unit))
                 self._write_entry(each.queue, each.queue_offset, entry)
