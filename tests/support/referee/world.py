@@ -331,6 +331,7 @@ class World:
             next_offsets[queue] = offset + 1
             end += len(unit)
         (self.root / "abort").write_text("4711")
+        (self.root / "lock").write_text("lock")  # as each broker that starts
         self.refresh()
 
     def _write_entry(self, queue: QueueKey, offset: int, entry: bytes) -> None:
