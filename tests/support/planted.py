@@ -267,7 +267,9 @@ PLANTED = (
         "store_format/follow/follower.py",
         "            and read_head(self._log, self._end) == self._head\n",
         "",
-        ("tests/store_format/follow/test_follower.py",),
+        (
+            "tests/store_format/follow/test_follower.py::test_beside_a_broker_each_look_lies_between_two_batches",
+        ),
     ),
     Planted(
         "A queue that is popped in order is blocked until its messages are visible, and free at that ms.",
