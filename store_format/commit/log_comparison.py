@@ -344,6 +344,9 @@ class LogComparison:
             return {}
         filed = {each[:2] for each in filed_queues(self.source, lambda _: True)}
         new = [key for key in new if key not in filed]
+        written = [key for key in new if key[0] in (self.written or ())]
+        created = {*written}.difference(of_known_topics(self.source, written))  # by the write, from offset 0
+        new = [key for key in new if key not in created]
         seen = {key: queue.seen for key, queue in self.compared.items()}
         left = {
             key: decision
@@ -354,7 +357,7 @@ class LogComparison:
         asked = {key: queue for key, queue in self.unknown.items() if key[0] in (self.written or ())}
         if asked and self.unfiled is None:
             raise question(self.source, asked)
-        return {
+        return dict.fromkeys(created, "the write creates the topic again") | {
             key: f"{each.evidence} (name the topic with --topic to rebuild it)" for key, each in left.items()
         }
 
