@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -98,6 +98,10 @@ class StoreFollower:
         """The end of the commitlog at the last look."""
         return self._end
 
+    @property
+    def _news_size(self) -> int:
+        return _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)
+
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything has changed since the last look. `anew` trusts nothing seen before."""
         signs = self._read_signs()
@@ -132,7 +136,7 @@ class StoreFollower:
         )
         # another lock time: a broker was started, and may have cut the log
         can_follow = can_follow and signs.lock == known.lock
-        if can_follow and self._follow(signs, _NEWS_SIZE + _NEWS_SIZE_OF_QUEUE * len(self.queues)):
+        if can_follow and self._follow(signs, self._news_size):
             return bool(self.changed)
         return self._look_anew(signs, self.changed)
 
@@ -172,8 +176,7 @@ class StoreFollower:
             except StoreNotFoundError:  # retention deleted the file before it was read
                 self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
                 near, end = _find_start(self.store, self._log, signs, self._end if self._follows else None)
-        used = (key for key, queue in self.queues.items() if queue.max_offset)
-        self.store.look_again_for([*used, *self._pending])
+        self.store.look_again_for(self._with_messages(signs, intact))
         # a warning at the first look only
         there = find_queues(
             self.store, self._choice, level=logging.DEBUG if self._signs is not None else logging.WARNING
@@ -206,6 +209,21 @@ class StoreFollower:
             self._note_stuck(any(read_head(self._log, self._end)[:_WORD_SIZE]), moved)
             self._remember(signs)
         return bool(self.changed)
+
+    def _with_messages(self, signs: _Signs, intact: int | None) -> Collection[QueueKey] | None:
+        """The queues that have had messages; None if the log does not show which have new ones."""
+        known = {key for key, queue in self.queues.items() if queue.max_offset} | self._pending.keys()
+        if self._signs is None:
+            return known
+        if intact is not None or self._end < self._log.min_offset:
+            return None
+        try:
+            news = read_news(
+                self._log, self._end, signs.commit.base, self._choice.chooses_topic, self._news_size
+            )
+        except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
+            return None
+        return None if news is None or news.is_torn else known | news.queues.keys()
 
     def _note_changes(
         self, found: dict[QueueKey, Queue], changed: dict[QueueKey, Queue | None], intact: int | None

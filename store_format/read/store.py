@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import islice, starmap
@@ -185,8 +185,10 @@ class Store:
         queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
-    def look_again_for(self, keys: Iterable[QueueKey]) -> None:
-        """Says that these queues have messages: one that has no files at the next look has lost them."""
+    def look_again_for(self, keys: Collection[QueueKey] | None) -> None:
+        """Says that these queues have messages, None: that any may have: one that has no files at the next
+        look has lost them.
+        """
         self._lost.look_again_for(keys)
 
     def _warn_of_gone(self, taken: Snapshot) -> None:

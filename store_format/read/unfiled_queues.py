@@ -14,7 +14,7 @@ it runs, messages that wait for it are looked at again, and so are those of an u
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -97,9 +97,13 @@ class UnfiledQueues:
             question(store.path, unknown, is_part=not self._is_complete) if unknown else None,
         )
 
-    def look_again_for(self, keys: Iterable[QueueKey]) -> None:
-        """Says that these queues have messages: if they have no files at the next look, files are lost."""
-        self._decided -= {(key, -1) for key in keys}
+    def look_again_for(self, keys: Collection[QueueKey] | None) -> None:
+        """Says that these queues have messages, None: that any may have. If they have no files at the next
+        look, files are lost.
+        """
+        self._decided = {
+            each for each in self._decided if each[1] != -1 or (keys is not None and each[0] not in keys)
+        }
 
     def warn(self, about: object, text: str, *values: object) -> None:
         """Warns once of each `about`."""

@@ -369,9 +369,11 @@ def past_queues(
     topics = {topic for topic, _ in known}
     select = (lambda topic: True) if is_copied else topics.__contains__
     for topic, queue_id, directory, kind in filed_queues(root, select) if is_copied or topics else ():
-        known.pop((topic, queue_id), None)
+        if not is_copied:
+            known.pop((topic, queue_id), None)
+            continue
         bounds = None
-        if is_copied and kind == "simple" and (topic, queue_id) not in seen:
+        if kind == "simple" and (topic, queue_id) not in seen:
             with suppress(StoreError):
                 bounds = queue_bounds(kind, directory, topic, queue_id, log_begin)
         if bounds is not None and bounds.max_offset:

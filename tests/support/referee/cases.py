@@ -163,6 +163,22 @@ def lost_first_queue_file_beside_a_running_query(place: Path) -> World:
     return world
 
 
+def new_queue_beside_a_query_of_a_crashed_store_is_lost(place: Path) -> World:
+    """The same where the query cannot follow the log from where it stopped, but looks at the whole store."""
+    world = new_world(place)
+    world.append(numbered("W", 1, 1, queues=2))
+    world.follow()
+    world.broker_writes(numbered("T", 800, 10, queues=1), queued=2, torn=True)
+    world.step()
+    run = rmqlog(world.root, "recover", world.root, "--apply")
+    assert not run.code, run.err
+    world.append(numbered("W", 2, 30, queues=2))
+    world.lose(world.root / "consumequeue/W/0")
+    world.commit_offset("G", "W", 0, 1)
+    world.step()
+    return world
+
+
 def flipped_first_entry_beside_a_running_query(place: Path) -> World:
     """The queue seems to begin behind all that the query has read: it reads the other messages again."""
     world = new_world(place)
@@ -955,6 +971,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "lost first queue file after retention": lost_first_queue_file_after_retention,
     "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
     "lost first queue file beside a query and retention": lost_first_queue_file_beside_a_query_and_retention,
+    "new queue beside a query of a crashed store": new_queue_beside_a_query_of_a_crashed_store_is_lost,
     "flipped first entry beside a running query": flipped_first_entry_beside_a_running_query,
     "lost queue beside a running query": lost_queue_beside_a_running_query,
     "lost queue of the last message": lost_queue_of_the_last_message,
