@@ -28,10 +28,15 @@ from store_format.message.locate import Identity
 from store_format.message.stored import StoredMessages
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path
-from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, read_timer_check
+from store_format.metadata.timer import (
+    WHEEL_SLOTS,
+    TimerCheck,
+    TimerState,
+    read_timer_check,
+    recover_timer,
+    with_wheel_precision,
+)
 from store_format.metadata.timer_metrics import write_timer_metrics
-from store_format.metadata.timer_precision import with_wheel_precision
-from store_format.metadata.timer_state import TimerState, recover_timer
 from store_format.metadata.timer_write import (
     next_timer_check,
     write_timer_check,

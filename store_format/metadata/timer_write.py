@@ -20,8 +20,7 @@ from store_format.layouts import (
     pack,
 )
 from store_format.metadata.read import config_path
-from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, units_per_file
-from store_format.metadata.timer_state import TimerState, slot_records
+from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerState, slot_records, units_per_file
 
 _UNIT = TIMER_LOG_UNIT.itemsize
 _SLOT = TIMER_WHEEL_SLOT.itemsize

@@ -25,9 +25,7 @@ from store_format.message.columns import DecodeOptions
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
 from store_format.metadata.read import config_path
-from store_format.metadata.timer import read_timer_check
-from store_format.metadata.timer_precision import with_wheel_precision
-from store_format.metadata.timer_state import recover_timer
+from store_format.metadata.timer import read_timer_check, recover_timer, with_wheel_precision
 from store_format.names import (
     REAL_QID,
     REAL_TOPIC,

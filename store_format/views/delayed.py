@@ -14,8 +14,14 @@ from store_format.errors import StoreError
 from store_format.java.numbers import parse_long
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path, read_delay_offsets
-from store_format.metadata.timer import TimerCheck, TimerLog, TimerWheel, read_timer_check, wheel_path
-from store_format.metadata.timer_state import TimerState
+from store_format.metadata.timer import (
+    TimerCheck,
+    TimerLog,
+    TimerState,
+    TimerWheel,
+    read_timer_check,
+    wheel_path,
+)
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
 from store_format.views.messages import read_queues
 from store_format.views.view import View

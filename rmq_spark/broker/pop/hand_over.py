@@ -43,7 +43,7 @@ from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, read_committed, read_group_offsets
 from store_format.metadata.read import read_topics
-from store_format.metadata.timer_precision import with_wheel_precision
+from store_format.metadata.timer import with_wheel_precision
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC, QueueKey
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint

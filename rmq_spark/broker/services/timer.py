@@ -55,8 +55,7 @@ from store_format.message.encode import EncodedTopics, MessageColumns
 from store_format.message.stored import StoredMessages
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path, read_topics
-from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL, read_timer_check
-from store_format.metadata.timer_state import TimerState, recover_timer
+from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL, TimerState, read_timer_check, recover_timer
 from store_format.metadata.timer_write import (
     write_timer_log,
     write_timer_wheel,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.timer_precision import wheel_precision_ms, with_wheel_precision
+from store_format.metadata.timer import wheel_precision_ms, with_wheel_precision
 from tests.support import goldens
 
 

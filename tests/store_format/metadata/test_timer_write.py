@@ -14,8 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from store_format.files.write import FileWrites
-from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerLog, TimerWheel, read_timer_check
-from store_format.metadata.timer_state import TimerState, recover_timer
+from store_format.metadata.timer import (
+    WHEEL_SLOTS,
+    TimerCheck,
+    TimerLog,
+    TimerState,
+    TimerWheel,
+    read_timer_check,
+    recover_timer,
+)
 from store_format.metadata.timer_write import (
     next_timer_check,
     timer_check_bytes,
