@@ -36,11 +36,11 @@ from store_format.metadata.timer import (
     recover_timer,
     with_wheel_precision,
 )
-from store_format.metadata.timer_metrics import write_timer_metrics
 from store_format.metadata.timer_write import (
     next_timer_check,
     write_timer_check,
     write_timer_log,
+    write_timer_metrics,
     write_timer_wheel,
 )
 from store_format.names import REAL_TOPIC, TIMER_DEL_UNIQKEY, TIMER_OUT_MS, TIMER_TOPIC

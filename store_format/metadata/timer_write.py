@@ -1,16 +1,21 @@
-"""Writes the timer's files: units into the timerlog, slots into the wheel, and timercheck (spec 8.3).
+"""Writes the timer's files: units into the timerlog, slots into the wheel, timercheck and timermetrics (spec
+8.3, 6.11).
 
 The order matters: a broker rebuilds slots from the log, and begins to read where timercheck says.
+timermetrics counts how many messages of each topic wait in the timer (TimerMetrics).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
-from store_format.files.read import offset_file_name
+from store_format.errors import CorruptStoreError
+from store_format.files.read import offset_file_name, read_bytes
 from store_format.files.write import FileWrites
+from store_format.java.fastjson import loads
 from store_format.layouts import (
     MAGIC_BLANK,
     TIMER_CHECK,
@@ -19,12 +24,16 @@ from store_format.layouts import (
     TIMER_WHEEL_SLOT,
     pack,
 )
+from store_format.metadata.encode import dumps, next_version
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerState, slot_records, units_per_file
+from store_format.metadata.values import bean_errors_of, integer, members
 
 _UNIT = TIMER_LOG_UNIT.itemsize
 _SLOT = TIMER_WHEEL_SLOT.itemsize
 _CHECK_SIZE = 4096  # DefaultMappedFile.OS_PAGE_SIZE
+
+_NAME = "timermetrics"
 
 
 def write_timer_log(state: TimerState, files: FileWrites) -> None:
@@ -136,3 +145,53 @@ def write_timer_check(root: str, check: TimerCheck, files: FileWrites, aside: st
     """
     files.make_directories(root, "config")
     files.replace(config_path(root, "timercheck"), timer_check_bytes(check), aside)
+
+
+# ---- timermetrics ------------------------------------------------------------------------------------------
+
+
+def merge_timer_metrics(
+    data: bytes | None, changes: Mapping[str, int], *, timestamp: int, file: str = f"config/{_NAME}"
+) -> bytes | None:
+    """The file with these changes of the counts by topic; None without a change.
+
+    `data` is the present file, None or empty without one; `timestamp` is the clock in ms. Raises
+    CorruptStoreError for a file of another kind.
+
+    >>> merge_timer_metrics(None, {"T": 2}, timestamp=5)
+    b'{"dataVersion":{"counter":1,"stateVersion":0,"timestamp":5},"timingCount":{"T":{"count":2,"timeStamp":5}}}'
+    """
+    if not any(changes.values()):
+        return None
+    with bean_errors_of(file):
+        raw = members(loads(data, file) if data else None, "the file")
+        counts = dict(members(raw.get("timingCount"), "timingCount"))
+        for topic, change in changes.items():
+            before = members(counts.get(topic), f"timingCount.{topic}")
+            count = integer(before.get("count", 0), f"timingCount.{topic}.count")
+            counts[topic] = {**before, "count": count + change, "timeStamp": timestamp}
+        version = members(raw.get("dataVersion") or {"counter": 0, "stateVersion": 0}, "dataVersion")
+        newer = next_version(version, timestamp)
+    return dumps({"dataVersion": newer} | raw | {"dataVersion": newer, "timingCount": counts}, pretty=False)
+
+
+def write_timer_metrics(root: str, changes: Mapping[str, int], *, timestamp: int, files: FileWrites) -> bool:
+    """Adds to the counts by topic; False without a change.
+
+    The caller holds the store's lock. The file is replaced at once, so that a crash never leaves a store
+    without it. If a crash of a broker left a damaged file, its `.bak` counts. Raises CorruptStoreError if
+    that cannot be decoded either.
+    """
+    path = config_path(root, _NAME)
+    data, backup = read_bytes(path), read_bytes(f"{path}.bak")
+    try:
+        text = merge_timer_metrics(data or backup, changes, timestamp=timestamp, file=path)
+    except CorruptStoreError:
+        if not data or not backup:
+            raise
+        text = merge_timer_metrics(backup, changes, timestamp=timestamp, file=f"{path}.bak")
+    if text is None:
+        return False
+    files.make_directories(root, "config")
+    files.replace(path, text)
+    return True

@@ -10,7 +10,7 @@ import pytest
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.read_state import read_timer_metrics
-from store_format.metadata.timer_metrics import merge_timer_metrics, write_timer_metrics
+from store_format.metadata.timer_write import merge_timer_metrics, write_timer_metrics
 
 
 def test_the_form_is_that_of_a_broker(golden: Callable[[str], Path]) -> None:
