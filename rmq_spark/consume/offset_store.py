@@ -20,13 +20,13 @@ from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.read import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
+    merge_local_offsets,
     offsets_identity,
     read_group_offsets,
     refuse_foreign_offsets,
     rewrite_config,
     write_group_offsets_held,
 )
-from store_format.metadata.merge_offsets import merge_local_offsets
 from store_format.metadata.read_state import read_local_offsets
 from store_format.names import did_you_mean
 from store_format.pop.moved import note_moved

@@ -126,7 +126,7 @@ PLANTED = (
     ),
     Planted(
         "Only a reset lowers a committed offset.",
-        "store_format/metadata/merge_offsets.py",
+        "store_format/metadata/group_offsets.py",
         "if is_reset or offset > there.get(queue_id, -1)",
         "if is_reset or offset != there.get(queue_id, -1)",
         ("tests/store_format/metadata/test_merge_offsets.py",),
