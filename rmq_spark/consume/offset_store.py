@@ -27,7 +27,7 @@ from store_format.metadata.group_offsets import (
     rewrite_config,
     write_group_offsets_held,
 )
-from store_format.metadata.read_state import read_local_offsets
+from store_format.metadata.read import read_local_offsets
 from store_format.names import did_you_mean
 from store_format.pop.moved import note_moved
 

@@ -22,7 +22,7 @@ from store_format.files.read import read_bytes, stat_identity
 from store_format.java.fastjson import loads
 from store_format.layouts import CHECKPOINT, CHECKPOINT_FILE_SIZE
 from store_format.metadata import read as config_json
-from store_format.metadata import read_state as config_state
+from store_format.metadata import read as config_state
 from store_format.metadata.read import read_checkpoint
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue

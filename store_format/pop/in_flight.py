@@ -15,8 +15,13 @@ from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets
-from store_format.metadata.read import config_path, read_topics
-from store_format.metadata.read_state import read_order_infos, read_request_modes, read_timer_metrics
+from store_format.metadata.read import (
+    config_path,
+    read_order_infos,
+    read_request_modes,
+    read_timer_metrics,
+    read_topics,
+)
 from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic

@@ -13,7 +13,7 @@ import pytest
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.java.fastjson import loads
-from store_format.metadata.read_state import decode_order_infos, read_order_infos
+from store_format.metadata.read import decode_order_infos, read_order_infos
 from store_format.pop import order_info
 from tests.interop.harness import RocketMQ
 from tests.interop.pop import Handle

@@ -12,7 +12,7 @@ from typing import Any
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.read_state import decode_order_infos
+from store_format.metadata.read import decode_order_infos
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
 

@@ -13,8 +13,7 @@ from store_format.files.read import stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.group_offsets import is_broker_49, rewrite_config
-from store_format.metadata.read import config_path
-from store_format.metadata.read_state import read_order_infos
+from store_format.metadata.read import config_path, read_order_infos
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.pop.log import InFlightLog
 from store_format.pop.order_info import merge_order_infos

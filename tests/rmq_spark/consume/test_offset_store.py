@@ -28,7 +28,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.metadata.group_offsets import read_broker_offsets, read_group_offsets
-from store_format.metadata.read_state import read_local_offsets
+from store_format.metadata.read import read_local_offsets
 from tests.support import goldens
 from tests.support.failing_offsets import NEW_OFFSET
 

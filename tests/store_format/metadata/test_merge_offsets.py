@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.group_offsets import merge_consumer_offsets, merge_local_offsets
-from store_format.metadata.read import read_consumer_offsets
-from store_format.metadata.read_state import read_local_offsets
+from store_format.metadata.read import read_consumer_offsets, read_local_offsets
 from tests.support import goldens
 
 NOW = 1_800_000_000_000

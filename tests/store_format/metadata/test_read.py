@@ -15,22 +15,20 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.metadata import read as config_json
-from store_format.metadata import read_state as config_state
+from store_format.metadata import read as config_state
 from store_format.metadata.read import (
     read_config,
+    read_consumer_filters,
     read_consumer_offsets,
     read_delay_offsets,
     read_lmq_consumer_offsets,
-    read_subscription_groups,
-    read_topics,
-)
-from store_format.metadata.read_state import (
-    read_consumer_filters,
     read_local_offsets,
     read_order_infos,
     read_queue_mappings,
     read_request_modes,
+    read_subscription_groups,
     read_timer_metrics,
+    read_topics,
     read_transaction_metrics,
 )
 from store_format.metadata.values import (

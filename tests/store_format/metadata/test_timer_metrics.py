@@ -9,7 +9,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
-from store_format.metadata.read_state import read_timer_metrics
+from store_format.metadata.read import read_timer_metrics
 from store_format.metadata.timer_write import merge_timer_metrics, write_timer_metrics
 
 

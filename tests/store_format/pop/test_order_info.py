@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.read_state import decode_order_infos
+from store_format.metadata.read import decode_order_infos
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
 from tests.support.order_commands import KEY, OurOrder, counts_in_order

@@ -12,8 +12,7 @@ from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import read_group_offsets, rewrite_config, write_group_offsets
-from store_format.metadata.read import read_subscription_groups
-from store_format.metadata.read_state import read_order_infos
+from store_format.metadata.read import read_order_infos, read_subscription_groups
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
 from store_format.pop.state import PopState
