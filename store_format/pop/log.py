@@ -20,8 +20,7 @@ from store_format.files.read import entry_names, is_directory, read_bytes
 from store_format.files.shared_log import FileLock, SharedLog
 from store_format.files.write import FileWrites
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX
-from store_format.pop.check_point import as_json
-from store_format.pop.records import MAGIC, frame, note
+from store_format.pop.records import MAGIC, as_json, frame, note
 from store_format.pop.replay import LogReplay
 from store_format.pop.state import PopState
 

@@ -13,8 +13,7 @@ from typing import Any
 
 from store_format.metadata.values import OrderInfo
 from store_format.pop import order_info
-from store_format.pop.check_point import CheckPoint, QueueState, WitnessEntry
-from store_format.pop.records import PointKey
+from store_format.pop.records import CheckPoint, PointKey, QueueState, WitnessEntry
 
 Digest = int  # of a batch; 0 without one
 

@@ -15,17 +15,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from store_format.pop import records
-from store_format.pop.check_point import (
+from store_format.pop.order_state import OrderState
+from store_format.pop.records import (
+    COUNT_MAX,
     BegunRevive,
     CheckPoint,
+    PointKey,
     QueueState,
     WitnessEntry,
     as_json,
     bits_of,
     from_json,
 )
-from store_format.pop.order_state import OrderState
-from store_format.pop.records import COUNT_MAX, PointKey
 
 PopQueue = tuple[int, int]  # flag and queue id
 TOPIC, RETRY, RETRY_V2 = _FLAGS = 0, 1, 2

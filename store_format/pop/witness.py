@@ -16,7 +16,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.errors import StoreError
 from store_format.metadata.values import OrderInfo
 from store_format.pop.broker_in_flight import BrokerInFlight
-from store_format.pop.check_point import WitnessEntry
+from store_format.pop.records import WitnessEntry
 from store_format.read.stored_messages import read_stored_slice, units_at
 
 # A broker notes the pop time, and then reads what the queue has.

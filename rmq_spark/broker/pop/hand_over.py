@@ -47,10 +47,9 @@ from store_format.metadata.timer import with_wheel_precision
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC, QueueKey
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
 from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
-from store_format.pop.check_point import CheckPoint
 from store_format.pop.log import InFlightLog
 from store_format.pop.pop_name import PopName
-from store_format.pop.records import PointKey
+from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.pop.witness import is_point_deleted, popped_entry
 from store_format.read.store import Store

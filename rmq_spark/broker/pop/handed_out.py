@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rmq_spark.broker.pop.window import QueueWindow
-from store_format.pop.check_point import CheckPoint
+from store_format.pop.records import CheckPoint
 from store_format.read.store import Queue
 
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from rmq_spark.broker.pop.message import ReceiptHandle
 from store_format.errors import InvalidReceiptHandleError
-from store_format.pop.check_point import CheckPoint
-from store_format.pop.records import PointKey
+from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import PopState
 
 

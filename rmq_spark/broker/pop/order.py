@@ -17,7 +17,7 @@ from rmq_spark.broker.pop.message import ReceiptHandle
 from rmq_spark.broker.pop.topic_pop import TopicPop
 from rmq_spark.broker.pop.window import QueueWindow
 from store_format.errors import InvalidReceiptHandleError
-from store_format.pop.check_point import CheckPoint
+from store_format.pop.records import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
 

@@ -35,10 +35,9 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import QueueKey
-from store_format.pop.check_point import BegunRevive
 from store_format.pop.log import InFlightLog
 from store_format.pop.pop_name import PopName
-from store_format.pop.records import PointKey
+from store_format.pop.records import BegunRevive, PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_units, units_at

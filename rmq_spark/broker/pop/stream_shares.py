@@ -28,8 +28,7 @@ from store_format.errors import OptionError, StoreError
 from store_format.files.read import stat_identity
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
-from store_format.pop.check_point import CheckPoint
-from store_format.pop.records import PointKey
+from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import physical_offset_at
 from store_format.read.store import Queue, Store

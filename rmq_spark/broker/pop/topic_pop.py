@@ -39,7 +39,7 @@ from store_format.errors import (
 )
 from store_format.message.one import UnitPlace, decode_unit
 from store_format.names import TAGS
-from store_format.pop.check_point import CheckPoint
+from store_format.pop.records import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
 from store_format.read.stored_messages import read_units

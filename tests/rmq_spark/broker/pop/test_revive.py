@@ -23,7 +23,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_topics
-from store_format.pop.check_point import CheckPoint, as_json, from_json
+from store_format.pop.records import CheckPoint, as_json, from_json
 from store_format.pop.state import PopState
 from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, Clock, open_share, pop
 from tests.support import oracle
