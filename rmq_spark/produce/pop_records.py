@@ -26,7 +26,7 @@ from store_format.names import (
     TIMER_TOPIC,
     UNIQ_KEY,
 )
-from store_format.pop.broker_records import CK_LEAD_MS, CK_TAG, BrokerAck, BrokerCheckPoint
+from store_format.pop.broker_in_flight import CK_LEAD_MS, CK_TAG, BrokerAck, BrokerCheckPoint
 
 _MAP_CAPACITY = 16  # new HashMap(), as MessageAccessor.putProperty makes it
 

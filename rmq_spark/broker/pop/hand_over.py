@@ -45,8 +45,14 @@ from store_format.metadata.group_offsets import is_broker_49, read_committed, re
 from store_format.metadata.read import read_topics
 from store_format.metadata.timer import with_wheel_precision
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC, QueueKey
-from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight, refuse_kv_service
-from store_format.pop.broker_records import MESSAGES_MAX, BrokerAck, BrokerCheckPoint
+from store_format.pop.broker_in_flight import (
+    MESSAGES_MAX,
+    BrokerAck,
+    BrokerCheckPoint,
+    BrokerInFlight,
+    read_broker_in_flight,
+    refuse_kv_service,
+)
 from store_format.pop.log import InFlightLog
 from store_format.pop.pop_name import PopName
 from store_format.pop.records import CheckPoint, PointKey

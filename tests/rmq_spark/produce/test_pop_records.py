@@ -14,7 +14,7 @@ from store_format.message.encode import encode
 from store_format.message.properties import PropertyTable
 from store_format.message.stored import StoredMessages
 from store_format.names import REVIVE_PREFIX, TIMER_DELIVER_MS, TIMER_ENQUEUE_MS, TIMER_TOPIC
-from store_format.pop.broker_records import BrokerCheckPoint, parse_record
+from store_format.pop.broker_in_flight import BrokerCheckPoint, parse_record
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
 from tests.support import goldens

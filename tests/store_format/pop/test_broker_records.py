@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.names import REVIVE_PREFIX, normal_topic
-from store_format.pop.broker_records import BrokerAck, BrokerCheckPoint, merge_key, parse_record
+from store_format.pop.broker_in_flight import BrokerAck, BrokerCheckPoint, merge_key, parse_record
 from tests.support import goldens
 
 _CK_54 = (

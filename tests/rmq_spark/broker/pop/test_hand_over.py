@@ -21,8 +21,12 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
-from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
-from store_format.pop.broker_records import BrokerCheckPoint, parse_record
+from store_format.pop.broker_in_flight import (
+    BrokerCheckPoint,
+    BrokerInFlight,
+    parse_record,
+    read_broker_in_flight,
+)
 from store_format.pop.log import InFlightLog
 from store_format.pop.pop_name import PopName
 from store_format.pop.state import PopState
