@@ -38,8 +38,7 @@ from store_format.layouts import (
 )
 from store_format.message.crc import body_crcs
 from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, Integers, MessageColumns
-from store_format.message.property_encoder import encode_property_columns
-from store_format.message.property_maps import PropertyMaps
+from store_format.message.property_encoder import PropertyMaps, encode_property_columns
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.names import (

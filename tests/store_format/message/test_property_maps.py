@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from store_format.message.property_maps import PropertyMaps
+from store_format.message.property_encoder import PropertyMaps
 
 MAP = pa.map_(pa.string(), pa.string())
 
