@@ -9,19 +9,19 @@ survive a power loss with `sync` only: without it messages may be delivered agai
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.errors import OptionError, StoreWriteError
-from store_format.files.read import entry_names, is_directory, read_bytes
+from store_format.errors import CorruptStoreError, OptionError, StoreWriteError
+from store_format.files.read import entry_names, is_directory, is_named, open_descriptor, read_bytes
 from store_format.files.shared_log import FileLock, SharedLog
 from store_format.files.write import FileWrites
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX
-from store_format.pop.records import MAGIC, as_json, frame, note
-from store_format.pop.replay import LogReplay
+from store_format.pop.records import CHECKSUM_SIZE, MAGIC, MAGIC_1, as_json, frame, frames, frames_1, note
 from store_format.pop.state import PopState
 
 _log = logging.getLogger(__name__)
@@ -32,6 +32,89 @@ _SIZE_MAX = 1 << 30
 _COMPACT_SIZE, _COMPACT_FACTOR = 1 << 20, 8  # compacted from this size, and this many times the snapshot's
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)  # TopicValidator's table
 _TOPIC = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_V1_LENGTH_MAX}}}", re.ASCII)
+
+
+# ---- what a process has read of the log --------------------------------------------------------------------
+
+
+class _LogReplay:
+    """The state after the first `end` bytes of the log at `path`, from its start on.
+
+    Use: read the file from `start` on and give the bytes to `take`. They begin with the last bytes that this
+    replay knows, by which it recognizes its log (see `records`). `snapshot_size` is where the first frame
+    ends: after a compaction that is the snapshot. `is_old`: the log has version 1, where nothing tells one
+    log from another.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.state = PopState()
+        self.end = self.snapshot_size = 0
+        self.is_old = False
+        self._last = b""  # the bytes before `end`
+
+    @property
+    def start(self) -> int:
+        """Where the next read begins."""
+        return self.end - len(self._last)
+
+    def take(self, data: bytes) -> bool:
+        """Replays the frames in the bytes from `start` on; False if they are of another log.
+
+        Then the file was changed below `end`, and another replay has to begin at 0. Bytes behind `end` are
+        no whole frame: a kill has left them, they are damaged, or another process is writing them.
+
+        Raises CorruptStoreError for a file that is no in-flight log, and for records of a newer release.
+        """
+        base = self.start
+        if not data.startswith(self._last):
+            return False
+        if not self.end:
+            self.is_old = data.startswith(MAGIC_1)
+            if not (self.is_old or _has_magic(data, self.path)):
+                return True
+            self._know(MAGIC, len(MAGIC))
+        start = self.end
+        rest = data[start - base :]
+        for position, records in frames_1(rest) if self.is_old else frames(rest, self._last):
+            self.state.replay(records, self.path, start + position)
+            self._know(rest[position - CHECKSUM_SIZE : position], start + position)
+            self.snapshot_size = self.snapshot_size or self.end
+        return True
+
+    def _know(self, data: bytes, end: int) -> None:
+        self.end = end
+        self._last = b"" if self.is_old else data[-CHECKSUM_SIZE:]
+
+    def framed(self, records: bytes) -> bytes:
+        """The frame that appends the records to the log."""
+        return frame(records, self._last)
+
+    def wrote(self, data: bytes) -> None:
+        """The state has these records already, and they are at the end of the log now."""
+        self.end += len(data)
+        self._last = data[-CHECKSUM_SIZE:]
+
+    def rewrote(self, data: bytes) -> None:
+        """The log was replaced by this one, a snapshot of the state."""
+        self.end = self.snapshot_size = len(data)
+        self.is_old, self._last = False, data[-CHECKSUM_SIZE:]
+
+
+def _has_magic(data: bytes, path: str) -> bool:
+    """Whether the data begins as an in-flight log; False for the torn beginning that a kill leaves.
+
+    Raises CorruptStoreError for other data.
+    """
+    if not any(each.startswith(data[: len(MAGIC)]) for each in (MAGIC, MAGIC_1)):
+        raise CorruptStoreError(
+            path, 0, f"the bytes {MAGIC.hex()}",
+            f"{data[: len(MAGIC)].hex()}; remove the file: messages in flight are then delivered again",
+        )  # fmt: skip
+    return len(data) >= len(MAGIC)
+
+
+# ---- the log -----------------------------------------------------------------------------------------------
 
 
 def in_flight_directory(root: str, group: str, topic: str) -> str:
@@ -62,7 +145,7 @@ def in_flight_logs(root: str) -> list[tuple[str, str]]:
 
 def read_in_flight(directory: str) -> PopState | None:
     """The state as of now, without a lock and without a change of any file; None without a log."""
-    replay = LogReplay(f"{directory}/{LOG_NAME}")
+    replay = _LogReplay(f"{directory}/{LOG_NAME}")
     replay.take(read_bytes(replay.path, _SIZE_MAX) or b"")
     return replay.state if replay.end else None
 
@@ -93,7 +176,7 @@ class InFlightLog:
         self._sync, self._lock_timeout = sync, lock_timeout
         self._lock = FileLock(f"{directory}/lock")
         self._file = SharedLog(f"{directory}/{LOG_NAME}")
-        self._replay: LogReplay | None = None
+        self._replay: _LogReplay | None = None
         self._turn = threading.Lock()
         self._jobs_lock = threading.Lock()
         self._jobs: list[_Job[Any]] = []  # Any: each has its own result
@@ -154,7 +237,7 @@ class InFlightLog:
             for job in jobs:
                 job.is_done = True
 
-    def _run_one(self, job: _Job[Any], replay: LogReplay) -> LogReplay:
+    def _run_one(self, job: _Job[Any], replay: _LogReplay) -> _LogReplay:
         """Runs one change. If it raises, the state is made again, without what it changed."""
         state = replay.state
         mark = len(state.journal)
@@ -178,7 +261,7 @@ class InFlightLog:
             FileWrites(sync=self._sync).make_directories(root, OWN_DIRECTORY, *rest.split("/"))
         return self._lock
 
-    def _caught_up(self) -> LogReplay:
+    def _caught_up(self) -> _LogReplay:
         """The state with what other processes appended.
 
         A file that was changed below what this process knew is read again from the start: another process
@@ -200,14 +283,14 @@ class InFlightLog:
             self._file.close()
             replay = None
         if replay is None:
-            replay, start = LogReplay(self._file.path), 0
+            replay, start = _LogReplay(self._file.path), 0
             data = self._file.read(start, _SIZE_MAX)
             replay.take(data)
         self._repair(replay, start + len(data))
         self._replay = replay
         return replay
 
-    def _repair(self, replay: LogReplay, size: int) -> None:
+    def _repair(self, replay: _LogReplay, size: int) -> None:
         """Makes the file end where the replay ends, so that a frame can be appended."""
         if size > replay.end > 0:
             _log.warning(
@@ -222,7 +305,7 @@ class InFlightLog:
         if replay.is_old:
             self._rewrite(replay)
 
-    def _append(self, replay: LogReplay) -> None:
+    def _append(self, replay: _LogReplay) -> None:
         data = replay.framed(bytes(replay.state.journal))
         replay.state.journal.clear()
         self._file.append(data, replay.end)
@@ -234,7 +317,7 @@ class InFlightLog:
                 _log.warning("%s: cannot be made shorter for now: %s", self._file.path, error)
                 replay.snapshot_size = replay.end
 
-    def _rewrite(self, replay: LogReplay) -> None:
+    def _rewrite(self, replay: _LogReplay) -> None:
         """Replaces the file by one with a snapshot of the state, under the lock."""
         data = MAGIC + frame(snapshot(replay.state))
         FileWrites(sync=self._sync).replace(self._file.path, data)
@@ -268,3 +351,51 @@ def snapshot(state: PopState) -> bytes:
         renewals=state.renewals,
     )
     return bytes(found)
+
+
+# ---- reading without the lock ------------------------------------------------------------------------------
+
+
+class InFlightReader:
+    """The state of the log in `directory` at each look. A look reads what was appended since the last one."""
+
+    def __init__(self, directory: str) -> None:
+        self.path = f"{directory}/{LOG_NAME}"
+        self._replay = _LogReplay(self.path)
+        # The file stays open, so that no other file gets its inode.
+        self._descriptor = -1
+
+    def look(self) -> PopState | None:
+        """The state as of now; None without a log. The caller does not change it, and keeps no part of it.
+
+        Raises CorruptStoreError for a file that is not an in-flight log.
+        """
+        if self._descriptor < 0 or not is_named(self.path, self._descriptor):
+            self.close()
+            try:
+                self._descriptor = open_descriptor(self.path)
+            except FileNotFoundError:
+                return None
+        if not self._take():  # what a killed process left torn was cut, or damage
+            self._replay = _LogReplay(self.path)
+            self._take()
+        return self._replay.state if self._replay.end else None
+
+    def _take(self) -> bool:
+        size = os.fstat(self._descriptor).st_size
+        return size >= self._replay.end and self._replay.take(
+            _read(self._descriptor, self._replay.start, size)
+        )
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+        self._replay, self._descriptor = _LogReplay(self.path), -1
+
+
+def _read(descriptor: int, start: int, stop: int) -> bytes:
+    parts = []
+    while start < stop and (part := os.pread(descriptor, stop - start, start)):
+        parts.append(part)
+        start += len(part)
+    return b"".join(parts)

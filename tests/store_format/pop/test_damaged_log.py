@@ -16,8 +16,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError
 from store_format.pop.in_flight import read_pop_progress
-from store_format.pop.log import LOG_NAME, InFlightLog, in_flight_directory, read_in_flight
-from store_format.pop.reader import InFlightReader
+from store_format.pop.log import LOG_NAME, InFlightLog, InFlightReader, in_flight_directory, read_in_flight
 from store_format.pop.records import MAGIC, NOTE, frame, hand_out, note, skip
 from store_format.pop.state import PopState
 from store_format.read.store import Store

@@ -18,8 +18,14 @@ import pytest
 
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.shared_log import FileLock
-from store_format.pop.log import LOG_NAME, InFlightLog, in_flight_directory, in_flight_logs, read_in_flight
-from store_format.pop.reader import InFlightReader
+from store_format.pop.log import (
+    LOG_NAME,
+    InFlightLog,
+    InFlightReader,
+    in_flight_directory,
+    in_flight_logs,
+    read_in_flight,
+)
 from store_format.pop.records import MAGIC, MAGIC_1, CheckPoint, frame, note
 from store_format.pop.state import PopState
 

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from store_format.pop.log import InFlightLog, in_flight_directory
-from store_format.pop.reader import InFlightReader
+from store_format.pop.log import InFlightLog, InFlightReader, in_flight_directory
 from store_format.pop.state import PopState
 
 NOW_MS = 1_700_000_200_000
