@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from store_format.pop import records
-from store_format.pop.order_state import OrderState
+from store_format.pop.order import OrderState
 from store_format.pop.records import (
     COUNT_MAX,
     BegunRevive,

@@ -14,7 +14,7 @@ from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.java.fastjson import loads
 from store_format.metadata.read import decode_order_infos, read_order_infos
-from store_format.pop import order_info
+from store_format.pop import order as order_info
 from tests.interop.harness import RocketMQ
 from tests.interop.pop import Handle
 from tests.interop.pop_runs import IN_ORDER, STEPS, PopRuns

@@ -14,7 +14,7 @@ from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.read import decode_order_infos
 from store_format.metadata.values import OrderInfo
-from store_format.pop import order_info
+from store_format.pop import order as order_info
 
 CLOCK_START = 1_700_000_000_000
 HOUR = 3_600_000

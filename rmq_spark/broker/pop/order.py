@@ -3,7 +3,7 @@
 A queue is left alone while a message of its last batch is neither acknowledged nor visible again. Then it is
 read from the first message that is not acknowledged, so no message is delivered before the one ahead of it is
 acknowledged. There is no retry topic: a message comes again in its place. The rules are those of
-`store_format.pop.order_info`.
+`store_format.pop.order`.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
 from store_format.metadata.read import decode_order_infos
 from store_format.metadata.values import OrderInfo
-from store_format.pop import order_info
+from store_format.pop import order as order_info
 from tests.support.order_commands import KEY, OurOrder, counts_in_order
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "order_info_vectors.json").read_text())

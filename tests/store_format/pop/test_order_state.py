@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from store_format.metadata.values import OrderInfo
-from store_format.pop import order_info
+from store_format.pop import order as order_info
 from store_format.pop.log import InFlightLog, in_flight_directory, read_in_flight, snapshot
-from store_format.pop.order_state import digest
+from store_format.pop.order import digest
 from store_format.pop.state import PopState
 
 NOW = 1_700_000_000_000

@@ -14,7 +14,7 @@ from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import read_group_offsets, rewrite_config, write_group_offsets
 from store_format.metadata.read import read_order_infos, read_subscription_groups
 from store_format.metadata.values import OrderInfo
-from store_format.pop import order_info
+from store_format.pop import order as order_info
 from store_format.pop.state import PopState
 from tests.support.popped import GROUP, TOPIC, popped_store
 

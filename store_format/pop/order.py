@@ -1,7 +1,23 @@
-"""Order pop in the in-flight log: the last batch of each queue that a group reads in order.
+"""Order pop: the rules for the last batch of a queue, the bytes of config/consumerOrderInfo.json, and the
+state in the in-flight log.
 
-The rules are those of `order_info`. A group that pops in order has no check points: a queue's next offset is
-the first one that is not acknowledged, and the queue is blocked while its batch is invisible.
+Spec 11.9. RocketMQ 5.5 has the rules in `QueueLevelConsumerManager`, earlier versions in
+`ConsumerOrderInfoManager`. A group that pops in order has one batch of each queue at a time: `OrderInfo`. The
+queue is blocked while a message of the batch is neither acknowledged nor visible again. After that the group
+reads from the committed offset, the first message of the batch that is not acknowledged, and gets every
+message from there again, acknowledged or not. Such a group has no check points: `OrderState` has the
+last batch of each queue in the in-flight log. The other functions are pure. Times are in ms, offsets are
+queue offsets.
+
+>>> batch = next_batch(None, (10, 11, 13), pop_time=1_000, invisible_ms=500, now_ms=1_000)
+>>> is_blocked(batch, 1_499, 500), is_blocked(batch, 1_500, 500)
+(True, False)
+>>> batch, committed = acknowledge(batch, 11, 1_000)
+>>> committed
+10
+>>> again = next_batch(batch, (10, 11, 13), pop_time=1_500, invisible_ms=500, now_ms=1_500)
+>>> consumed_count(again, 10)
+1
 """
 
 from __future__ import annotations
@@ -9,13 +25,208 @@ from __future__ import annotations
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-from store_format.metadata.values import OrderInfo
-from store_format.pop import order_info
+from store_format.java.fastjson import loads
+from store_format.java.hashes import table_size
+from store_format.metadata.encode import Dialect, dialect_of, dumps, with_integer_keys
+from store_format.metadata.values import OrderInfo, bean_errors_of, members
 from store_format.pop.records import CheckPoint, PointKey, QueueState, WitnessEntry
 
 Digest = int  # of a batch; 0 without one
+
+_ILLEGAL_OFFSET = -1  # `acknowledge`: the batch does not have the offset
+_STALE_BATCH = -2  # `acknowledge`: the queue has a later batch
+FORGET_MS = 24 * 3600 * 1000  # CLEAN_SPAN_FROM_LAST
+
+_MAP_CAPACITY = 16  # new HashMap<>()
+_LONG = 1 << 63
+
+
+# ---- the rules, and the bytes of consumerOrderInfo.json ----------------------------------------------------
+
+
+# ---- rules -------------------------------------------------------------------------------------------------
+
+
+def next_batch(
+    before: OrderInfo | None,
+    offsets: tuple[int, ...],
+    *,
+    pop_time: int,
+    invisible_ms: int,
+    now_ms: int,
+    attempt_id: str | None = None,
+) -> OrderInfo:
+    """The batch that replaces `before`: what a pop hands out (update, mergeOffsetConsumedCount).
+
+    A message that was in `before` has one delivery more. A repeat of the same attempt counts no delivery.
+    """
+    counts = None
+    if before is not None and attempt_id is not None and attempt_id == before.attempt_id:
+        counts = before.consumed_count or {}
+    elif before is not None:
+        old, there = before.consumed_count or {}, set(before.offsets)
+        counts = {offset: old.get(offset, 0) + 1 for offset in offsets if offset in there}
+    return OrderInfo(offsets, pop_time, invisible_ms, now_ms, 0, attempt_id, counts)
+
+
+def consumed_count(info: OrderInfo, offset: int) -> int:
+    """How often the message was delivered before this batch; the client's reconsumeTimes."""
+    return (info.consumed_count or {}).get(offset, 0)
+
+
+def is_acknowledged(info: OrderInfo, index: int) -> bool:
+    """Whether the message at `index` of the batch is acknowledged; Java shifts by the index modulo 64."""
+    return bool(info.commit_offset_bit >> (index & 63) & 1)
+
+
+def _unacknowledged_count(info: OrderInfo) -> int:
+    """How many messages of the batch are not acknowledged."""
+    return sum(not is_acknowledged(info, index) for index in range(len(info.offsets)))
+
+
+def _unblocked_at(info: OrderInfo, invisible_ms: int) -> int:
+    """The time from which the queue is no longer blocked; 0 if every message is acknowledged.
+
+    `invisible_ms`, the invisible time of the pop that asks, counts for a batch without a time of its own. The
+    first form of the file had none.
+    """
+    default = info.pop_time + (invisible_ms if not _has_invisible_time(info) else info.invisible_time or 0)
+    times = info.next_visible_time or {}
+    return max(
+        (
+            times.get(offset, default)
+            for index, offset in enumerate(info.offsets)
+            if not is_acknowledged(info, index)
+        ),
+        default=0,
+    )
+
+
+def is_blocked(info: OrderInfo, now_ms: int, invisible_ms: int, attempt_id: str | None = None) -> bool:
+    """Whether a pop must leave the queue alone (needBlock). A repeat of the same attempt is not blocked."""
+    if attempt_id is not None and attempt_id == info.attempt_id:
+        return False
+    return now_ms < _unblocked_at(info, invisible_ms)
+
+
+def _has_invisible_time(info: OrderInfo) -> bool:
+    return info.invisible_time is not None and info.invisible_time > 0
+
+
+def _next_offset(info: OrderInfo) -> int:
+    """The offset that the group has committed: of the first message not acknowledged, else after the batch.
+
+    STALE_BATCH for a batch without messages (getNextOffset).
+    """
+    if not info.offsets:
+        return _STALE_BATCH
+    for index, offset in enumerate(info.offsets):
+        if not is_acknowledged(info, index):
+            return offset
+    return info.offsets[-1] + 1
+
+
+def acknowledge(info: OrderInfo, offset: int, pop_time: int) -> tuple[OrderInfo, int]:
+    """The batch with the message acknowledged, and the offset to commit (commitAndNext).
+
+    Instead of the offset ILLEGAL_OFFSET if the batch does not have the message, and STALE_BATCH for a message
+    of an earlier batch; the batch is then unchanged.
+    """
+    if not info.offsets:
+        return info, _ILLEGAL_OFFSET
+    if pop_time != info.pop_time:
+        return info, _STALE_BATCH
+    if offset not in info.offsets:
+        return info, _ILLEGAL_OFFSET
+    after = _with_acknowledged(info, [info.offsets.index(offset)])
+    return after, _next_offset(after)
+
+
+def _with_acknowledged(info: OrderInfo, indexes: Iterable[int]) -> OrderInfo:
+    """The batch with the messages at these places acknowledged."""
+    bits = info.commit_offset_bit
+    for index in indexes:
+        bits |= 1 << (index & 63)
+    bits %= 2 * _LONG
+    return replace(info, commit_offset_bit=bits - 2 * _LONG if bits >= _LONG else bits)
+
+
+def with_next_visible(info: OrderInfo, offset: int, pop_time: int, next_visible_ms: int) -> OrderInfo:
+    """The batch with another time for one message (updateNextVisibleTime).
+
+    A message of an earlier batch changes nothing. As in the broker the offset may be any.
+    """
+    if pop_time != info.pop_time:
+        return info
+    return replace(info, next_visible_time={**(info.next_visible_time or {}), offset: next_visible_ms})
+
+
+def is_forgotten(info: OrderInfo, now_ms: int) -> bool:
+    """Whether the broker drops the batch: nothing was popped from the queue for 24 hours (autoClean)."""
+    return now_ms - info.last_consume_timestamp > FORGET_MS
+
+
+# ---- consumerOrderInfo.json --------------------------------------------------------------------------------
+
+
+def merge_order_infos(
+    data: bytes | None, key: str, infos: Mapping[int, OrderInfo], file: str = "config/consumerOrderInfo.json"
+) -> bytes | None:
+    """The file with the batches of one `topic@group`, by queue id; None if nothing changes.
+
+    `data` is the present file, None or empty without one. The batches of other groups stay as they are.
+    Without `infos` the member `key` is removed. The form is that of the broker that wrote the file; a new
+    file has the form of 5.5. Raises CorruptStoreError for a file of another kind.
+    """
+    with bean_errors_of(file):
+        value = with_integer_keys(loads(data, file), "consumerOrderInfo.json") if data else None
+        raw = dict(members(value, "the file"))
+        table = dict(members(raw.get("table"), "table"))
+    if infos:
+        table[key] = {queue_id: _members(infos[queue_id]) for queue_id in sorted(infos)}
+    else:
+        table.pop(key, None)
+    if not data:
+        raw = {"orderInfoCount": 0, "orderedConsumptionLevel": "QUEUE"}
+    if "orderInfoCount" in raw:
+        raw["orderInfoCount"] = len(table)
+    raw["table"] = table
+    after = dumps(raw, dialect_of(data) if data else Dialect.FASTJSON2)
+    return None if after == data else after
+
+
+def _members(info: OrderInfo) -> dict[str, Any]:
+    """The members of one batch, sorted by name; offsets after the first as differences from the first."""
+    first = info.offsets[:1]
+    return {
+        "a": info.attempt_id,
+        "cm": info.commit_offset_bit,
+        "i": info.invisible_time,
+        "l": info.last_consume_timestamp,
+        "o": [*first, *(offset - first[0] for offset in info.offsets[1:])],
+        "oc": _in_map_order(info.consumed_count),
+        "ot": _in_map_order(info.next_visible_time),
+        "popTime": info.pop_time,
+    }
+
+
+def _in_map_order(values: Mapping[int, int] | None) -> dict[int, int] | None:
+    """The entries in the order of a HashMap with Long keys."""
+    if values is None:
+        return None
+    size = table_size(len(values), _MAP_CAPACITY)
+    return {offset: values[offset] for offset in sorted(values, key=lambda offset: _bucket(offset, size))}
+
+
+def _bucket(offset: int, size: int) -> int:
+    value = (offset ^ (offset % (2 * _LONG)) >> 32) & 0xFFFFFFFF  # Long.hashCode
+    return (value ^ value >> 16) & (size - 1)
+
+
+# ---- in the in-flight log ----------------------------------------------------------------------------------
 
 
 class OrderState:
@@ -60,7 +271,7 @@ class OrderState:
         return [
             index
             for index, offset in enumerate(info.offsets)
-            if offset >= committed and not order_info.is_acknowledged(info, index)
+            if offset >= committed and not is_acknowledged(info, index)
         ]
 
     def is_in_flight(self, queue_id: int, offset: int, pop_time: int) -> bool:
@@ -85,11 +296,11 @@ class OrderState:
     ) -> bool:
         """Whether a pop at `now_ms` must leave the queue alone."""
         info = self.batches.get(queue_id)
-        return info is not None and order_info.is_blocked(info, now_ms, invisible_ms, attempt_id)
+        return info is not None and is_blocked(info, now_ms, invisible_ms, attempt_id)
 
     def next_unblocked(self, now_ms: int, invisible_ms: int) -> int | None:
         """When the next of the queues that are blocked now can be read again; None if no queue is blocked."""
-        times = (order_info.unblocked_at(info, invisible_ms) for info in self.batches.values())
+        times = (_unblocked_at(info, invisible_ms) for info in self.batches.values())
         return min((time for time in times if time > now_ms), default=None)
 
     # ---- changes -------------------------------------------------------------------------------------------
@@ -117,7 +328,7 @@ class OrderState:
         queue, before = self._queues[0, queue_id], self.batches.get(queue_id)
         if not queue.next_offset <= offsets[0]:
             raise ValueError(f"offset {offsets[0]} is before {queue.next_offset}")
-        info = order_info.next_batch(
+        info = next_batch(
             before,
             tuple(offsets),
             pop_time=max(pop_time, 0 if before is None else before.pop_time + 1),
@@ -164,7 +375,7 @@ class OrderState:
 
     def forget(self, now_ms: int) -> None:
         """Drops the batches of queues that nobody popped for 24 hours, as the broker does."""
-        old = [queue for queue, info in self.batches.items() if order_info.is_forgotten(info, now_ms)]
+        old = [queue for queue, info in self.batches.items() if is_forgotten(info, now_ms)]
         self.take_over(dict.fromkeys(old))
 
     def note_mirrored(
@@ -204,7 +415,7 @@ class OrderState:
             self.batches.pop(queue_id, None)
             if values["batch"] is not None:
                 info = self.batches[queue_id] = _from_json(values["batch"])
-                self._queues.setdefault((0, queue_id), QueueState(max(order_info.next_offset(info), 0)))
+                self._queues.setdefault((0, queue_id), QueueState(max(_next_offset(info), 0)))
             if act == "pop":
                 last = self.batches[queue_id].offsets[-1]
                 self._totals["popped"] += len(self.batches[queue_id].offsets)
@@ -213,14 +424,14 @@ class OrderState:
             return
         info = self.batches[queue_id]
         if act == "ack":
-            info = self.batches[queue_id] = order_info.with_acknowledged(info, values["at"])
+            info = self.batches[queue_id] = _with_acknowledged(info, values["at"])
             left, queue = self._indexes(queue_id), self._queues[0, queue_id]
             queue.next_offset = (
                 info.offsets[left[0]] if left else max(queue.next_offset, info.offsets[-1] + 1)
             )
             self._totals["acked"] += len(values["at"])
         elif act == "visible":
-            info = order_info.with_next_visible(info, values["offset"], info.pop_time, values["at"])
+            info = with_next_visible(info, values["offset"], info.pop_time, values["at"])
             self._totals["changed"] += 1
         else:
             raise ValueError(act)
@@ -241,7 +452,7 @@ class OrderState:
 
     def skip(self, queue_id: int) -> None:
         """Messages were passed over: no subscription matches them, or they are deleted. Part of a change."""
-        if queue_id in self.batches and order_info.unacknowledged_count(self.batches[queue_id]):
+        if queue_id in self.batches and _unacknowledged_count(self.batches[queue_id]):
             self.drop(queue_id)
 
     def close(self) -> None:
