@@ -274,8 +274,8 @@ PLANTED = (
     Planted(
         "A queue that is popped in order is blocked until its messages are visible, and free at that ms.",
         "store_format/pop/order.py",
-        "return now_ms < unblocked_at(info, invisible_ms)",
-        "return now_ms <= unblocked_at(info, invisible_ms)",
+        "return now_ms < _unblocked_at(info, invisible_ms)",
+        "return now_ms <= _unblocked_at(info, invisible_ms)",
         ("tests/store_format/pop/test_order_info.py",),
     ),
     # ---- the broker's work, Spark, and the command ---------------------------------------------------------

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.metadata import read as config_json
-from store_format.metadata import read as config_state
 from store_format.metadata.read import (
     read_config,
     read_consumer_filters,
@@ -472,10 +471,9 @@ def test_a_clients_offsets_with_other_keys(tmp_path: Path, key: str) -> None:
 
 def test_missing_directory_is_unknown(tmp_path: Path) -> None:
     readers: list[Callable[[str], object]] = [
-        getattr(module, name)
-        for module in (config_json, config_state)
-        for name, value in vars(module).items()
-        if name.startswith("read_") and getattr(value, "__module__", None) == module.__name__
+        value
+        for name, value in vars(config_json).items()
+        if name.startswith("read_") and getattr(value, "__module__", None) == config_json.__name__
         if name not in ("read_config", "read_local_offsets", "read_checkpoint")
     ]
     assert len(readers) == 11
