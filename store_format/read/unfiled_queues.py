@@ -439,11 +439,11 @@ def _queues_in(
     high = log.stop if stop is None else stop
     if window is None:
         return survey(log, _chooser(topics), stop=high, is_live=is_live, begins=begins).queues, True
-    limit = min(high, log.min_offset + window)
-    queues, end = _seen_once(log, topics, log.min_offset, limit, begins, is_live=is_live)
+    limit, unit = min(high, log.min_offset + window), last_unit(log)
+    newest, is_joined = min(written_stop(log) if unit is None else unit.stop, high), True
+    queues, end = _seen_once(log, topics, log.min_offset, limit, begins, is_live=is_live, written=newest)
     if _reaches_end(log, end, limit, high):
         return queues, True
-    newest, is_joined = min(written_stop(log), high), True
     ends = [(first, OFFSET_MAX) for first in firsts if end < first < newest - window]
     for place, written in [*ends, (newest, newest)]:
         start, limit = max(end, place - window), min(high, place + window * (place == newest))
@@ -469,7 +469,7 @@ def _seen_once(
     begins: Mapping[QueueKey, int],
     *,
     is_live: bool,
-    written: int = OFFSET_MAX,
+    written: int,
 ) -> tuple[dict[QueueKey, LogQueue], int]:
     """The queues of the topics between two physical offsets, and the end of the last message.
 
@@ -481,7 +481,7 @@ def _seen_once(
     samples = [
         log.view(file).read(at - file.start, _SAMPLE_SIZE) for at in places if (file := log.file_at(at))
     ]
-    key = (*files, start, stop, is_live, topics, *begins.items(), *samples)
+    key = (*files, *places, stop, is_live, topics, *begins.items(), *samples)
     if key not in _SEEN:
         found = survey(log, _chooser(topics), start=start, stop=stop, is_live=is_live, begins=begins)
         if len(_SEEN) >= _SEEN_MAX:
