@@ -147,7 +147,8 @@ def _check_targets(
     for start, part in _chunks(file, len(foreign)):
         physical = part["physical_offset"].astype(np.int64)
         # Units ascend (IndexService.buildIndex): only the first ones can be of expired messages.
-        before = np.maximum.accumulate(np.append(highest, physical))
+        in_log = np.where(physical < targets.end, physical, 0)
+        before = np.maximum.accumulate(np.append(highest, in_log))
         highest = int(before[-1])
         astray = (physical < 0) | ((physical < targets.log.min_offset) & (physical < before[:-1]))
         for row in np.flatnonzero(astray)[:_SHOWN_MAX].tolist():
