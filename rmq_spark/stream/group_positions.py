@@ -32,8 +32,8 @@ from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.journal import StoreState
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreWriteError
 from store_format.files.polling import Clocks
-from store_format.files.read import stat_identity
 from store_format.follow.replaced import Replaced, replaced_since
+from store_format.metadata.read import known_topics
 from store_format.names import retry_topic
 
 _log = logging.getLogger(__name__)
@@ -392,10 +392,10 @@ class _StreamGroup:
                 )
 
     def _shared(self) -> Sequence[MessageQueue]:
-        """All queues that the members share. Read again only if a topics.json was replaced."""
+        """All queues that the members share. Read again only if a topics.json has changed."""
         stores = self._stores
-        identities = tuple(stat_identity(f"{store.path}/config/topics.json") for store in stores.stores)
-        seen = identities, stores.version if None in identities else 0
+        topics = tuple(known_topics(store.path) for store in stores.stores)
+        seen = topics, stores.version if None in topics else 0
         if seen != self._queues_seen:
             queues = subscribe_set(stores.stores, stores.options.choice, self._options.group)
             if self._options.message_model == BROADCASTING:

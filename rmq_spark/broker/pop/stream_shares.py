@@ -25,9 +25,8 @@ from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.rates import Limits
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
-from store_format.files.read import stat_identity
-from store_format.metadata.read import read_topics
-from store_format.metadata.values import SubscriptionGroup, TopicConfig
+from store_format.metadata.read import known_topics
+from store_format.metadata.values import SubscriptionGroup
 from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import physical_offset_at
@@ -444,19 +443,15 @@ class _SharedQueues:
         return found
 
     def _read_topics(self) -> None:
-        """Reads topics.json of each store again if the file was replaced."""
-        stores = self._stores.stores
-        seen = [stat_identity(f"{store.path}/config/topics.json") for store in stores]
+        """Reads topics.json of each store again if the file has changed."""
+        seen = [known_topics(store.path) for store in self._stores.stores]
         if seen == self._readable_seen:
             return
         self._readable, self._readable_seen = {}, seen
-        for store in stores:
-            configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+        for store, topics in zip(self._stores.stores, seen, strict=True):
             for topic in self._stores.options.choice.names:
-                config = configs.get(topic)
-                if config is not None:
-                    ids = config.read_queue_ids if config.readable else range(0)
-                    self._readable[topic, store.broker_name] = ids
+                if topics is not None and topic in topics:
+                    self._readable[topic, store.broker_name] = topics[topic].readable_queue_ids
 
 
 # ---- messages that cannot be stored again ------------------------------------------------------------------
