@@ -25,6 +25,7 @@ from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.plan import ranges
+from store_format.commit.options import CommitOptions
 from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.processes import ROOT, signal_session
 from tests.support.staged import append, make_store, numbered
@@ -139,7 +140,9 @@ class Shared:
 
     def append(self, count: int) -> None:
         """So many messages to each queue."""
-        append(self.store, numbered("T", self.total * QUEUES, count * QUEUES, queues=QUEUES))
+        options = CommitOptions(clock=lambda: 1_700_000_100_000, lock_timeout=30)  # queries record offsets
+        messages = numbered("T", self.total * QUEUES, count * QUEUES, queues=QUEUES)
+        append(self.store, messages, options=options)
         self.total += count
 
     def busy(self, condition: Callable[[], object]) -> Callable[[], object]:
