@@ -160,6 +160,9 @@ class World:
         ends = ledger["ends"] if "last" in ledger and self._has(ledger["last"]) else {}
         dispatched = max((at + size for at, size in entries.values()), default=0)
         last_entry: dict[QueueKey, int] = {}
+        for directory in (self.root / "consumequeue").glob("*/*"):
+            if any(any(path.read_bytes()) for path in directory.iterdir()):  # else nothing but zeros shows it
+                last_entry[directory.parent.name, int(directory.name)] = -1
         for topic, queue_id, offset in entries:
             last_entry[topic, queue_id] = max(offset, last_entry.get((topic, queue_id), -1))
         found: dict[QueueKey, bool] = {}
