@@ -81,9 +81,7 @@ def change_of(
         if queue.equal != valid or not is_beginning:
             return _whole(queue, "replace", "entries differ from the messages in the log")
     cut, extra = (None, 0) if stored.is_batch else _behind_end(queue, log, compared)
-    more = (
-        f"{extra} entries behind its end lead to messages of other places, and are removed" if extra else ""
-    )
+    more = f"{extra} entries behind its end lead to other messages, and are removed" if extra else ""
     if not queue.differences:
         return QueueChange(queue.key, False, "cut", cut, extra, 0, more, cut) if cut is not None else None
     last = queue.differences[-1]
@@ -111,7 +109,7 @@ def change_of(
 def _behind_end(
     queue: ComparedQueue, log: CommitLog, compared: Mapping[QueueKey, ComparedQueue]
 ) -> tuple[int | None, int]:
-    """From which unit on the entries behind the queue's last message lead to messages of other places, and
+    """From which unit on the entries behind the queue's last message lead to other messages, and
     how many.
 
     Entries that lead to damage stay: they show which messages are lost. So do those that lead to a message

@@ -153,7 +153,7 @@ def _check_targets(
         astray = (physical < 0) | ((physical < targets.log.min_offset) & (physical < before[:-1]))
         for row in np.flatnonzero(astray)[:_SHOWN_MAX].tolist():
             position = geometry.units_start + INDEX_UNIT.itemsize * (start + row) + _PHYSICAL_OFFSET_AT
-            expected, found = f"a physical offset from {before[row]} on", str(physical[row])
+            expected, found = f"a physical offset of at least {before[row]}", str(physical[row])
             findings.add("damage", file.path, position, expected, found, INDEX_ADVICE)
         late = np.flatnonzero((physical >= targets.end) & ~targets.lost.contains(physical))
         if len(late):

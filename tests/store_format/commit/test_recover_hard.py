@@ -124,7 +124,7 @@ def test_exchanged_queues_leave_nothing_behind_their_ends(tmp_path: Path, crashe
         (root / "abort").touch()
     table = recover(str(root)).apply().to_pylist()
     (reason,) = [row["reason"] for row in table if (row["topic"], row["queueId"]) == ("T", 1)]
-    assert reason.endswith("61 entries behind its end lead to messages of other places, and are removed")
+    assert reason.endswith("61 entries behind its end lead to other messages, and are removed")
     assert files_seen(str(root)) == before
     assert list(diagnose(str(root))) == []
 
