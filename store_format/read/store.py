@@ -180,9 +180,10 @@ class Store:
                 self.pass_over([question])
             else:
                 self._lost.warn(str(question), "%s These messages are left out", question)
-        if not lost:
+        left_out = lost.keys() | self._lost.deleted_in(taken)
+        if not left_out:
             return taken
-        queues = {key: queue for key, queue in taken.queues.items() if key not in lost}
+        queues = {key: queue for key, queue in taken.queues.items() if key not in left_out}
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
 
     def look_again_for(self, keys: Collection[QueueKey] | None) -> None:

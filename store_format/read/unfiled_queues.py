@@ -24,11 +24,12 @@ from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
+from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from store_format.files.lock import own_holder
 from store_format.files.read import list_store_files
-from store_format.layouts import OFFSET_MAX
+from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
@@ -62,6 +63,7 @@ class UnfiledQueues:
     # queues with messages that wait for a broker or have an unknown fate
     _open: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _unknown: dict[QueueKey, LogQueue] = field(default_factory=dict)  # the latter
+    _deleted: dict[QueueKey, int] = field(default_factory=dict)  # with the last message that is deleted
     # queues of the log, as far as it was read, of topics that lack queue files
     _seen: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _is_complete: bool = False  # the whole log was read
@@ -96,6 +98,14 @@ class UnfiledQueues:
             {key: _lost_error(store, taken, key) for key in lost},
             question(store.path, unknown, is_part=not self._is_complete) if unknown else None,
         )
+
+    def deleted_in(self, taken: Snapshot) -> set[QueueKey]:
+        """The queues without files that a broker's recovery would make of messages of a deleted topic."""
+        return {
+            key
+            for key, last in self._deleted.items()
+            if key in taken.queues and not _has_entries(taken, key) and _last_extra(taken.queues[key]) <= last
+        }
 
     def look_again_for(self, keys: Collection[QueueKey] | None) -> None:
         """Says that these queues have messages, None: that any may have. If they have no files at the next
@@ -217,8 +227,11 @@ class UnfiledQueues:
         }
         self._open = {key: queue for key, queue in self._open.items() if key not in filed}
         self.look_again_for(filed)  # their files may be lost again
-        fates = decide(store.path, taken.log, self._open, self._seen, self._dispatched)
+        empty = {key: queue for key, queue in short.items() if not _has_entries(taken, key)}
+        fates = decide(store.path, taken.log, {**self._open, **empty}, self._seen, self._dispatched)
         fate = {key: each.fate for key, each in fates.items()}
+        self._deleted |= {key: self._seen[key].last for key in fate if fate[key] is Fate.DELETED}
+        short = {key: queue for key, queue in short.items() if fate.get(key) is not Fate.DELETED}
         if store.unfiled_queues is not None:
             answer = Fate.LOST if store.unfiled_queues == "read" else Fate.DELETED
             fate |= {key: answer for key, each in fate.items() if each is Fate.UNKNOWN}
@@ -330,6 +343,12 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
         return False
     ends_full = bounds.unit_stop * bounds.unit_size == bounds.last_file + bounds.file_size
     return not _has_entries(taken, key) or bounds.may_lack_first_file or ends_full
+
+
+def _last_extra(queue: QueueRange) -> int:
+    """The physical offset of the last message whose entry was made from the log; -1 without one."""
+    units = np.frombuffer(queue.extra, BATCH_CQ_UNIT if queue.is_batch else CQ_UNIT)
+    return int(units["physical_offset"][-1]) if len(units) else -1
 
 
 def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:

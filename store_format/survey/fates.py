@@ -20,7 +20,7 @@ from enum import Enum
 from functools import cache, lru_cache
 from typing import Literal, NamedTuple
 
-from store_format.bookkeeping.given_up import noted_begins
+from store_format.bookkeeping.given_up import given_up_ranges, noted_begins
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import Ledger, ledger_path, read_ledger
 from store_format.commitlog.log import CommitLog
@@ -331,9 +331,10 @@ def deleted_until(root: str) -> Callable[[str], int]:
 def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
 
-    The directories of the simple consume queues show them, and the queues that the log has `named`. A broker
-    makes its own topics when it starts, and batch queues need attributes that no directory shows: both are
-    left out. A store had topics.json if it has another file that a broker, or a commit, writes beside it.
+    The directories of the simple consume queues show them, the queues that the log has `named`, and those of
+    which a recovery has given up messages. A broker makes its own topics when it starts, and batch queues need
+    attributes that no directory shows: both are left out. A store had topics.json if it has another file that
+    a broker, or a commit, writes beside it.
     """
     names = {
         *entry_names(f"{root}/config", missing_ok=True),
@@ -346,7 +347,7 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
         return topic.startswith(_OF_GROUPS) or not (is_light_queue(topic) or is_system_topic(topic))
 
     numbers = filed_topics(root, select)
-    for topic, queue_id in named:
+    for topic, queue_id in {*named, *given_up_ranges(root)}:
         if select(topic):
             numbers[topic] = max(numbers.get(topic, 0), queue_id + 1)
     return numbers
