@@ -332,9 +332,9 @@ def _doubtful_from(
         if each.error is not None or each.is_wrong or (each.has_bad and not (note and queue in note.odd)):
             starts.append(first)
         elif each.bounds is not None:
-            if each.bounds.may_lack_first_file:
+            if each.bounds.may_lack_first_entries:
                 note = note or _read_note(held)
-                is_known = note is not None and note.first_files.get(queue) == each.bounds.first_file
+                is_known = note is not None and note.first_entries.get(queue) == each.bounds.first_entry
                 starts.append(end.offset if is_known else first)
             starts.append(_unproved_from(held, end, queue, each.bounds))
     return min(starts), note
@@ -422,11 +422,15 @@ def complete_queues(
     met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())
     if not found.is_part or (note is not None and found.start <= note.stop):
         odd = {queue for queue in bad if _look(held, end, *queue).has_bad}
-        first_files = {} if note is None else dict(note.first_files)
+        firsts = {} if note is None else dict(note.first_entries)
         for queue, each in found.compared.items():
-            if each.is_comparable and each.stored.first:
-                first_files[queue] = list_store_files(each.stored.directory)[0].start
-        _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), first_files, files)
+            bounds = None
+            if each.is_comparable:
+                with suppress(StoreError):  # who reads the queue raises the error
+                    bounds = queue_bounds("simple", each.stored.directory, *queue, held.log.min_offset)
+            if bounds is not None and bounds.first_entry:
+                firsts[queue] = bounds.first_entry
+        _write_note(held, end, met, odd | (note.odd if note is not None else frozenset()), firsts, files)
     end_rebuild(root)
     return met
 
@@ -437,7 +441,7 @@ def complete_queues(
 class _Note(NamedTuple):
     """`queues` had a message in the log before the physical offset `stop`, and all their entries. `odd` are
     those of which the log does not show what is right in place of entries that contradict each other.
-    `first_files` have the queue's byte at which its first file begins, where that is not 0.
+    `first_entries` have the queue's byte of its first entry that is not pre-blank, where that is not 0.
 
     The CRC32 of the last message before `stop` shows that it is still the same log.
     """
@@ -447,7 +451,7 @@ class _Note(NamedTuple):
     last_crc: int
     queues: frozenset[QueueKey]
     odd: frozenset[QueueKey]
-    first_files: Mapping[QueueKey, int]
+    first_entries: Mapping[QueueKey, int]
 
 
 def _read_note(held: HeldStore) -> _Note | None:
@@ -460,11 +464,11 @@ def _read_note(held: HeldStore) -> _Note | None:
             for queue_id in queue_ids
         )
         odd = frozenset((str(topic), int(queue_id)) for topic, queue_id in value.get("odd", []))
-        first_files = {
-            (str(topic), int(queue_id)): int(start) for topic, queue_id, start in value.get("first_files", [])
+        first_entries = {
+            (str(topic), int(queue_id)): int(start) for topic, queue_id, start in value.get("first_entries", [])
         }
         ends = (int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]))
-        note = _Note(*ends, queues, odd, first_files)
+        note = _Note(*ends, queues, odd, first_entries)
         data = held.log.read(note.last_offset, note.stop - note.last_offset)
         return note if crc32(data) == note.last_crc else None
     except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
@@ -476,7 +480,7 @@ def _write_note(
     end: WriterEnd,
     queues: Collection[QueueKey],
     odd: Collection[QueueKey],
-    first_files: Mapping[QueueKey, int],
+    first_entries: Mapping[QueueKey, int],
     files: FileWrites,
 ) -> None:
     if end.last_offset < held.log.min_offset:
@@ -490,6 +494,6 @@ def _write_note(
         by_topic.setdefault(topic, []).append(queue_id)
     value = {
         "version": 1, "stop": end.offset, "last_offset": end.last_offset, "last_crc": crc, "queues": by_topic,
-        "odd": sorted(odd), "first_files": [[*queue, start] for queue, start in sorted(first_files.items())],
+        "odd": sorted(odd), "first_entries": [[*queue, at] for queue, at in sorted(first_entries.items())],
     }  # fmt: skip
     files.replace(note_path(held.root), json.dumps(value).encode())

@@ -145,6 +145,7 @@ class Edges(NamedTuple):
     first_physical_offset: int = -1
     last_physical_offset: int = -1
     last_size: int = 0
+    blank_stop: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,6 +172,7 @@ class QueueBounds(PlainValue):
     first_physical_offset: int  # of the first message at or behind min_offset; -1 when there is none
     last_physical_offset: int  # of the last message; -1 when there is none
     last_size: int  # bytes of the last message, as its unit says
+    blank_stop: int = 0  # the number behind the pre-blank units with which the files begin; 0 without them
 
     @property
     def file_starts(self) -> range:
@@ -188,12 +190,24 @@ class QueueBounds(PlainValue):
         return self.unit_stop * self.unit_size > self.first_file
 
     @property
-    def may_lack_first_file(self) -> bool:
-        """Whether the first file begins with a message that is not the first one of the log.
+    def first_entry(self) -> int:
+        """The queue byte of the first entry that is not pre-blank, expired ones included."""
+        return max(self.first_file, self.blank_stop * self.unit_size)
 
-        Retention leaves a file that begins with a message before the log, unless it ended at a file's end.
+    @property
+    def first_offset(self) -> int:
+        """`min_offset` without pre-blank entries, which a broker counts."""
+        return max(self.min_offset, self.blank_stop)
+
+    @property
+    def may_lack_first_entries(self) -> bool:
+        """Whether the files do not begin with offset 0, and their first message is not the first of the log.
+
+        Retention leaves a file that begins with a message before the log, unless it ended at a file's end. A
+        broker that finds no files begins the queue again with the first message that it dispatches, behind
+        pre-blank entries.
         """
-        is_first = self.unit_start * self.unit_size == self.first_file > 0
+        is_first = self.unit_start * self.unit_size <= self.first_entry > 0
         return is_first and self.first_physical_offset > self.commit_log_min
 
     def open(self, layout: np.dtype[np.void]) -> UnitFiles:

@@ -95,15 +95,16 @@ def lost_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
 def simple_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
     """The edges of a simple queue whose last valid unit is `stop` - 1."""
-    start, first_physical_offset = _find_start(files, run, stop, commit_log_min)
+    start, first_physical_offset, blank_stop = _find_start(files, run, stop, commit_log_min)
     if first_physical_offset < 0:
         return Edges(start, stop, start, stop)
     last_physical_offset, last_size, _ = files.unit(stop - 1)
-    return Edges(start, stop, start, stop, first_physical_offset, last_physical_offset, last_size)
+    return Edges(start, stop, start, stop, first_physical_offset, last_physical_offset, last_size, blank_stop)
 
 
-def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int]:
-    """The minimum offset (ConsumeQueue.correctMinOffset), and the physical offset there or -1.
+def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int, int]:
+    """The minimum offset (ConsumeQueue.correctMinOffset), the physical offset there or -1, and the number
+    behind the pre-blank units with which the file begins, or 0.
 
     The broker's rule looks at the first file only. This function first skips leading files whose last unit is
     expired, because a running broker deletes them before it applies the rule
@@ -113,7 +114,7 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
     per_file = run.file_size // CQ_UNIT.itemsize
     start = run.first_file // CQ_UNIT.itemsize
     if stop == start or files.unit(stop - 1)[0] < commit_log_min:
-        return stop, -1  # the queue keeps its offset even without a readable message
+        return stop, -1, 0  # the queue keeps its offset even without a readable message
     while start + per_file < stop and _is_expired(files, start + per_file - 1, stop, commit_log_min):
         start += per_file
     file_stop = min(start + per_file, stop)
@@ -121,13 +122,14 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
     physical_offset, size, _ = files.unit(start)
     if physical_offset < 0 or size <= 0:
         first = _first_valid(files, start, stop)
-        physical_offset, size, _ = files.unit(first)
+        physical_offset = files.unit(first)[0]
+    blank_stop = _blank_stop(files, first, file_stop)
     if physical_offset < commit_log_min:
         start = first = _bisect_expired(files, first, file_stop - 1, commit_log_min)
-        physical_offset, size, _ = files.unit(first)
-    if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
-        return start, _first_message(files, first, file_stop, stop)
-    return start, physical_offset
+        physical_offset = files.unit(first)[0]
+    if first < blank_stop:
+        physical_offset = files.unit(blank_stop)[0] if blank_stop < stop else -1
+    return start, int(physical_offset), blank_stop
 
 
 def _is_valid(files: UnitFiles, number: int) -> bool:
@@ -166,17 +168,22 @@ def _bisect_expired(files: UnitFiles, low: int, high: int, commit_log_min: int) 
     return low if files.unit(low)[0] >= commit_log_min else high
 
 
-def _first_message(files: UnitFiles, low: int, file_stop: int, stop: int) -> int:
-    """The physical offset in the first unit behind a file's leading pre-blank units; -1 without one."""
-    high = file_stop
+def _blank_stop(files: UnitFiles, low: int, high: int) -> int:
+    """The number behind the pre-blank units from `low` on, by bisection up to `high`; 0 without one."""
+
+    def is_blank(number: int) -> bool:
+        physical_offset, size, _ = files.unit(number)
+        return bool(size == CQ_PRE_BLANK_SIZE and physical_offset == 0)
+
+    if not is_blank(low):
+        return 0
     while low < high:
         middle = (low + high) // 2
-        physical_offset, size, _ = files.unit(middle)
-        if size == CQ_PRE_BLANK_SIZE and physical_offset == 0:
+        if is_blank(middle):
             low = middle + 1
         else:
             high = middle
-    return int(files.unit(low)[0]) if low < stop else -1
+    return low
 
 
 def read_units(bounds: QueueBounds, start: int, stop: int) -> NDArray[np.void]:

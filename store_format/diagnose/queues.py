@@ -21,7 +21,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
 from store_format.consumequeue.files import place_in_files, queue_directory
-from store_format.consumequeue.units import message_mask
+from store_format.consumequeue.units import lost_mask, message_mask, pre_blank_mask
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
 from store_format.diagnose.problems import Findings, Severity
@@ -284,6 +284,7 @@ class _EntryCheck:
     queue: StoredQueue
     targets: Targets
     compared: ComparedQueue | None
+    low: int = 0  # the number of the first unit that is not pre-blank
     stop: int = 0  # the queue offset behind the last entry
     first_physical: int = -1  # the physical offset in the first entry that points into the log
     inside: int = 0
@@ -298,7 +299,7 @@ class _EntryCheck:
 
         `state` is how entries behind the log's end are judged.
         """
-        self.stop = 0 if self.queue.is_batch else self.queue.first
+        self.low, self.stop = self.queue.first, 0 if self.queue.is_batch else self.queue.first
         for number, units in self._chunks():
             self._count_chunk(number, units)
         if self.behind and state is not StoreState.LIVE:
@@ -350,6 +351,9 @@ class _EntryCheck:
     def _count_chunk(self, number: int, units: _Units) -> None:
         """Counts a chunk of units, and reports invalid units that have valid ones behind them."""
         targets = self.targets
+        if number == self.low:
+            blank = pre_blank_mask(units) & ~lost_mask(units)
+            self.low += len(units) if blank.all() else int(np.argmin(blank))
         physical = units["physical_offset"].astype(np.int64)
         valid = (units["size"] > 0) & (physical >= 0)
         filled = np.flatnonzero(valid)
@@ -406,7 +410,7 @@ class _EntryCheck:
         """Reports runs of messages without an entry; those behind the last entry as `lag`, None: not."""
         # A topic that was deleted and created again leaves messages in the log that are older than all that
         # the queue's entries point to, at offsets that the queue has.
-        low = 0 if self.queue.is_batch else self.queue.first
+        low = 0 if self.queue.is_batch else self.low
         for each in self._differences("missing"):
             is_left_over = each.physical < self.first_physical and each.first >= low
             severity = lag if each.first >= self.stop else "damage"

@@ -462,8 +462,9 @@ def _check_files(key: QueueKey, before: Queue | None, now: QueueRange | None) ->
     if now is None:
         is_lost = before is not None and before.range.bounds is not None
     else:
-        begin = 0 if before is None or before.range.bounds is None else before.min_offset
-        is_lost = now.min_offset > begin and now.bounds is not None and now.bounds.may_lack_first_file
+        begin = 0 if before is None or before.range.bounds is None else before.range.bounds.first_offset
+        there = now.bounds
+        is_lost = there is not None and there.first_offset > begin and there.may_lack_first_entries
     if is_lost:
         raise StoreNotFoundError(f"{shown(key[0])}-{key[1]} has lost consume queue files")
 

@@ -223,6 +223,7 @@ def _grown(queue: QueueRange, bounds: QueueBounds, newest: Newest, last_file: in
         bounds.first_physical_offset,
         newest.physical_offset,
         newest.size,
+        bounds.blank_stop,
     )
     return QueueRange(queue.topic, queue.queue_id, queue.min_offset, newest.stop, grown)
 

@@ -67,7 +67,7 @@ class UnfiledQueues:
     # queues of the log, as far as it was read, of topics that lack queue files
     _seen: dict[QueueKey, LogQueue] = field(default_factory=dict)
     _is_complete: bool = False  # the whole log was read
-    _decided: set[tuple[QueueKey, int]] = field(default_factory=set)  # with `_first_file` then
+    _decided: set[tuple[QueueKey, int]] = field(default_factory=set)  # with `_first_entry` then
     _dispatched: int = -1  # a broker has dispatched the messages before this physical offset
     _light: tuple[QueueKey, ...] | None = None  # the light queues that messages name
     _told: set[object] = field(default_factory=set)  # what was warned of
@@ -85,8 +85,8 @@ class UnfiledQueues:
         named = [*self._configured(store, taken, select), *self._light_queues(store, taken, select)]
         usable = [key for key in named if key not in taken.damaged]
         looked = [key for key in usable if key not in self._lost and not _is_whole(taken, key)]
-        files = {key: _first_file(taken, key) for key in looked}
-        undecided = files.items() - self._decided
+        firsts = {key: _first_entry(taken, key) for key in looked}
+        undecided = firsts.items() - self._decided
         if undecided:
             self._look(store, taken, [key for key, _ in undecided])
             self._decided |= undecided | {(key, 0) for key, _ in undecided}
@@ -310,16 +310,16 @@ def _advice(state: StoreState) -> str:
 # ---- what a snapshot has -----------------------------------------------------------------------------------
 
 
-def _first_file(taken: Snapshot, key: QueueKey) -> int:
-    """The queue byte of the first file, if one before it may be lost; else 0. -1 without files."""
+def _first_entry(taken: Snapshot, key: QueueKey) -> int:
+    """The queue byte of the first entry, if one before it may be lost; else 0. -1 without files."""
     bounds = taken.queues[key].bounds if key in taken.queues else None
-    return -1 if bounds is None else bounds.first_file * bounds.may_lack_first_file
+    return -1 if bounds is None else bounds.first_entry * bounds.may_lack_first_entries
 
 
 def _first_message(taken: Snapshot, key: QueueKey) -> int:
-    """The physical offset of the first message of a queue that may have lost its first file; else 0."""
+    """The physical offset of the first message of a queue that may have lost its first entries; else 0."""
     bounds = taken.queues[key].bounds if key in taken.queues else None
-    return 0 if bounds is None or not bounds.may_lack_first_file else bounds.first_physical_offset
+    return 0 if bounds is None or not bounds.may_lack_first_entries else bounds.first_physical_offset
 
 
 def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
@@ -329,20 +329,20 @@ def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
     """Whether the snapshot shows no sign that the queue lacks files or entries: then the log is not read."""
-    return _first_file(taken, key) >= 0 and not _lacks_entries(taken, key)
+    return _first_entry(taken, key) >= 0 and not _lacks_entries(taken, key)
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     """Whether files of a queue may be lost or zeroed.
 
-    Its files have no entry; or it may have lost its first file; or it ends with a full file, as if the next
+    Its files have no entry; or it may have lost its first ones; or it ends with a full file, as if the next
     file were lost. While a broker runs this shows nothing: the missing entries may not be dispatched yet.
     """
     bounds = taken.queues[key].bounds if key in taken.queues else None
     if bounds is None or taken.state is StoreState.LIVE:
         return False
     ends_full = bounds.unit_stop * bounds.unit_size == bounds.last_file + bounds.file_size
-    return not _has_entries(taken, key) or bounds.may_lack_first_file or ends_full
+    return not _has_entries(taken, key) or bounds.may_lack_first_entries or ends_full
 
 
 def _last_extra(queue: QueueRange) -> int:
@@ -357,7 +357,9 @@ def _covers(taken: Snapshot, key: QueueKey, queue: LogQueue) -> bool:
     Without a broker also up to the last message.
     """
     there = taken.queues.get(key)
-    if there is None or not there.max_offset > there.min_offset <= queue.min_offset:
+    if there is None or there.max_offset == there.min_offset:
+        return False
+    if (there.min_offset if there.bounds is None else there.bounds.first_offset) > queue.min_offset:
         return False
     newest = -1 if there.bounds is None else there.bounds.last_physical_offset
     return taken.state is StoreState.LIVE or there.max_offset >= queue.epochs[-1][2] or newest >= queue.last

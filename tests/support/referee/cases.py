@@ -361,6 +361,17 @@ def lost_queue_beside_a_running_query(place: Path) -> World:
     return world
 
 
+def lost_queue_that_a_broker_begins_again(place: Path) -> World:
+    """The broker dispatches the newest messages of the queue, and readers leave the earlier ones out."""
+    world = new_world(place)
+    world.append(numbered("W", 300, 3, queues=1))
+    world.append(numbered("T", 800, 10, queues=1))
+    world.append(numbered("W", 900, 2, queues=1))
+    world.lose(world.root / "consumequeue/W")
+    world.broker_opens()
+    return world
+
+
 def lost_queue_after_a_crash(place: Path) -> World:
     """A recovery scans the last messages, and the queue and the index have lost earlier ones as well."""
     world = new_world(place)
@@ -989,6 +1000,7 @@ CASES: dict[str, Callable[[Path], World]] = {
     "half an entry behind the end of a queue": half_an_entry_behind_the_end_of_a_queue,
     "batch queue lacks entries": batch_queue_lacks_entries,
     "batch queue is lost": batch_queue_is_lost,
+    "lost queue that a broker begins again": lost_queue_that_a_broker_begins_again,
     "lost queue after a crash": lost_queue_after_a_crash,
     "lost queue and torn message after a crash": lost_queue_and_torn_message_after_a_crash,
     "lost tails behind messages of a broker": lost_tails_behind_messages_of_a_broker,

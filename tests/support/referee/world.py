@@ -264,9 +264,8 @@ class World:
         It looks for the end of each queue in its last three files: at the first entry that is none, it ends
         the queue there and deletes later files (ConsumeQueue.recover). Then it dispatches the messages behind
         the last one that any queue has (DefaultMessageStore.start).
-
-        Left out by name: a queue that lost its files beside others. A broker begins it again with its first
-        message behind those of the others, and readers do not see that it lacks earlier ones.
+        A queue that lost its files it begins again with the first message that it dispatches, behind pre-blank
+        entries.
         """
         dispatched, ends = 0, dict[QueueKey, int]()
         for directory in sorted((self.root / "consumequeue").glob("*/*")):
@@ -287,9 +286,8 @@ class World:
                         later.unlink()
                     break
             ends[directory.parent.name, int(directory.name)] = end
-        is_all_gone = not ends
         for each in self.truth.of(Fate.KEPT):
-            end = ends.get(each.queue, each.queue_offset if is_all_gone else 0)
+            end = ends.get(each.queue, each.queue_offset)
             if each.physical_offset >= dispatched and each.queue_offset == end:
                 first = end if each.queue in ends else end - end % (QUEUE_FILE_SIZE // ENTRY_SIZE)
                 for blank in range(first, end):  # ConsumeQueue.fillPreBlank
