@@ -464,11 +464,11 @@ def _read_note(held: HeldStore) -> _Note | None:
             for queue_id in queue_ids
         )
         odd = frozenset((str(topic), int(queue_id)) for topic, queue_id in value.get("odd", []))
-        first_entries = {
-            (str(topic), int(queue_id)): int(start) for topic, queue_id, start in value.get("first_entries", [])
+        firsts = {
+            (str(topic), int(queue_id)): int(at) for topic, queue_id, at in value.get("first_entries", [])
         }
         ends = (int(value["stop"]), int(value["last_offset"]), int(value["last_crc"]))
-        note = _Note(*ends, queues, odd, first_entries)
+        note = _Note(*ends, queues, odd, firsts)
         data = held.log.read(note.last_offset, note.stop - note.last_offset)
         return note if crc32(data) == note.last_crc else None
     except (StoreError, ValueError, TypeError, KeyError, AttributeError, RecursionError):

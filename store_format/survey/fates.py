@@ -332,9 +332,9 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
     """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
 
     The directories of the simple consume queues show them, the queues that the log has `named`, and those of
-    which a recovery has given up messages. A broker makes its own topics when it starts, and batch queues need
-    attributes that no directory shows: both are left out. A store had topics.json if it has another file that
-    a broker, or a commit, writes beside it.
+    which a recovery has given up messages. A broker makes its own topics when it starts, and batch queues
+    need attributes that no directory shows: both are left out. A store had topics.json if it has another file
+    that a broker, or a commit, writes beside it.
     """
     names = {
         *entry_names(f"{root}/config", missing_ok=True),

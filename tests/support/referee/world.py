@@ -264,7 +264,7 @@ class World:
         It looks for the end of each queue in its last three files: at the first entry that is none, it ends
         the queue there and deletes later files (ConsumeQueue.recover). Then it dispatches the messages behind
         the last one that any queue has (DefaultMessageStore.start).
-        A queue that lost its files it begins again with the first message that it dispatches, behind pre-blank
+        A queue that lost its files begins again with the first message that it dispatches, behind pre-blank
         entries.
         """
         dispatched, ends = 0, dict[QueueKey, int]()
