@@ -13,7 +13,7 @@ from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import list_directories, list_store_files, read_bytes
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, confirms, list_index_files
 from store_format.layouts import CQ_UNIT
 from store_format.metadata.broker_conf import BrokerConf, parse_properties, read_broker_conf
@@ -173,7 +173,7 @@ def _with_other_geometry(
     One that a broker has only lengthened has entries where another geometry has them: no program finds all of
     them, and more would make it worse.
     """
-    with FileView(path) as view:
+    with open_view(path) as view:
         for geometry in ([] if given is None else [given.geometry]) + [DEFAULT_GEOMETRY]:
             if view.size == geometry.file_size and confirms(view, geometry):
                 return replace(

@@ -42,7 +42,7 @@ from store_format.consumequeue.units import pre_blank_mask, queue_bounds, valid_
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import list_store_files, read_bytes
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.layouts import CQ_UNIT, OFFSET_MAX
@@ -261,7 +261,7 @@ def _behind(bounds: QueueBounds, log_stop: int) -> tuple[bool, bool]:
         at, length = max(stop - file.start, 0), _BLOCK_SIZE
         if at >= file.size:
             continue
-        with FileView(file.path) as view:
+        with open_view(file.path) as view:
             while at < file.size:
                 data = view.read(at, length)
                 if data.strip(b"\0"):

@@ -20,7 +20,7 @@ from store_format.consumequeue.units import ext_offset, is_ext_address, queue_bo
 from store_format.errors import CorruptStoreError, StoreError, StoreWriteError
 from store_format.files import paths
 from store_format.files.read import StoreFile, file_status, list_directories, list_store_files
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.index.file import list_index_files
 from store_format.layouts import (
     BATCH_CQ_UNIT,
@@ -207,7 +207,7 @@ def _ext_files(
 def _index_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
     """The first index files whose last entry points before `log_min`."""
     for file in list_index_files(directory)[:-1]:
-        with FileView(file.path) as view:
+        with open_view(file.path) as view:
             header = view.read(0, INDEX_HEADER.itemsize)
         if len(header) < INDEX_HEADER.itemsize:
             return
@@ -233,7 +233,7 @@ def _timer_files(directory: str, log_min: int) -> Iterator[ExpiredFile]:
 
 
 def _unit(file: StoreFile, position: int, layout: np.dtype[np.void]) -> np.void:
-    with FileView(file.path) as view:
+    with open_view(file.path) as view:
         data = view.read(position, layout.itemsize)
     if len(data) < layout.itemsize:
         raise CorruptStoreError(

@@ -36,7 +36,7 @@ from store_format.consumequeue.updates import CqBatch, QueueFiles
 from store_format.errors import StoreError, StoreInUseError, TruncatedRecordError
 from store_format.files.background import AHEAD, BackgroundCalls
 from store_format.files.read import entry_names
-from store_format.files.view import FileView
+from store_format.files.view import FileView, open_view
 from store_format.files.write import FileWrites
 from store_format.index import keys
 from store_format.index.file import IndexGeometry
@@ -229,7 +229,7 @@ class Publication:
                 if view is None or view.path != path:
                     if view is not None:
                         view.close()
-                    view = FileView(path)
+                    view = open_view(path)
                     # A file of which a part is skipped was checked as a whole before.
                     check = RecordsCheck(self.root, chunk.staged) if chunk.units.position == 0 else None
                 starts = np.zeros(len(chunk.units) + 1, np.int64)

@@ -26,7 +26,7 @@ from store_format.consumequeue.units import message_mask, valid_batch_units, val
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import StoreWriteError
 from store_format.files.read import entry_names, list_directories, list_store_files, offset_file_name
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.files.write import FileWrites
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.message.locate import locate
@@ -396,7 +396,7 @@ def entries_stop(directory: str, kind: QueueKind, log_stop: int) -> int:
     layout, is_valid = (BATCH_CQ_UNIT, valid_batch_units) if kind == "batch" else (CQ_UNIT, valid_units)
     size, listed = layout.itemsize, list_store_files(directory)
     for file in reversed(listed):
-        with FileView(file.path) as view:
+        with open_view(file.path) as view:
             first = view.data_from(0) // size * size
             for low in reversed(range(first, file.size - size + 1, _CHUNK * size)):
                 data = view.read(low, _CHUNK * size)

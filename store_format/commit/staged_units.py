@@ -23,7 +23,7 @@ from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, TIMES_SUFFIX, 
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
 from store_format.files.background import close_named, free, hold
 from store_format.files.read import entry_names
-from store_format.files.view import FileView
+from store_format.files.view import FileView, open_view
 from store_format.files.write import FileWrites
 from store_format.index.updates import IndexBatch
 
@@ -124,7 +124,7 @@ def _compare_sum(path: str, expected: int, found: BlockSum) -> None:
 
 def _open_staged(path: str) -> FileView:
     try:
-        return FileView(path)
+        return open_view(path)
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{path}: a staged file is missing. Nothing was written. If this write took longer than "
@@ -303,7 +303,7 @@ def _store_timestamps(root: str, journal: Journal, first: int, count: int) -> ND
     path = journal.times_path(root)
     if path is None:
         return np.full(count, journal.store_timestamp, np.int64)
-    with FileView(path) as view:
+    with open_view(path) as view:
         return np.frombuffer(view.read(8 * first, 8 * count), "<i8").astype(np.int64)
 
 

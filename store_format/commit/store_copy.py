@@ -23,7 +23,7 @@ from store_format.files.read import (
     read_bytes,
     symbolic_link,
 )
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.files.write import FileWrites
 
 _PIECE = 1 << 16
@@ -151,13 +151,13 @@ def _below(directory: str, names: tuple[str, ...]) -> Iterator[tuple[str, tuple[
 
 
 def _size(path: str) -> int:
-    with FileView(path) as view:
+    with open_view(path) as view:
         return view.size
 
 
 def _copy(source: str, target: str, size: int, files: FileWrites) -> None:
     """Copies the data of a file, not its holes. The target has `size` bytes from the start."""
-    with FileView(source) as view:
+    with open_view(source) as view:
         file, made = files.open_full(target, size)
         with file:
             if not made:

@@ -16,7 +16,7 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.errors import IllegalMessageError, StoreWriteError, UnsupportedFormatError
 from store_format.files.read import disk_space, entry_names
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import SCHEDULE_TOPIC, SELF_TEST_TOPIC, TIMER_TOPIC, QueueKey, is_light_queue
@@ -144,7 +144,7 @@ def _timeline_file(directory: str) -> str | None:
     """
     for name in sorted(entry_names(directory, missing_ok=True)):
         if name.endswith((".log", ".sst")):
-            with FileView(f"{directory}/{name}") as view:
+            with open_view(f"{directory}/{name}") as view:
                 data = view.read(0 if name.endswith(".log") else max(view.size - _TABLE_END, 0), view.size)
             if any(mark in data for mark in (_TIMELINE_KEYS if name.endswith(".log") else _TIMELINE_TABLES)):
                 return name

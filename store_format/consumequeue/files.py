@@ -33,7 +33,7 @@ from store_format.files.read import (
     offset_file_name,
     refuse,
 )
-from store_format.files.view import FileView
+from store_format.files.view import FileView, open_view
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import QueueKey
 
@@ -491,7 +491,7 @@ class UnitFiles:
             self.close()
             path = f"{self.directory}/{offset_file_name(file_start)}"
             try:
-                self._view = FileView(path)
+                self._view = open_view(path)
             except FileNotFoundError as error:
                 topic, queue_id = self._queue
                 raise OffsetOutOfRangeError(

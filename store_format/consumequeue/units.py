@@ -34,7 +34,7 @@ from store_format.consumequeue.files import (
 )
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files.read import offset_file_name
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.layouts import (
     BATCH_CQ_UNIT,
     CQ_EXT_ADDRESS_MAX,
@@ -463,7 +463,7 @@ def _heads_in_file(
     """The checked heads at ascending positions in one file, by one read."""
     path, first = f"{directory}/{offset_file_name(file_start)}", int(positions[0])
     try:
-        with FileView(path) as view:
+        with open_view(path) as view:
             data = view.read(first, int(positions[-1]) - first + _EXT_HEAD_SIZE)
     except FileNotFoundError as error:
         raise StoreNotFoundError(

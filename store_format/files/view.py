@@ -186,6 +186,11 @@ class FileView:
             self._descriptor = -1
 
 
+def open_view(path: str) -> FileView:
+    """Opens a store file. Raises FileNotFoundError, and CorruptStoreError for a link or a directory."""
+    return FileView(path)
+
+
 def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:
     """Returns about how many bytes `FileView.windows` reads for each range, with the gap before it."""
     sizes: _Ints = np.maximum(stops - starts, 0)
@@ -236,7 +241,7 @@ class FileCache:
         view = self._views.pop(path, None)
         try:
             if view is None or not view.is_current():
-                view = FileView(path)
+                view = open_view(path)
         except FileNotFoundError as error:
             raise StoreNotFoundError(
                 f"{path}: the file is gone; it was deleted (retention?) after planning"

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import gather_units
 from store_format.errors import OptionError
 from store_format.files.read import StoreFile, list_store_files
-from store_format.files.view import FileView
+from store_format.files.view import FileView, open_view
 from store_format.files.write import WritableFile
 from store_format.java.hashes import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
@@ -204,7 +204,7 @@ class IndexFile:
         geometry; `likely` is tried first. Raises OptionError when given numbers do not fit the size, or when
         the units prove others, and FileNotFoundError.
         """
-        view = FileView(path)
+        view = open_view(path)
         try:
             return cls(view, _find_geometry(view, hash_slot_num, index_num, likely))
         except OptionError:

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.files.write import FileWrites, WritableFile
 from store_format.index.file import (
     DEFAULT_GEOMETRY,
@@ -376,7 +376,7 @@ def last_index_file(directory: str) -> tuple[str, str] | None:
     files = list_index_files(directory)
     if not files:
         return None
-    with FileView(files[-1].path) as view:
+    with open_view(files[-1].path) as view:
         return files[-1].path.rpartition("/")[2], view.read(0, INDEX_HEADER.itemsize).hex()
 
 
@@ -399,7 +399,7 @@ def rewind_index(
     name, header = base[0], bytes.fromhex(base[1])
     count = max(int(np.frombuffer(header, INDEX_HEADER)["index_count"][0]), 1)
     path = f"{directory}/{name}"
-    with files.open(path) as writable, FileView(path) as view:
+    with files.open(path) as writable, open_view(path) as view:
         if writable.size != geometry.file_size:
             return  # another file now; its units stay
         slots = IndexSlots.read(view, geometry)

@@ -22,7 +22,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from store_format.errors import CorruptStoreError
 from store_format.files.read import is_settled, read_bytes, readable_identity, stat_identity
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.java.fastjson import loads
 from store_format.layouts import CHECKPOINT, unpack
 from store_format.metadata.values import (
@@ -323,7 +323,7 @@ def read_checkpoint(path: str) -> Checkpoint | None:
     Raises CorruptStoreError for a link or a directory.
     """
     try:
-        with FileView(path) as view:
+        with open_view(path) as view:
             data = view.read(0, CHECKPOINT.itemsize)
     except FileNotFoundError:
         return None

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, TruncatedRecordError
 from store_format.files.read import StoreFile, list_store_files
-from store_format.files.view import FileView
+from store_format.files.view import FileView, open_view
 from store_format.layouts import (
     MAGIC_BLANK,
     TIMER_CHECK,
@@ -142,7 +142,7 @@ class TimerLog:
 
 def _open_timer_file(file: StoreFile) -> FileView:
     try:
-        return FileView(file.path)
+        return open_view(file.path)
     except FileNotFoundError as error:
         raise StoreNotFoundError(
             f"{file.path}: the file is gone; the broker deletes timerlog files whose messages are delivered"
@@ -220,7 +220,7 @@ class TimerWheel:
         another size, as the broker does.
         """
         try:
-            view = FileView(path)
+            view = open_view(path)
         except FileNotFoundError:
             return None
         if view.size == 0:
@@ -314,7 +314,7 @@ class TimerCheck:
 def read_timer_check(path: str) -> TimerCheck | None:
     """The timer checkpoint at `path`; None without a file. Missing bytes of a short file count as 0."""
     try:
-        with FileView(path) as view:
+        with open_view(path) as view:
             data = view.read(0, TIMER_CHECK.itemsize)
     except FileNotFoundError:
         return None
@@ -550,7 +550,7 @@ class TimerState:
         if found is None:
             for file in self.log.files:
                 if file.start <= position < file.stop:
-                    found = self._files[number] = file, FileView(file.path)
+                    found = self._files[number] = file, open_view(file.path)
                     break
             else:
                 raise CorruptStoreError(

@@ -69,7 +69,7 @@ from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile, file_status
-from store_format.files.view import FileCache, FileView
+from store_format.files.view import FileCache, open_view
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
@@ -500,7 +500,7 @@ class _BrokerRun:
         with suppress(StoreError, OSError):
             files = list_index_files(f"{self.root}/index")
             if files:
-                with FileView(files[-1].path) as view:
+                with open_view(files[-1].path) as view:
                     header = IndexFile(view, None).header()
                 return header.end_physical_offset if header.index_count > 1 else -1
         return -1

@@ -44,7 +44,7 @@ from store_format.consumequeue.units import (
 from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.index.keys import index_batch
 from store_format.index.updates import IndexBatch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
@@ -135,7 +135,7 @@ class StoredQueue:
         if path is None:
             return np.zeros(stop - start, self.layout)
         try:
-            with FileView(path) as view:
+            with open_view(path) as view:
                 data = view.read(within, (stop - start) * size)
         except FileNotFoundError as error:
             raise OffsetOutOfRangeError(

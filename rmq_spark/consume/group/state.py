@@ -17,7 +17,7 @@ from typing import Any
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes, stat_identity
-from store_format.files.view import FileView
+from store_format.files.view import open_view
 from store_format.files.write import FileWrites
 from store_format.follow.replaced import mark_of, physical_offset_of, place_at
 
@@ -145,7 +145,7 @@ def state_serial(directory: str) -> int | None:
     None without a file, and for a file that does not begin like a state.
     """
     try:
-        with FileView(_state_path(directory)) as view:
+        with open_view(_state_path(directory)) as view:
             head = _HEAD.match(view.read(0, _HEAD_SIZE))
     except FileNotFoundError:
         return None
