@@ -42,11 +42,11 @@ def _moved_out(name: str) -> Harm:
     ("harm", "store", "lost"),
     [
         (_without_one_queue, "basic-5.5.0", 365),  # the advice says so: a broker does not see them
-        (_without_queues, "basic-5.5.0", 0),
+        pytest.param(_without_queues, "basic-5.5.0", 0, marks=pytest.mark.whole),
         (_crashed_without_queues, "basic-5.5.0", None),  # some
-        (_moved_out("checkpoint"), "basic-5.5.0", 0),
+        pytest.param(_moved_out("checkpoint"), "basic-5.5.0", 0, marks=pytest.mark.whole),
         (_moved_out("checkpoint"), "crash-5.5.0", 0),
-        (_moved_out("index"), "basic-5.5.0", 0),
+        pytest.param(_moved_out("index"), "basic-5.5.0", 0, marks=pytest.mark.whole),
     ],
 )
 def test_what_a_broker_has_after_its_start(

@@ -265,7 +265,7 @@ def _ends(lines: list[Line]) -> dict[tuple[str, int], tuple[int, int]]:
     return ends
 
 
-@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
+@pytest.mark.parametrize("name", [pytest.param("crash-5.5.0", marks=pytest.mark.whole), "crash-torn-5.5.0"])
 def test_we_read_of_a_crashed_store_what_the_broker_serves_after_its_recovery(
     name: str, rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path]
 ) -> None:

@@ -17,16 +17,16 @@ from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
+from tests.interop.versions import NEW, OLD
 from tests.support import goldens
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-VERSIONS = ("4.9.7", "5.5.0")
 TOPIC = "Orders"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD)
 def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
     rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
 ) -> None:
@@ -64,7 +64,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
         assert read_group_offsets(str(path), name).items() >= offsets.items()
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", NEW)
 def test_a_query_and_a_java_consumer_of_one_group(
     spark: SparkSession,
     rocketmq: Callable[[str], RocketMQ],
@@ -91,7 +91,7 @@ def test_a_query_and_a_java_consumer_of_one_group(
     assert _stream(spark, path, tmp_path / "second") == later
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD)
 def test_offsets_that_were_set_back_on_a_broker_count_for_the_next_query(
     spark: SparkSession,
     rocketmq: Callable[[str], RocketMQ],
@@ -152,7 +152,7 @@ def _places(lines: list[Line]) -> list[tuple[int, int]]:
     return sorted((line["queueId"], line["queueOffset"]) for line in lines)
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", NEW)
 def test_a_broker_takes_over_what_the_tools_have_set(
     rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
 ) -> None:
@@ -181,7 +181,7 @@ def test_a_broker_takes_over_what_the_tools_have_set(
             }
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", OLD)
 def test_a_broadcasting_clients_file(
     rocketmq: Callable[[str], RocketMQ], copy_of: Callable[[str], Path], version: str
 ) -> None:

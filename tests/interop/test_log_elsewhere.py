@@ -12,10 +12,11 @@ from store_format.bookkeeping.identity import log_id_path
 from store_format.commit.options import CommitOptions
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import ProgramError
+from tests.interop.versions import NEW
 from tests.support.staged import append, make_store, numbered
 
 
-@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("version", NEW)
 def test_an_id_beside_the_commitlog_stops_no_broker(
     rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str
 ) -> None:

@@ -77,10 +77,17 @@ def test_what_a_recovery_cut_stays_hidden(
 @pytest.mark.parametrize(
     ("name", "damage", "is_copy"),
     [
-        ("cleaned-5.5.0", cut_last_file_within_the_last_properties, False),
-        ("cleaned-5.5.0", cut_last_file_within_the_last_properties, True),
         ("cleaned-5.5.0", cut_middle_file_within_its_last_properties, True),
         ("crash-5.5.0", cut_last_file_within_the_last_properties, False),
+        *(
+            pytest.param(
+                "cleaned-5.5.0",
+                cut_last_file_within_the_last_properties,
+                is_copy,
+                marks=pytest.mark.whole,
+            )
+            for is_copy in (False, True)
+        ),
     ],
 )
 def test_a_broker_starts_with_a_recovered_store_whose_commitlog_file_was_short(

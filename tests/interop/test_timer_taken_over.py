@@ -61,7 +61,7 @@ def test_a_broker_goes_on_with_our_timer(
     append(root, rolled, begin - 31_000)
     assert _turn(root, begin - 31_000) == 0
     ours = timed("Timed", begin, 0, 15)
-    soon = timed("Timed", begin + 20_000, 15, 10) + timed("Timed", begin + 21_000, 25, 5)
+    soon = timed("Timed", begin + 13_000, 15, 10) + timed("Timed", begin + 14_000, 25, 5)
     append(root, [*ours, *soon], begin)
     assert _turn(root, begin + 1_500) == 15 + 10
     assert _delivered(root).total() == 15 + 7
@@ -70,7 +70,7 @@ def test_a_broker_goes_on_with_our_timer(
     append(root, timed("Timed", begin + 2_000, 46, 12), begin + 1_500)
     monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 4)
     assert _turn(root, begin + 1_600) == 0
-    unread = timed("Timed", begin + 20_000, 30, 3)  # the broker puts these into the wheel
+    unread = timed("Timed", begin + 13_000, 30, 3)  # the broker puts these into the wheel
     append(root, unread, begin + 1_600)
     assert timer.recall(str(root), topic="Timed", uniq_key="U0000020", now_ms=begin + 1_600).apply() == 1
     time.sleep(max(0, begin + 4_000 - _now()) / 1_000)

@@ -14,6 +14,7 @@ from rmq_spark.write.stage_and_commit import abort_write, commit_write, stage_ro
 from store_format.errors import IllegalMessageError
 from tests.interop.harness import RocketMQ
 from tests.interop.rows import by_place, ours
+from tests.interop.versions import OLD
 from tests.support import goldens
 from tests.support.staged import append, make_store, messages_of, numbered
 from tests.support.writes import numbered_rows, target_of, write
@@ -35,7 +36,7 @@ def test_nothing_is_truncated_by_a_broker_that_verifies_the_crc_property(
     assert after.commit_log[1] > before.commit_log[1]
 
 
-@pytest.mark.parametrize("version", ["5.5.0", "4.9.7"])
+@pytest.mark.parametrize("version", OLD)
 def test_consumers_get_all_messages_of_two_first_writers(
     rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str
 ) -> None:
