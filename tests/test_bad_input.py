@@ -191,9 +191,10 @@ def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("name", KINDS)
-def test_many_flipped_bits_of_each_message(store: SmallStore, name: str, whole: bool) -> None:
-    flip_message(store, name, 1 if whole else 11)
+def test_every_flipped_bit_of_each_message(store: SmallStore, name: str) -> None:
+    flip_message(store, name, 1)
 
 
 def flip_queue(store: SmallStore, path: Path, step: int) -> None:
@@ -221,11 +222,10 @@ def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, s
 
 
 @pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
-def test_many_flipped_bits_of_queue_entries(
-    store: SmallStore, directory: str, start: int, whole: bool
-) -> None:
-    flip_queue(store, store.root / directory / oracle.file_name(start), 1 if whole else 7)
+def test_every_flipped_bit_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
+    flip_queue(store, store.root / directory / oracle.file_name(start), 1)
 
 
 # ---- cut files ---------------------------------------------------------------------------------------------
@@ -256,10 +256,10 @@ def test_a_file_cut_at_many_places(store: SmallStore, directory: str, start: int
 
 
 @pytest.mark.slow
-def test_each_file_cut_all_over(store: SmallStore, whole: bool) -> None:
-    step = 1 if whole else 15
+@pytest.mark.whole
+def test_each_file_cut_all_over(store: SmallStore) -> None:
     for path in list(store.files()):
-        cut_everywhere(store, path, step * (3 if path.parent.name == "commitlog" else 1))
+        cut_everywhere(store, path, 3 if path.parent.name == "commitlog" else 1)
 
 
 def test_what_stands_before_the_cut_of_a_copied_log_is_read(store: SmallStore) -> None:

@@ -3,7 +3,8 @@ files piece by piece.
 
     python -m tests.support.live_writer ROOT MESSAGES
 
-writes a line when the store is there, appends that many messages, and holds the lock until its input ends.
+writes a line when the store is there, and one when it has appended that many messages. The process holds the
+lock until its input ends; then it ends, too.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import fcntl
 import os
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -70,6 +72,8 @@ class Files:
 
 
 def main(root: Path, count: int) -> None:
+    waiting = threading.Thread(target=_end_with_the_input, daemon=True)
+    waiting.start()
     root.mkdir()
     (root / "abort").touch()
     lock = os.open(root / "lock", os.O_CREAT | os.O_RDWR)
@@ -93,7 +97,12 @@ def main(root: Path, count: int) -> None:
         position += size
         time.sleep(PACE_SECONDS)
     print("done", flush=True)
+    waiting.join()
+
+
+def _end_with_the_input() -> None:
     sys.stdin.read()
+    os._exit(0)  # in the midst of a message, as a broker that is killed
 
 
 if __name__ == "__main__":

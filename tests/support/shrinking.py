@@ -1,7 +1,8 @@
 """A store whose files become shorter, vanish and are replaced while a process reads them.
 
 Run as a process of its own, because a mapped file that becomes shorter ends the process with SIGBUS:
-`python -m tests.support.shrinking DIRECTORY HOW WHAT ROUNDS` prints how many rounds ended in which way.
+`python -m tests.support.shrinking DIRECTORY HOW ROUNDS` prints of each reader how many rounds ended in which
+way.
 """
 
 from __future__ import annotations
@@ -188,13 +189,18 @@ def round_of(
 
 
 def main() -> None:
-    directory, how, what, rounds = sys.argv[1:]
-    root, chance = str(Path(directory) / "store"), random.Random(f"{how} {what}")
+    directory, how, rounds = sys.argv[1:]
+    root = str(Path(directory) / "store")
     shutil.rmtree(root, ignore_errors=True)
     make_store(root)
-    counted = what in _COUNTED
-    ended = (round_of(root, how, WHAT[what](root), chance, counted=counted) for _ in range(int(rounds)))
-    print(json.dumps(Counter(ended)))
+    ended = {}
+    for what, read in WHAT.items():
+        print(what, file=sys.stderr, flush=True)  # the last one if SIGBUS ends the process
+        chance, counted = random.Random(f"{how} {what}"), what in _COUNTED
+        ended[what] = Counter(
+            round_of(root, how, read(root), chance, counted=counted) for _ in range(int(rounds))
+        )
+    print(json.dumps(ended))
 
 
 if __name__ == "__main__":

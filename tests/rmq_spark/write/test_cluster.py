@@ -274,9 +274,10 @@ def _check_killed(cluster: Path, closed: str | None) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_killed_at_many_changes(cluster: Path, tmp_path: Path, forks: ForkServer, whole: bool) -> None:
+    """At every change with --whole, else at every seventh one."""
     write(cluster, numbered_rows(0, 40), key=("q", 0))
     kills = 0
-    every = 1 if whole else 3
+    every = 1 if whole else 7
     for at, root in killed_stores(forks, cluster, tmp_path, "torn", _write_killed, every=every):
         _check_killed(root, {1: "broker-a", 5: "broker-b"}.get(at % 8))
         kills += 1

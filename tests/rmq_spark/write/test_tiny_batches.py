@@ -23,7 +23,7 @@ pytestmark = pytest.mark.slow
 
 ROWS = 10  # of a batch
 _COMMIT_MS_MAX = 30
-_COMMITS, _COMMITS_QUICK = 1000, 400
+_COMMITS, _COMMITS_QUICK = 1000, 150
 _LEDGER_GROWTH_MAX = 64  # bytes: numbers get more digits
 
 

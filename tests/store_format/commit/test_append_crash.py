@@ -31,7 +31,7 @@ from tests.support.staged import append, make_store, messages_of, numbered, prep
 # messages before, and in the batch: it fills queue files, index files and the log's second file
 _FIRST, _BATCH = 40, 150
 _WRITTEN = 1_700_000_200_000  # the store time of the batch
-_EVERY = 2  # without --whole, every second change, but for a commit with flush and without a thread
+_EVERY = 5  # without --whole, every fifth change, but for a commit with flush and without a thread
 _OPTIONS = CommitOptions(clock=lambda: 1_700_000_300_000)
 
 

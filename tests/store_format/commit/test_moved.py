@@ -1,5 +1,7 @@
 """A store whose writer died at any change of a file is copied, renamed, or gets another commitlog directory:
 its commit is completed where the store is now, and what is at the old place stays as it is.
+
+Every change is a kill with --whole, else every third one.
 """
 
 from __future__ import annotations
@@ -26,7 +28,13 @@ from tests.support.moved_commits import complete, is_broken_off, make_place, opt
 from tests.support.staged import append, numbered
 from tests.support.unchanged import unchanged
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow, pytest.mark.timeout(300)]
+
+
+@pytest.fixture
+def every(whole: bool) -> int:
+    """Of so many changes one is a kill."""
+    return 1 if whole else 3
 
 
 @pytest.fixture
@@ -35,14 +43,13 @@ def _no_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "fsync", lambda _: None)
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_no_sync")
 @pytest.mark.parametrize("kind", ["store", "cluster"])
-def test_killed_at_each_change_and_moved(tmp_path: Path, forks: ForkServer, kind: str) -> None:
+def test_killed_at_each_change_and_moved(tmp_path: Path, forks: ForkServer, kind: str, every: int) -> None:
     """In turn: completed in a copy, and in the original, renamed, with other stores at the old place."""
     before, other = make_place(tmp_path / "before", kind), make_place(tmp_path / "other", kind, "Other")
     broken_off = 0
-    for at, place in killed_stores(forks, before, tmp_path, "kill", write, kind):
+    for at, place in killed_stores(forks, before, tmp_path, "kill", write, kind, every=every):
         broken_off += is_broken_off(place, kind)
         moved = tmp_path / f"moved-{at}"
         if at % 2:
@@ -55,16 +62,17 @@ def test_killed_at_each_change_and_moved(tmp_path: Path, forks: ForkServer, kind
         shutil.rmtree(moved)
         if not at % 2:
             place.rename(other)
-    assert broken_off > 30
+    assert broken_off > 30 // every
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_no_sync")
-def test_killed_at_each_change_and_with_another_commitlog(tmp_path: Path, forks: ForkServer) -> None:
+def test_killed_at_each_change_and_with_another_commitlog(
+    tmp_path: Path, forks: ForkServer, every: int
+) -> None:
     """The commitlog's directory is moved, and another store's directory is at its place: that is refused."""
     before, other = make_place(tmp_path / "before", "elsewhere"), make_place(tmp_path / "other", "elsewhere")
     refused = 0
-    for _, place in killed_stores(forks, before, tmp_path, "kill", write, "elsewhere"):
+    for _, place in killed_stores(forks, before, tmp_path, "kill", write, "elsewhere", every=every):
         log, moved = place / "log", tmp_path / "moved"
         log.rename(moved)
         (other / "log").rename(log)
@@ -91,7 +99,7 @@ def test_killed_at_each_change_and_with_another_commitlog(tmp_path: Path, forks:
         log.rename(other / "log")
         shutil.rmtree(moved)
         os.unlink(log_id_path(str(moved)))
-    assert refused > 30
+    assert refused > 30 // every
 
 
 def _said(root: Path, log: Path) -> set[str]:
@@ -100,9 +108,10 @@ def _said(root: Path, log: Path) -> set[str]:
     return {each.advice for each in problems if each.file.endswith("journal.json")}
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_no_sync")
-def test_killed_at_each_change_and_with_an_older_commitlog(tmp_path: Path, forks: ForkServer) -> None:
+def test_killed_at_each_change_and_with_an_older_commitlog(
+    tmp_path: Path, forks: ForkServer, every: int
+) -> None:
     """Nobody can complete the commit. As the error says, a recovered copy has what the commitlog has."""
     before = make_place(tmp_path / "before", "elsewhere")
     older = shutil.copytree(before / "log", tmp_path / "older")
@@ -110,7 +119,7 @@ def test_killed_at_each_change_and_with_an_older_commitlog(tmp_path: Path, forks
     wanted = Counter(f"message {number} of T" for number in range(24))
     append(before / "store", numbered("T", 500, 2), key=("old", 2), options=options)
     refused = 0
-    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "elsewhere"):
+    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "elsewhere", every=every):
         if not is_broken_off(place, "elsewhere"):
             continue
         shutil.rmtree(place / "log")
@@ -132,19 +141,20 @@ def test_killed_at_each_change_and_with_an_older_commitlog(tmp_path: Path, forks
         )
         refused += 1
         shutil.rmtree(copy)
-    assert refused > 30
+    assert refused > 30 // every
 
 
-@pytest.mark.timeout(300)
 @pytest.mark.usefixtures("_no_sync")
-def test_killed_at_each_change_and_the_start_of_the_commit_deleted(tmp_path: Path, forks: ForkServer) -> None:
+def test_killed_at_each_change_and_the_start_of_the_commit_deleted(
+    tmp_path: Path, forks: ForkServer, every: int
+) -> None:
     """It is unknown what was written. A recovered copy is whole, with each message that is left once."""
     before = make_place(tmp_path / "before", "store")
     options = CommitOptions(clock=lambda: 1_700_000_300_000)
     append(before / "store", numbered("T", 500, 30), key=("old", 2), options=options)
     later = [f"message {number} of T" for number in range(600, 604)]
     refused, states = 0, States()
-    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "store"):
+    for at, place in killed_stores(forks, before, tmp_path, "kill", write, "store", every=every):
         if not states.is_new(place):
             continue
         store, journal = place / "store", read_journal(str(place / "store"))
@@ -168,4 +178,4 @@ def test_killed_at_each_change_and_the_start_of_the_commit_deleted(tmp_path: Pat
         assert damaged <= {f"{copy}/.rmqlog/ledger.json"}
         refused += 1
         shutil.rmtree(copy)
-    assert refused > 10
+    assert refused > 10 // every

@@ -249,19 +249,20 @@ def _copy_salvaged(target: Path, failure: Failure, root: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_a_copy_that_was_killed_is_completed(tmp_path: Path, forks: ForkServer) -> None:
+def test_a_copy_that_was_killed_is_completed(tmp_path: Path, forks: ForkServer, whole: bool) -> None:
+    """Every change is a kill with --whole, else every fifth one."""
     root = make_store(tmp_path / "damaged")
     append(root, numbered("T", 0, 200))
     with (root / "commitlog" / f"{0:020d}").open("r+b") as file:
         file.seek(3000)
         file.write(b"\xff" * 50)
     shutil.rmtree(root / "consumequeue/T/1")
-    whole = tmp_path / "whole"
-    changes = count_changes(forks, whole, _copy_salvaged, root)
-    wanted = files_seen(str(whole))
-    log = [path.read_bytes() for path in sorted((whole / "commitlog").iterdir())]
+    unkilled = tmp_path / "whole"
+    changes = count_changes(forks, unkilled, _copy_salvaged, root)
+    wanted = files_seen(str(unkilled))
+    log = [path.read_bytes() for path in sorted((unkilled / "commitlog").iterdir())]
     states = States()
-    for at in range(1, changes + 1):
+    for at in range(1, changes + 1, 1 if whole else 5):
         target = tmp_path / f"new{at}"
         kill_at(forks, target, "torn", at, _copy_salvaged, root)
         if not states.is_new(target):
