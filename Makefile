@@ -85,7 +85,7 @@ test-all: check-java lint-and-kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS)
 
 proofs: check-java lint kernels
-	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop" --whole $(if $(PART),--part $(PART))
+	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop or whole" --whole $(if $(PART),--part $(PART))
 
 sparks: check-java kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m slow --whole tests/sparks

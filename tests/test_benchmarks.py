@@ -109,6 +109,7 @@ def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.whole  # most of a minute of Spark; CI runs two cases in test_two_versions_are_compared
 def test_the_benchmarks_run(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
     page.write_text("before\n<!-- measured -->\nold\n<!-- /measured -->\nafter\n", encoding="utf-8")

@@ -178,6 +178,7 @@ def test_a_plain_installation_works(clean: Path, golden: Callable[[str], Path]) 
     assert "pip install 'altair>=" in read[1]
 
 
+@pytest.mark.whole  # CI has the next test, which uses the same extra
 def test_the_extra_all_brings_spark_charts_and_pandas(clean: Path, golden: Callable[[str], Path]) -> None:
     store = str(golden(STORE))
     python = str(clean / "bin" / "python")

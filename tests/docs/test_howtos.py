@@ -29,14 +29,22 @@ OURS = [name for name in PAGES if name != "write.md"]  # test_write_page.py give
 RUN = [name for name in OURS if any(blocks(read_page(name)))]
 _STARTS_SPARK = re.compile(r"^```(sql|python)$|^spark-submit ", re.MULTILINE)
 NEEDS_SPARK = [name for name in RUN if _STARTS_SPARK.search(read_page(name))]
+# Starts Spark three times: CI runs its other pages, the proofs run all.
+IN_PROOFS = "deploy.md"
 
 
 @pytest.mark.process
-@pytest.mark.timeout(600)  # deploy.md starts Spark three times
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.spark, pytest.mark.slow] if name in NEEDS_SPARK else [])
+        pytest.param(
+            name,
+            marks=[
+                *([pytest.mark.spark, pytest.mark.slow] if name in NEEDS_SPARK else []),
+                *([pytest.mark.whole] if name == IN_PROOFS else []),
+            ],
+        )
         for name in RUN
     ],
 )

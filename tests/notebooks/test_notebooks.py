@@ -19,6 +19,7 @@ from notebooks.checks import CHECKS
 from notebooks.run import NOTEBOOKS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+IN_CI = ("01_tour", "03_crash_forensics", "06_the_format_under_a_microscope")  # the proofs run all
 SIZE_MAX = 600_000  # of a file: people clone them
 
 LINES_MAX = 40  # of a cell
@@ -65,7 +66,9 @@ def test_there_are_six() -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("name", NOTEBOOKS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name in IN_CI else pytest.mark.whole) for name in NOTEBOOKS]
+)
 def test_it_runs_and_shows_what_is_committed(name: str, tmp_path: Path) -> None:
     # In a process of its own: what Jupyter's machinery warns about is not this project's, and its event loop
     # stays out of the tests'.

@@ -15,7 +15,8 @@ import pytest
 
 from tests.support.spark.processes import run
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]  # more than the script's
+# The timeout is more than the script's. CI runs the attempts of test_write_attempts.py, the proofs these too.
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.whole, pytest.mark.timeout(900)]
 
 _SCRIPT = """
 import json, os, signal, socket, subprocess, sys, time

@@ -10,23 +10,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeVar
 
-# Tests that take most of a minute and more, the longest first: the beginnings of their ids. The tests of one
-# line stay together, because they may share what a fixture of their module makes. A test that is missing here
-# runs in its place among the others.
+# Files and tests that take half a minute and more, the longest first: the beginnings of their ids. The tests
+# of one line stay together, because they may share what a fixture of their module makes. A test that is
+# missing here runs in its place among the others.
 LONGEST = (
     "tests/sparks/test_sparks.py::test_the_oldest_spark",
-    "tests/docs/test_howtos.py::test_the_page_runs[deploy.md]",
     "tests/spark/test_stream_kills.py",
+    "tests/interop/test_written.py",
     "tests/spark/test_write_kills.py",
-    "tests/spark/test_pop_kills.py",
-    "tests/test_benchmarks.py::test_the_benchmarks_run",
-    "tests/spark/test_group_kills.py",
     "tests/notebooks/test_notebooks.py::test_it_runs_and_shows_what_is_committed",
+    "tests/test_installation.py",
+    "tests/interop/test_services_handover.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_by_value.py",
-    "tests/test_installation.py",
-    "tests/docs/test_lake_page.py",
-    "tests/docs/journeys/test_journeys.py",
+    "tests/spark/test_group_kills.py",
+    "tests/spark/test_write_attempts.py",
+    "tests/spark/test_pop_kills.py",
 )
 
 Item = TypeVar("Item")

@@ -97,7 +97,13 @@ def damage(store: Path) -> None:
 @pytest.mark.process
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.spark] if name == "engineer" else []) for name in NAMES]
+    "name",
+    [
+        pytest.param(
+            name, marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.whole] if name == "engineer" else []
+        )
+        for name in NAMES
+    ],
 )
 def test_the_person_succeeds(
     name: str,
