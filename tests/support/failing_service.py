@@ -1,24 +1,19 @@
 """Services that die at their Nth change of a file, and are run again.
 
-`python -m tests.support.failing_service SCENARIO BASE COPIES WHAT EVERY [twice]`, with a scenario of
-`tests/support/service_scenarios.py`.
-
-For each N the store at BASE is copied into COPIES, and a fork of a process without threads runs the scenario
-until it is killed (WHAT: `kill`, or `torn`, which writes half of a write first). What readers see then must
-be a part of what an undisturbed run leaves. Then the scenario runs again, undisturbed, and must leave the
-same: each message once, the same state files, a store without problems. With `twice` the second run dies too.
-
-Prints one JSON object: the changes of a whole run, and how many runs were killed.
+For each N the store of a scenario of `tests/support/service_scenarios.py` is copied, and a fork of a process
+without threads runs the scenario until it is killed. What readers see then must be a part of what an
+undisturbed run leaves. Then the scenario runs again, undisturbed, and must leave the same: each message once,
+the same state files, a store without problems.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import signal
-import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -108,25 +103,45 @@ def _lost_by_broker(root: str, scenario: Scenario) -> object:
     return lost
 
 
-def check(
-    forks: ForkServer, name: str, base: str, copies: str, what: str, every: int, *, twice: bool
-) -> dict[str, int]:
-    """Kills the scenario at every `every`-th change; raises AssertionError if a run leaves anything else."""
-    scenario = SCENARIOS[name]
-    install(Failure("kill", 0))  # without fsync
-    whole = shutil.copytree(base, f"{copies}/whole")
-    before = messages_seen(whole, scenario)
+@contextmanager
+def _counting() -> Iterator[Failure]:
+    """Counts the changes of a file in this process, and leaves out fsync."""
     counted = Failure("kill", 0)
     originals = install(counted)
-    scenario.run(whole)
-    for call, original in originals.items():
-        setattr(os, call, original)
+    try:
+        yield counted
+    finally:
+        for call, original in originals.items():
+            setattr(os, call, original)
+
+
+def check(
+    forks: ForkServer, name: str, directory: Path, what: str, every: int, *, twice: bool = False
+) -> dict[str, int]:
+    """Kills the scenario at every `every`-th change of its run; with `what` = `torn`, after half of a write.
+    With `twice` the next run dies, too. Raises AssertionError if a run leaves anything else.
+
+    Returns the changes of a whole run, and how many runs were killed.
+    """
+    with _counting():
+        return _check(forks, name, directory, what, every, twice)
+
+
+def _check(
+    forks: ForkServer, name: str, directory: Path, what: str, every: int, twice: bool
+) -> dict[str, int]:
+    scenario, base = SCENARIOS[name], str(directory / "base")
+    scenario.make(directory / "base")
+    whole = shutil.copytree(base, f"{directory}/whole")
+    before = messages_seen(whole, scenario)
+    with _counting() as counted:
+        scenario.run(whole)
     wanted = left(whole, scenario)
     assert wanted[3] == [], wanted[3]
     assert wanted[:3] != (before, state_files(base), scenario.seen(base)), "the run changes nothing"
     kills = 0
     for at in range(1, counted.count + 1, every):
-        root = shutil.copytree(base, f"{copies}/{at}")
+        root = shutil.copytree(base, f"{directory}/{at}")
         assert _killed(forks, name, root, what, at), f"change {at} of {counted.count}: the run ended before"
         kills += 1
         between = messages_seen(root, scenario)
@@ -150,18 +165,3 @@ def _difference(mine: object, right: object) -> str:
     if isinstance(mine, Counter) and isinstance(right, Counter):
         return f"missing {list((right - mine).items())[:5]}, too many {list((mine - right).items())[:5]}"
     return f"found {mine}, expected {right}"
-
-
-def main(name: str, base: str, copies: str, what: str, every: str, *more: str) -> None:
-    scenario = SCENARIOS[name]
-    if not os.path.exists(base):
-        scenario.make(Path(base))
-    with ForkServer() as forks:
-        print(json.dumps(check(forks, name, base, copies, what, int(every), twice="twice" in more)))
-
-
-if __name__ == "__main__":
-    # as the module that pickled actions name, not as __main__
-    from tests.support.failing_service import main as run
-
-    run(*sys.argv[1:])
