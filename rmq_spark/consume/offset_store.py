@@ -29,7 +29,7 @@ from store_format.metadata.group_offsets import (
 )
 from store_format.metadata.read import read_local_offsets
 from store_format.names import did_you_mean
-from store_format.pop.moved import note_moved
+from store_format.pop.log import note_moved
 
 _log = logging.getLogger(__name__)
 

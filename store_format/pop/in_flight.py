@@ -26,9 +26,8 @@ from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
-from store_format.pop.log import in_flight_directory, in_flight_logs, read_in_flight
+from store_format.pop.log import in_flight_directory, in_flight_logs, queue_topic, read_in_flight
 from store_format.pop.order import consumed_count, is_acknowledged
-from store_format.pop.pop_name import queue_topic
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted, is_of_new_topic, is_point_deleted, is_set_since
 from store_format.read.store import Store

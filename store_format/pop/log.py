@@ -1,9 +1,10 @@
 """The in-flight log: what the consumers of a group were handed out and have acknowledged.
 
-It is `.rmqlog/pop/<group>/<topic>/in-flight.log` in a store, shared by processes. A commit to the store costs
-milliseconds; a change here costs a lock, a read of what other processes appended, and one write. A process
-that is killed leaves whole frames; a torn frame at the end is cut by the next process. Acknowledgements
-survive a power loss with `sync` only: without it messages may be delivered again, and none is lost.
+It is `.rmqlog/pop/<group>/<topic>/in-flight.log` in a store, shared by processes (`PopName`). A commit to the
+store costs milliseconds; a change here costs a lock, a read of what other processes appended, and one write.
+A process that is killed leaves whole frames; a torn frame at the end is cut by the next process.
+Acknowledgements survive a power loss with `sync` only: without it messages may be delivered again, and none
+is lost.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
@@ -21,8 +24,9 @@ from store_format.files.read import entry_names, is_directory, is_named, open_de
 from store_format.files.shared_log import FileLock, SharedLog
 from store_format.files.write import FileWrites
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX
+from store_format.names import QueueKey, pop_retry_topic
 from store_format.pop.records import CHECKSUM_SIZE, MAGIC, MAGIC_1, as_json, frame, frames, frames_1, note
-from store_format.pop.state import PopState
+from store_format.pop.state import RETRY, RETRY_V2, TOPIC, PopQueue, PopState
 
 _log = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -32,6 +36,48 @@ _SIZE_MAX = 1 << 30
 _COMPACT_SIZE, _COMPACT_FACTOR = 1 << 20, 8  # compacted from this size, and this many times the snapshot's
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)  # TopicValidator's table
 _TOPIC = re.compile(rf"[%|a-zA-Z0-9_-]{{1,{TOPIC_V1_LENGTH_MAX}}}", re.ASCII)
+
+_FOREIGN = -2  # differs from every offset of the file, and from -1, which means "unknown"
+
+
+# ---- the name of a log, and of its topics ------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PopName:
+    """One in-flight log: the topic that a group pops in the store at `root`."""
+
+    root: str
+    group: str
+    topic: str
+
+    @property
+    def directory(self) -> str:
+        return in_flight_directory(self.root, self.group, self.topic)
+
+    @property
+    def part(self) -> str:
+        """The name of its revives in the ledger."""
+        return f"pop/{self.group}/{self.topic}"
+
+    def topic_of(self, flag: int) -> str:
+        """The topic with the queues of this flag."""
+        return queue_topic(self.group, self.topic, flag)
+
+    def flags(self) -> dict[str, int]:
+        """The flag of each of its topics."""
+        return {self.topic_of(flag): flag for flag in (TOPIC, RETRY, RETRY_V2)}
+
+
+def queue_topic(group: str, topic: str, flag: int) -> str:
+    """The topic of a queue by its retry flag: the popped topic, or the group's retry topic of pop for it."""
+    if flag == TOPIC:
+        return topic
+    assert flag in (RETRY, RETRY_V2), "a log has no other flags"
+    return pop_retry_topic(group, topic, is_v2=flag == RETRY_V2)
+
+
+# ---- the log -----------------------------------------------------------------------------------------------
 
 
 # ---- what a process has read of the log --------------------------------------------------------------------
@@ -399,3 +445,33 @@ def _read(descriptor: int, start: int, stop: int) -> bytes:
         parts.append(part)
         start += len(part)
     return b"".join(parts)
+
+
+# ---- a reset of a group that pops --------------------------------------------------------------------------
+
+
+def note_moved(root: str, group: str, queues: Iterable[QueueKey]) -> None:
+    """Notes that the group was moved in these queues. Call it under the store's lock, behind the file.
+
+    Consumers that are open, and those that are opened later, continue at the offsets of the file; what was
+    in flight in these queues is forgotten. Does nothing for a group without an in-flight log.
+    """
+    moved = list(queues)
+    for owner, topic in in_flight_logs(root):
+        if owner != group:
+            continue
+        name = PopName(root, group, topic)
+        flags = name.flags()
+        wanted = {(flags[each], queue_id) for each, queue_id in moved if each in flags}
+        log = InFlightLog(name.directory, sync=True)
+        try:
+            log.run(partial(_forget_mirrored, wanted))
+        finally:
+            log.close()
+
+
+def _forget_mirrored(queues: set[PopQueue], state: PopState) -> None:
+    known = dict.fromkeys(sorted(queues & state.queues.keys()), _FOREIGN)
+    if known and not state.is_closed:
+        state.note_mirrored(known)  # the log keeps the last two offsets of the file
+        state.note_mirrored(known)

@@ -53,8 +53,7 @@ from store_format.pop.broker_in_flight import (
     read_broker_in_flight,
     refuse_kv_service,
 )
-from store_format.pop.log import InFlightLog
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, PopName
 from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.pop.witness import is_point_deleted, popped_entry

@@ -14,8 +14,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import QueueKey
-from store_format.pop.log import InFlightLog
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, PopName
 from store_format.pop.state import PopQueue, PopState
 from store_format.pop.witness import (
     is_of_new_topic,

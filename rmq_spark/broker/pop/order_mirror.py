@@ -15,9 +15,8 @@ from store_format.metadata.add_group import add_subscription_group
 from store_format.metadata.group_offsets import is_broker_49, rewrite_config
 from store_format.metadata.read import config_path, read_order_infos
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
-from store_format.pop.log import InFlightLog
+from store_format.pop.log import InFlightLog, PopName
 from store_format.pop.order import digest, merge_order_infos
-from store_format.pop.pop_name import PopName
 from store_format.pop.state import TOPIC, PopState
 
 

@@ -35,8 +35,7 @@ from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import QueueKey
-from store_format.pop.log import InFlightLog
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, PopName
 from store_format.pop.records import BegunRevive, PointKey
 from store_format.pop.state import PopQueue, PopState
 from store_format.read.store import Store

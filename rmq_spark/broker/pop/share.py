@@ -47,8 +47,7 @@ from store_format.metadata.read import read_subscription_groups
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
-from store_format.pop.log import InFlightLog, read_in_flight
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, PopName, read_in_flight
 from store_format.pop.records import BegunRevive, CheckPoint, PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.pop.witness import is_batch_deleted

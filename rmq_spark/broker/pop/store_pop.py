@@ -24,7 +24,7 @@ from store_format.files.read import entry_names
 from store_format.metadata.read import read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import QueueKey
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import PopName
 from store_format.pop.state import TOPIC, PopQueue
 from store_format.read.store import Queue
 

@@ -19,8 +19,7 @@ from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.session import WriteSession
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import StoreError
-from store_format.pop.log import InFlightLog, InFlightReader, in_flight_logs
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, InFlightReader, PopName, in_flight_logs
 from store_format.pop.state import PopState
 from store_format.read.store import Store
 

@@ -52,8 +52,7 @@ from store_format.metadata.group_offsets import (
     write_group_offsets_held,
 )
 from store_format.names import QueueKey
-from store_format.pop.log import InFlightLog
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, PopName
 from store_format.pop.state import PopQueue, PopState
 
 _log = logging.getLogger(__name__)

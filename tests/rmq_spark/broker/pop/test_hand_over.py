@@ -27,8 +27,7 @@ from store_format.pop.broker_in_flight import (
     parse_record,
     read_broker_in_flight,
 )
-from store_format.pop.log import InFlightLog
-from store_format.pop.pop_name import PopName
+from store_format.pop.log import InFlightLog, PopName
 from store_format.pop.state import PopState
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
