@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 
+from rmq_spark.broker.pop.topic_pop import Subscription
 from rmq_spark.broker.pop.waiting import WaiterLook
-from rmq_spark.broker.pop.window import Subscription
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
 from rmq_spark.consume.tag_filter import parse_tags
 from store_format.errors import OptionError

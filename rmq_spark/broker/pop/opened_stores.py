@@ -14,14 +14,12 @@ from dataclasses import replace
 from types import TracebackType
 
 from rmq_spark.broker.pop.filters import refuse_unknown_topics
-from rmq_spark.broker.pop.handed_out import PopRequest
 from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
 from rmq_spark.broker.pop.order import OrderPop
 from rmq_spark.broker.pop.share import ConsumerShare
 from rmq_spark.broker.pop.store_pop import PopSettings, StorePop, topics_of
-from rmq_spark.broker.pop.topic_pop import TopicPop
+from rmq_spark.broker.pop.topic_pop import PopRequest, Subscription, TopicPop
 from rmq_spark.broker.pop.waiting import Waiter, WaiterClosedError, WaiterLook, notify
-from rmq_spark.broker.pop.window import Subscription
 from store_format.errors import (
     CorruptStoreError,
     InvalidReceiptHandleError,

@@ -10,12 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rmq_spark.broker.pop.choose import ShareRules, visits
-from rmq_spark.broker.pop.handed_out import HandedOut, PopRequest
 from rmq_spark.broker.pop.handles import unknown_handle
 from rmq_spark.broker.pop.message import ReceiptHandle
-from rmq_spark.broker.pop.topic_pop import TopicPop
-from rmq_spark.broker.pop.window import QueueWindow
+from rmq_spark.broker.pop.topic_pop import HandedOut, PopRequest, QueueWindow, ShareRules, TopicPop, visits
 from store_format.errors import InvalidReceiptHandleError
 from store_format.pop.records import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState

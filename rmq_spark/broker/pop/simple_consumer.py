@@ -15,19 +15,18 @@ from random import Random
 from types import TracebackType
 from typing import NoReturn
 
-from rmq_spark.broker.pop.choose import MESSAGES_MAX, check_message_num
 from rmq_spark.broker.pop.filters import (
     FilterExpression,
     check_max_attempts,
     check_seconds,
     compile_subscriptions,
 )
-from rmq_spark.broker.pop.handed_out import PopRequest
 from rmq_spark.broker.pop.message import MessageView, checked_messages
 from rmq_spark.broker.pop.metrics import ConsumerMetrics, Counters
 from rmq_spark.broker.pop.opened_stores import Calls, OpenedStores
 from rmq_spark.broker.pop.share import InitMode, ShareOptions
 from rmq_spark.broker.pop.store_pop import PopSettings
+from rmq_spark.broker.pop.topic_pop import MESSAGES_MAX, PopRequest, check_message_num
 from rmq_spark.broker.pop.waiting import WaiterClosedError
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.options.option import Given, single_path

@@ -11,13 +11,11 @@ from dataclasses import dataclass
 from functools import partial
 from random import Random
 
-from rmq_spark.broker.pop.choose import ShareRules
 from rmq_spark.broker.pop.metrics import Counters
 from rmq_spark.broker.pop.order import OrderPop
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
-from rmq_spark.broker.pop.topic_pop import DeadLetters, TopicPop
+from rmq_spark.broker.pop.topic_pop import DeadLetters, ShareRules, Subscription, TopicPop
 from rmq_spark.broker.pop.waiting import StoreLook
-from rmq_spark.broker.pop.window import Subscription
 from rmq_spark.consume.permission import consuming_group
 from store_format.errors import OptionError, StoreError
 from store_format.files.read import entry_names

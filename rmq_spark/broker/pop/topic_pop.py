@@ -1,7 +1,13 @@
 """Pop of one topic of one store: chooses messages, hands them out in the in-flight log, and reads them.
 
-The order of the steps is what makes a pop exclusive and cheap: consume queue entries are read before the log
-is locked, the choice is made under the lock, and the messages are read when they belong to this consumer.
+The order of the steps is what makes a pop exclusive and cheap. The entries of the consume queue that lie
+ahead are read before the log is locked, which all processes of the group wait for, and are kept
+(`QueueWindow`). The choice is made under the lock, and the messages are read when they belong to this
+consumer.
+
+A broker draws one number below 100 for each request (PopMessageProcessor.processRequest, spec 11.2). It
+decides whether the retry topic is read before the topic, and at which queue the reading begins; both spread
+consumers over the queues (`visits`).
 
 A revive stores a copy of a message that nobody acknowledged. Of a damaged message, of an inner batch and of a
 message of light queues no copy is made. Such a message has a check point of its own (`PopState.again`). When
@@ -14,35 +20,44 @@ Messages that retention deleted before they were delivered are counted, with one
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from random import Random
-from typing import Self
+from typing import Self, TypeVar
 
-from rmq_spark.broker.pop.choose import DRAWN_BELOW, ShareRules, visits
-from rmq_spark.broker.pop.handed_out import HandedOut, PopRequest
+import numpy as np
+from numpy.typing import NDArray
+
 from rmq_spark.broker.pop.handles import acknowledge, position_of, unknown_handle
 from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
 from rmq_spark.broker.pop.metrics import Counters
 from rmq_spark.broker.pop.share import ConsumerShare
 from rmq_spark.broker.pop.waiting import notify
-from rmq_spark.broker.pop.window import QueueWindow, Subscription, read_window
+from rmq_spark.consume.sql92 import CountingFilter
+from rmq_spark.consume.tag_filter import Tags
+from store_format.consumequeue.slices import read_slice
+from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,
     InvalidReceiptHandleError,
+    OffsetOutOfRangeError,
     OptionError,
     StoreError,
+    StoreNotFoundError,
     UnsupportedFormatError,
 )
+from store_format.java.hashes import java_hash
+from store_format.message.locate import Identity
 from store_format.message.one import UnitPlace, decode_unit
+from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.names import TAGS
 from store_format.pop.records import CheckPoint
 from store_format.pop.state import TOPIC, PopQueue, PopState
 from store_format.read.store import Queue
-from store_format.read.stored_messages import read_units
+from store_format.read.stored_messages import read_stored, read_units
 
 _log = logging.getLogger(__name__)
 
@@ -55,6 +70,224 @@ _Failed = dict[PopQueue, StoreError]  # queues that cannot be read
 
 # a message that has reached the group's maximum of deliveries: its check point and its position
 DeadLetters = list[tuple[CheckPoint, int]]
+
+MESSAGES_MAX = 32  # of one receive
+_DRAWN_BELOW = 100
+
+_T = TypeVar("_T")
+
+_RETRY_PROBABILITY = 20  # popFromRetryProbability, in percent
+_RETRY_PROBABILITY_FOR_PRIORITY = 0  # popFromRetryProbabilityForPriority
+_PRIORITY_FACTOR = 100  # the default of the group's attribute priority.factor
+
+_ENTRIES_MIN, _ENTRIES_MAX = 256, 8192  # each next stretch of a queue is twice as long
+_EVALUATED_MAX = 512  # SQL92 needs the messages themselves
+
+_Ints = NDArray[np.int64]
+
+
+# ---- the order of the queues -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ShareRules:
+    """What the choice depends on besides the number drawn; `priority_factor` is None for other topics."""
+
+    retry_probability: int = _RETRY_PROBABILITY
+    priority_factor: int | None = None
+
+    @classmethod
+    def of(cls, topic: TopicConfig | None, group: SubscriptionGroup | None) -> ShareRules:
+        """The rules for a topic and a group as their broker has them configured."""
+        if topic is None or topic.message_type != "PRIORITY":
+            return cls()
+        text = "" if group is None else group.attributes.get("priority.factor", "")
+        return cls(priority_factor=int(text) if text.isdecimal() else _PRIORITY_FACTOR)
+
+
+def visits(
+    queue_ids: Sequence[int], retries: Sequence[PopQueue], rules: ShareRules, random: Random
+) -> Iterator[PopQueue]:
+    """The queues in the order in which one pop reads them, the retry queues before or after the topic's.
+
+    `queue_ids` are the readable queues of the topic, ascending; `retries` those of its pop retry topics. The
+    topic's queues come in descending order from a random one (RocketMQ 5.4 and later), in priority mode from
+    the highest.
+
+    >>> from random import Random
+    >>> list(visits(range(4), [(1, 0)], ShareRules(0), Random(1)))
+    [(0, 0), (0, 3), (0, 2), (0, 1), (1, 0)]
+    """
+    drawn = random.randrange(_DRAWN_BELOW)
+    retry_probability = rules.retry_probability
+    if rules.priority_factor is not None and drawn < rules.priority_factor:
+        drawn, retry_probability = 0, _RETRY_PROBABILITY_FOR_PRIORITY
+    retry_first = drawn < retry_probability
+    ordered = _from(retries, drawn)
+    if retry_first:
+        yield from ordered
+    yield from ((TOPIC, queue_id) for queue_id in _from(queue_ids, drawn))
+    if not retry_first:
+        yield from ordered
+
+
+def _from(values: Sequence[_T], drawn: int) -> Iterable[_T]:
+    """All values, descending and around, from the one before place `drawn`."""
+    count = len(values)
+    return (values[(drawn + count - 1 - i) % count] for i in range(count))
+
+
+def check_message_num(max_message_num: object) -> int:
+    """Returns the number of messages of a receive. Raises OptionError unless it is 1 to 32."""
+    if not isinstance(max_message_num, int) or not 1 <= max_message_num <= MESSAGES_MAX:
+        raise OptionError(
+            f"max_message_num: expected 1 to {MESSAGES_MAX}, as a broker allows, found {max_message_num!r}; "
+            "receive in a loop for more"
+        )
+    return max_message_num
+
+
+# ---- the entries ahead -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWindow:
+    """The matching entries of queue offsets [start, stop): queue offsets, physical offsets and sizes."""
+
+    start: int
+    stop: int
+    offsets: _Ints
+    physical_offsets: _Ints
+    sizes: _Ints
+
+    def covers(self, offset: int) -> bool:
+        """Whether the window says which message at or after `offset` is the next."""
+        return self.start <= offset < self.stop
+
+    def take(self, start: int, count: int) -> tuple[list[int], int]:
+        """(up to `count` matching queue offsets from `start` on, the next offset of the queue after them).
+
+        The next offset passes over the entries behind the last message that do not match.
+        """
+        first = int(self.offsets.searchsorted(start))
+        taken: list[int] = self.offsets[first : first + count].tolist()
+        if first + len(taken) < len(self.offsets):
+            return taken, int(self.offsets[first + len(taken)])
+        return taken, self.stop
+
+    def physical_offset(self, offset: int) -> int:
+        """The physical offset of the message at this queue offset, which the window has."""
+        return int(self.physical_offsets[self.offsets.searchsorted(offset)])
+
+    def places(self, offsets: Sequence[int]) -> list[tuple[int, int]]:
+        """(physical offset, size) of the messages at these queue offsets, which the window has."""
+        index = self.offsets.searchsorted(offsets)
+        return list(zip(self.physical_offsets[index].tolist(), self.sizes[index].tolist(), strict=True))
+
+
+@dataclass(slots=True)
+class Subscription:
+    """What a consumer reads of one topic: a TAG or an SQL92 expression, compiled."""
+
+    tags: Tags = None
+    where: CountingFilter | None = None
+
+
+def _read_window(queue: Queue, start: int, count: int, subscription: Subscription) -> QueueWindow:
+    """About `count` entries of a queue from `start` on, within limits.
+
+    Queues of retry topics are filtered too, as by a broker. The window is empty (`stop` == `start`) at the
+    end of the queue. Raises UnsupportedFormatError for a queue that can only be scanned, and for a BatchCQ.
+    """
+    _refuse(queue)
+    where = subscription.where
+    count = min(max(count, _ENTRIES_MIN), _ENTRIES_MAX if where is None else _EVALUATED_MAX)
+    start = max(start, queue.min_offset)
+    stop = max(min(start + count, queue.max_offset), start)
+    try:
+        offsets, units = read_slice(queue.piece(start, stop))
+    except (OffsetOutOfRangeError, StoreNotFoundError):
+        # retention has deleted the files since the queue was listed; the next look lists it again
+        return QueueWindow(start, start, *(np.empty(0, np.int64) for _ in range(3)))
+    physical, sizes = units["physical_offset"].astype(np.int64), units["size"].astype(np.int64)
+    if subscription.tags is not None:
+        kept = _matching_codes(queue, units["tags_code"].astype(np.int64), subscription.tags)
+        offsets, physical, sizes = offsets[kept], physical[kept], sizes[kept]
+    if where is not None and len(offsets):
+        kept = _matching_messages(queue, offsets, physical, sizes, where)
+        offsets, physical, sizes = offsets[kept], physical[kept], sizes[kept]
+    return QueueWindow(start, stop, offsets, physical, sizes)
+
+
+def _refuse(queue: Queue) -> None:
+    where = f"{queue.store.path}: queue {queue.topic}-{queue.queue_id}"
+    if queue.scanned is not None:
+        raise UnsupportedFormatError(
+            f"{where}: expected consume queue files, found none; pop reads consume queues only. Rebuild them "
+            "with `rmqlog recover`"
+        )
+    if queue.range.is_batch:
+        raise UnsupportedFormatError(
+            f"{where}: expected a simple consume queue, found a BatchCQ (queue.type), which pop does not read"
+        )
+
+
+def _matching_codes(queue: Queue, codes: _Ints, tags: frozenset[str]) -> NDArray[np.bool_]:
+    """ExpressionMessageFilter.isMatchedByConsumeQueue: the hash decides here, the text after the hand-out."""
+    external = is_ext_address(codes)
+    if external.any():
+        directory = f"{queue.store.path}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
+        codes[external] = resolve_tags_codes(directory, codes[external])
+    wanted = np.array(sorted(map(java_hash, tags)), np.int32)
+    kept: NDArray[np.bool_] = np.isin(codes.astype(np.int32), wanted)
+    return kept
+
+
+def _matching_messages(
+    queue: Queue, offsets: _Ints, physical: _Ints, sizes: _Ints, where: CountingFilter
+) -> NDArray[np.bool_]:
+    """Which messages match the SQL92 expression; a damaged message counts, and its receiver is told."""
+    identity = Identity((queue.topic,), None, np.full(len(offsets), queue.queue_id, np.int32), offsets)
+    messages, index, _ = read_stored(queue.store.log, physical, sizes, identity)
+    kept = np.ones(len(offsets), bool)
+    if len(messages):
+        names = where.expression.names
+        columns = dict(zip(names, messages.properties(*names), strict=True))
+        kept[index] = where.mask(len(messages), columns.__getitem__).to_numpy(zero_copy_only=False)
+    return kept
+
+
+# ---- a request, and what it was handed out -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PopRequest:
+    """What one receive asks for. `pop_time` is now in ms; `owner` is the consumer's name, for views.
+
+    `attempt_id` names the receive: in order, a repeat with the same name gets the same messages.
+    """
+
+    count: int
+    invisible_ms: int
+    pop_time: int
+    owner: str = ""
+    attempt_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HandedOut:
+    """Messages of one queue that this consumer got; `window` has their places, None before they were read.
+
+    `attempts` are the earlier deliveries by queue offset, of messages whose own number does not say so.
+    """
+
+    point: CheckPoint
+    queue: Queue
+    window: QueueWindow | None
+    attempts: Mapping[int, int] = field(default_factory=dict)
+
+
+# ---- pop ---------------------------------------------------------------------------------------------------
 
 
 class TopicPop:
@@ -171,7 +404,7 @@ class TopicPop:
         """The next window of the queue; None, with a note in `failed`, for a queue that cannot be read."""
         length, stop = self._last_read.get(key, (0, 0))
         try:
-            window = read_window(queue, start, 2 * length if start == stop else 0, self._subscription)
+            window = _read_window(queue, start, 2 * length if start == stop else 0, self._subscription)
         except (CorruptStoreError, UnsupportedFormatError) as error:
             failed[key] = error
             return None
@@ -247,7 +480,7 @@ class TopicPop:
         first = state.again.first
         if self.is_ordered or first is None or first > request.pop_time:
             return []
-        if self._random.randrange(DRAWN_BELOW) >= self._rules.retry_probability:
+        if self._random.randrange(_DRAWN_BELOW) >= self._rules.retry_probability:
             return []
         return _hand_out_due(state, queues, request, request.count)
 
@@ -436,7 +669,7 @@ def _located(
             found.append(each)
             continue
         try:
-            window = read_window(queue, offset, 1, subscription)
+            window = _read_window(queue, offset, 1, subscription)
         except (CorruptStoreError, UnsupportedFormatError) as error:
             _log.warning("a message comes again after its invisible time, because of its queue: %s", error)
             continue

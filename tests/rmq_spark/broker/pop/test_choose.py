@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from rmq_spark.broker.pop.choose import ShareRules, visits
+from rmq_spark.broker.pop.topic_pop import ShareRules, visits
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
 from store_format.pop.state import RETRY, TOPIC
 
