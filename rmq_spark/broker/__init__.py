@@ -10,9 +10,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from rmq_spark.broker.pop.filters import FilterExpression as FilterExpression
+    from rmq_spark.broker.pop.message import ConsumerMetrics as ConsumerMetrics
     from rmq_spark.broker.pop.message import MessageView as MessageView
-    from rmq_spark.broker.pop.metrics import ConsumerMetrics as ConsumerMetrics
+    from rmq_spark.broker.pop.simple_consumer import FilterExpression as FilterExpression
     from rmq_spark.broker.pop.simple_consumer import SimpleConsumer as SimpleConsumer
     from rmq_spark.broker.pop.stream import PopPositions as PopPositions
     from rmq_spark.broker.services import clean as clean
@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from rmq_spark.broker.services.turn import run_once as run_once
 
 _HOMES = {
-    "ConsumerMetrics": "pop.metrics",
-    "FilterExpression": "pop.filters",
+    "ConsumerMetrics": "pop.message",
+    "FilterExpression": "pop.simple_consumer",
     "Forecast": "services.forecast",
     "LOSS_COLUMNS": "services.forecast",
     "HalfMessage": "services.half_message",

@@ -1,4 +1,4 @@
-"""`MessageView`: a received message, with the names of RocketMQ 5's clients; and receipt handles.
+"""What a consumer gives its user: messages (`MessageView`), receipt handles, and counters.
 
 A message is decoded where it is used: a consumer that only acknowledges reads no properties. The rules of the
 fields are those of the proxy (GrpcConverter.buildSystemProperties).
@@ -6,7 +6,9 @@ fields are those of the proxy (GrpcConverter.buildSystemProperties).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import threading
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from store_format.errors import CorruptStoreError, InvalidReceiptHandleError, OptionError
@@ -25,6 +27,8 @@ from store_format.names import (
     TIMER_DELIVER_MS,
     UNIQ_KEY,
 )
+from store_format.pop.records import CheckPoint, PointKey
+from store_format.pop.state import PopState
 
 _BODY_SIZE_MAX = 1 << 30
 _HANDLE_FIELDS = 8
@@ -243,3 +247,112 @@ def checked_messages(given: object) -> list[MessageView | str]:
             raise OptionError(f"ack: expected a message, a receipt handle, or several of them, found {shown}")
         found.append(each)
     return found
+
+
+# ---- handles in the in-flight log --------------------------------------------------------------------------
+
+
+def acknowledge(
+    state: PopState, handles: Sequence[ReceiptHandle], now_ms: int
+) -> list[InvalidReceiptHandleError]:
+    """Acknowledges the messages of these handles. Returns an error for each handle that is not valid."""
+    errors: list[InvalidReceiptHandleError] = []
+    positions: dict[PointKey, set[int]] = {}  # a handle may be given twice
+    for handle in handles:
+        found = position_of(state, handle, now_ms)
+        if isinstance(found, InvalidReceiptHandleError):
+            errors.append(found)
+        else:
+            positions.setdefault(found[0].key, set()).add(found[1])
+    for key, bits in positions.items():
+        point = state.check_point(key)
+        assert point is not None
+        state.ack(key, None if len(bits) == len(point.offsets) and not point.acked else bits)
+    return errors
+
+
+def position_of(
+    state: PopState, handle: ReceiptHandle, now_ms: int
+) -> tuple[CheckPoint, int] | InvalidReceiptHandleError:
+    """The check point of the handle and the position of its message."""
+    point = state.check_point((handle.flag, handle.queue_id, handle.start, handle.pop_time))
+    if point is None:
+        return unknown_handle(handle)
+    try:
+        position = point.offsets.index(handle.offset)
+    except ValueError:
+        return unknown_handle(handle)
+    held = 0 if state.reviving is None else state.reviving.bits.get(point.key, 0)
+    if (point.acked | held) >> position & 1:
+        return unknown_handle(handle)
+    if point.visible_at <= now_ms:
+        late = now_ms - point.visible_at
+        return InvalidReceiptHandleError(
+            handle.text,
+            f"is expired: the invisible time of {point.invisible_ms / 1000:g} s ended {late} ms ago, and the "
+            "message is delivered again; receive with a longer invisible_duration, or call "
+            "change_invisible_duration in time",
+        )
+    return point, position
+
+
+def unknown_handle(handle: ReceiptHandle) -> InvalidReceiptHandleError:
+    return InvalidReceiptHandleError(
+        handle.text,
+        "names no message that is in flight: it was acknowledged, its invisible time was changed (the newer "
+        "handle counts), or it expired and was delivered again",
+    )
+
+
+# ---- counters ----------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class ConsumerMetrics:
+    """Counters of one consumer since it was created, from `SimpleConsumer.metrics()`.
+
+    Messages: `received` were returned by receives, and `redelivered` of them had been delivered before.
+    `acked` and `changed` had accepted handles; `invalid_handles` were refused. `filtered` did not match the
+    subscription and were acknowledged. `dead_letters` had reached the group's maximum of deliveries. `lost`
+    were deleted by retention before their delivery. `damaged` were returned with an `error`.
+
+    Receives: `short_polling_hit` found messages at once (RocketMQ's is_short_polling_hit), `long_polling`
+    waited (is_long_polling), `empty` returned no message. `notified` counts the wake-ups.
+    """
+
+    receives: int = 0
+    received: int = 0
+    redelivered: int = 0
+    acked: int = 0
+    changed: int = 0
+    filtered: int = 0
+    dead_letters: int = 0
+    lost: int = 0
+    damaged: int = 0
+    invalid_handles: int = 0
+    short_polling_hit: int = 0
+    long_polling: int = 0
+    notified: int = 0
+    empty: int = 0
+
+
+class Counters:
+    """The counters of one consumer, which its threads share."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._now = ConsumerMetrics()
+
+    def add(self, **counts: int) -> None:
+        """Adds to the counters of these names."""
+        with self._lock:
+            for name, count in counts.items():
+                setattr(self._now, name, getattr(self._now, name) + count)
+
+    def snapshot(self) -> ConsumerMetrics:
+        with self._lock:
+            return replace(self._now)
+
+    def forget(self) -> None:
+        """Starts again from 0, in a forked child."""
+        self._lock, self._now = threading.Lock(), ConsumerMetrics()

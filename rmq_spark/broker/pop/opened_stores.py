@@ -1,25 +1,28 @@
 """The stores that one consumer has opened: which of them to pop next, and waits for any of them.
 
-A thread, the keeper, serves the consumer about once a second, whether it receives or not. It mirrors offsets,
-looks for brokers, and stores messages again whose invisible time has passed.
+A store has a share and a `TopicPop` for each topic, and their queues as of a look. A thread, the keeper,
+serves the consumer about once a second, whether it receives or not. It mirrors offsets, looks for brokers,
+and stores messages again whose invisible time has passed.
 """
 
 from __future__ import annotations
 
 import logging
+import resource
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
 from types import TracebackType
 
-from rmq_spark.broker.pop.filters import refuse_unknown_topics
-from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
+from rmq_spark.broker.pop.message import Counters, MessageView, ReceiptHandle
 from rmq_spark.broker.pop.order import OrderPop
-from rmq_spark.broker.pop.share import ConsumerShare
-from rmq_spark.broker.pop.store_pop import PopSettings, StorePop, topics_of
-from rmq_spark.broker.pop.topic_pop import PopRequest, Subscription, TopicPop
-from rmq_spark.broker.pop.waiting import Waiter, WaiterClosedError, WaiterLook, notify
+from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
+from rmq_spark.broker.pop.topic_pop import DeadLetters, PopRequest, ShareRules, Subscription, TopicPop
+from rmq_spark.broker.pop.waiting import StoreLook, Waiter, WaiterClosedError, WaiterLook, notify
+from rmq_spark.consume.permission import consuming_group
 from store_format.errors import (
     CorruptStoreError,
     InvalidReceiptHandleError,
@@ -28,13 +31,220 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.polling import Repeated
-from store_format.names import did_you_mean
-from store_format.pop.log import in_flight_directory
+from store_format.files.read import entry_names
+from store_format.metadata.read import read_topics
+from store_format.metadata.values import SubscriptionGroup, TopicConfig
+from store_format.names import QueueKey, did_you_mean
+from store_format.pop.log import PopName, in_flight_directory
+from store_format.pop.state import TOPIC, PopQueue
+from store_format.read.store import Queue
+from store_format.read.store_root import store_roots
 
 _log = logging.getLogger(__name__)
 
 _KEEP_SECONDS = 30.0  # more than a turn of the keeper takes
 _TURN_SECONDS = 1.0
+
+_FILES_OF_TOPIC = 4  # members, keeper, and the in-flight log with its lock
+_FILES_LEFT = 32  # for messages that are read, and for the rest of the process
+
+
+# ---- one store ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class PopSettings:
+    """How a consumer pops any of its stores. `max_attempts` None: as the group is configured."""
+
+    group: str
+    subscriptions: Mapping[str, Subscription]
+    share: ShareOptions
+    random: Random
+    counters: Counters
+    max_attempts: int | None = None
+
+
+class _StorePop:
+    """A store, and what a consumer reads of it. Threads may share it. `update` opens the topics."""
+
+    def __init__(self, root: str, settings: PopSettings) -> None:
+        self.root = root
+        self.topics: Mapping[str, TopicPop] = {}
+        self._settings = settings
+        self._shares: dict[str, ConsumerShare] = {}
+        self._names = _topics_of(settings.subscriptions, settings.group)  # the topics of a look
+        self._version = 0
+        self._lock = threading.Lock()
+        self._keeping = threading.Lock()
+
+    def update(self, look: StoreLook) -> None:
+        """Takes in the queues of a look. Opens a topic that the store has, and sets offsets of new queues.
+
+        A look at other topics is left out: the subscriptions have changed since. Raises what
+        `ConsumerShare.open` raises.
+        """
+        if look.version <= self._version:
+            return
+        with self._lock:
+            if look.version <= self._version or look.topics != self._names:
+                return
+            configs: Mapping[str, TopicConfig] = read_topics(self.root) or {}
+            for topic in self._settings.subscriptions:
+                self._update_topic(topic, configs.get(topic), look)
+            self._version = look.version
+
+    def _update_topic(self, topic: str, config: TopicConfig | None, look: StoreLook) -> None:
+        flags = PopName(self.root, self._settings.group, topic).flags()
+        found = _readable(look.queues, topic, flags, config)
+        wanted = set(found)
+        if config is not None and config.readable:
+            wanted |= {(TOPIC, queue_id) for queue_id in config.read_queue_ids}
+        if not wanted:
+            return
+        pop = self.topics.get(topic)
+        if pop is None:
+            pop = self._open(topic, config, look)
+        share = self._shares[topic]
+        known = share.run(lambda state: set(state.queues))
+        if wanted - known:
+            share.begin(sorted(wanted - known))
+        self._settings.counters.add(lost=share.take_lost())
+        pop.take_queues(found)
+
+    def change(self, settings: PopSettings) -> list[ConsumerShare]:
+        """Takes other subscriptions. Returns the shares of the topics that are not subscribed any more.
+
+        The next look opens new topics. The caller closes the shares as soon as no call uses their topics.
+        """
+        with self._keeping, self._lock:
+            before, self._settings = self._settings.subscriptions, settings
+            now = settings.subscriptions
+            self._names, self._version = _topics_of(now, settings.group), 0
+            self.topics = {
+                topic: pop if now[topic] is before[topic] else pop.with_subscription(now[topic])
+                for topic, pop in self.topics.items()
+                if topic in now
+            }
+            return [self._shares.pop(topic) for topic in list(self._shares) if topic not in now]
+
+    def _open(self, topic: str, config: TopicConfig | None, look: StoreLook) -> TopicPop:
+        settings = self._settings
+        group = consuming_group(self.root, settings.group)
+        _refuse_too_many_files(self.root, len(self._shares))
+        share = ConsumerShare.open(look.store, settings.group, topic, settings.share)
+        max_attempts = group.retry_max_times + 1 if settings.max_attempts is None else settings.max_attempts
+        pop = (OrderPop if share.is_ordered else TopicPop)(
+            topic,
+            look.store.broker_name,
+            share,
+            settings.subscriptions[topic],
+            rules=ShareRules.of(config, group),
+            max_attempts=max_attempts,
+            random=settings.random,
+            counters=settings.counters,
+            give_up=self._give_up(share, group),
+        )
+        self._shares[topic] = share
+        self.topics = {**self.topics, topic: pop}
+        return pop
+
+    def _give_up(self, share: ConsumerShare, group: SubscriptionGroup) -> Callable[[DeadLetters], None]:
+        def give_up(dead: DeadLetters) -> None:
+            try:
+                self._settings.counters.add(dead_letters=share.bury(group, dead))
+            except StoreError as error:
+                _log.warning(
+                    "%s: %d messages that group %s has received too often cannot be stored as dead letters: "
+                    "%s; they come again after their invisible time",
+                    self.root, len(dead), self._settings.group, error,
+                )  # fmt: skip
+
+        return give_up
+
+    def keep(self) -> None:
+        """About once a second: mirrors offsets, looks for a broker, and stores due messages again.
+
+        Raises the first error after all topics had their turn.
+        """
+        errors: list[Exception] = []
+        with self._keeping:  # `close` waits for it
+            for topic, pop in list(self.topics.items()):
+                share = self._shares[topic]
+                for step in (share.keep, pop.revive, pop.wake, partial(self._correct, pop, share)):
+                    try:
+                        step()
+                    except (StoreError, OSError) as error:
+                        errors.append(error)
+        if errors:
+            raise errors[0]
+
+    def _correct(self, pop: TopicPop, share: ConsumerShare) -> None:
+        """Lowers offsets behind the end of their queues, and sets those that the in-flight log has lost."""
+        queues = pop.queues
+        wrong = share.run(
+            lambda state: [
+                key
+                for key, queue in queues.items()
+                if key not in state.queues or state.queues[key].next_offset > queue.max_offset
+            ]
+        )
+        if wrong:
+            share.begin(wrong)
+
+    def abandon(self) -> None:
+        """In a forked child: closes the files that it shares with its parent."""
+        for share in self._shares.values():
+            share.abandon()
+
+    def leave(self) -> None:
+        """Closes the locks and files and hands over nothing, which is what a killed consumer leaves."""
+        for share in self._shares.values():
+            share.leave()
+
+    def close(self) -> None:
+        """Leaves the group; the last consumer hands over what is in flight."""
+        with self._keeping, self._lock, ExitStack() as closing:
+            shares, self._shares, self.topics, self._version = self._shares, {}, {}, 0
+            for share in shares.values():
+                closing.callback(share.close)  # all of them, also after an error or a Ctrl-C
+
+
+def _refuse_too_many_files(root: str, topics: int) -> None:
+    """Raises OptionError if this process may not open the files of one more topic.
+
+    Each of the `topics` that are open may open its file `keeper` later.
+    """
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        opened = len(entry_names("/dev/fd", missing_ok=True))
+    except (StoreError, OSError):
+        return
+    needed = opened + topics + _FILES_OF_TOPIC + _FILES_LEFT
+    if limit != resource.RLIM_INFINITY and needed > limit:
+        raise OptionError(
+            f"{root}: expected that topic {topics + 1} may have {_FILES_OF_TOPIC} files open, found {opened} "
+            f"open files of at most {limit} (ulimit -n); raise the limit, or give each consumer fewer topics"
+        )
+
+
+def _readable(
+    queues: Mapping[QueueKey, Queue], topic: str, flags: Mapping[str, int], config: TopicConfig | None
+) -> dict[PopQueue, Queue]:
+    """The queues that consumers read: below readQueueNums of the topic, and all of its pop retry topics."""
+    return {
+        (flags[name], queue_id): queue
+        for (name, queue_id), queue in sorted(queues.items())
+        if name in flags
+        and (name != topic or config is None or (config.readable and queue_id in config.read_queue_ids))
+    }
+
+
+def _topics_of(topics: Iterable[str], group: str) -> frozenset[str]:
+    """These topics and the group's pop retry topics of them: what a consumer waits for."""
+    return frozenset(name for topic in topics for name in PopName("", group, topic).flags())
+
+
+# ---- all stores --------------------------------------------------------------------------------------------
 
 
 class Calls:
@@ -80,7 +290,7 @@ class OpenedStores:
     def __init__(self, path: str, settings: PopSettings) -> None:
         self._path = path
         self.settings = settings
-        self._stores: dict[str, StorePop] = {}
+        self._stores: dict[str, _StorePop] = {}
         self._pops: Sequence[TopicPop] = ()
         self._waiter: Waiter | None = None
         self.calls = Calls()  # that use the topics
@@ -107,7 +317,7 @@ class OpenedStores:
         waiter = self._made_waiter()
         try:
             look = waiter.look()
-            refuse_unknown_topics(self._path, look, self.settings.subscriptions)
+            _refuse_unknown_topics(self._path, look, self.settings.subscriptions)
             self._take(look)
             if self._is_ordered():
                 waiter.close()
@@ -125,7 +335,7 @@ class OpenedStores:
         if self._is_ordered():
             # A queue in order is free when its batch is acknowledged, which is no commit.
             logs = [f"{in_flight_directory('', group, topic)[1:]}/in-flight.log" for topic in topics]
-        return Waiter(self._path, topics_of(topics, group), group=group, also=logs)
+        return Waiter(self._path, _topics_of(topics, group), group=group, also=logs)
 
     def _is_ordered(self) -> bool:
         return any(isinstance(pop, OrderPop) for pop in self._pops)
@@ -153,7 +363,7 @@ class OpenedStores:
         for each in look.stores:
             store = self._stores.get(each.root)
             if store is None:
-                store = self._stores[each.root] = StorePop(each.root, self.settings)
+                store = self._stores[each.root] = _StorePop(each.root, self.settings)
             before = store.topics
             store.update(each)
             if store.topics is not before:
@@ -206,7 +416,7 @@ class OpenedStores:
         self._replace_waiter()
         self._close_shares(gone)
         look = self._waiter.look()
-        refuse_unknown_topics(self._path, look, topics - before.keys())
+        _refuse_unknown_topics(self._path, look, topics - before.keys())
         self._take(look)
         if self._is_ordered() and not self._waiter.also:
             self._replace_waiter()
@@ -423,3 +633,22 @@ def _first_found(pops: Iterable[TopicPop], request: PopRequest) -> list[MessageV
     for each in errors:
         raise each
     return []
+
+
+def _refuse_unknown_topics(path: str, look: WaiterLook, topics: Iterable[str]) -> None:
+    """Raises OptionError for a topic that no store at the path has."""
+    known: set[str] = set()
+    for root in store_roots(path):
+        known |= (read_topics(root) or {}).keys()
+    there = {topic for store in look.stores for topic, _ in store.queues}
+    for topic in topics:
+        if not known | there:
+            raise OptionError(
+                f"{path}: expected a store with topic {topic}, found no topic at all; give the "
+                "broker's store directory (storePathRootDir), or the directory of a cluster"
+            )
+        if topic not in known | there:
+            raise OptionError(
+                f"topic {topic} is not in topics.json of {path}, and has no queue; "
+                f"{did_you_mean(topic, sorted(known), 'topics')}"
+            )

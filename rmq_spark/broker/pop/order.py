@@ -10,8 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from rmq_spark.broker.pop.handles import unknown_handle
-from rmq_spark.broker.pop.message import ReceiptHandle
+from rmq_spark.broker.pop.message import ReceiptHandle, unknown_handle
 from rmq_spark.broker.pop.topic_pop import HandedOut, PopRequest, QueueWindow, ShareRules, TopicPop, visits
 from store_format.errors import InvalidReceiptHandleError
 from store_format.pop.records import CheckPoint

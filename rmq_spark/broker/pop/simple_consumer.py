@@ -10,30 +10,100 @@ import weakref
 from _thread import start_new_thread
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from random import Random
 from types import TracebackType
 from typing import NoReturn
 
-from rmq_spark.broker.pop.filters import (
-    FilterExpression,
-    check_max_attempts,
-    check_seconds,
-    compile_subscriptions,
-)
-from rmq_spark.broker.pop.message import MessageView, checked_messages
-from rmq_spark.broker.pop.metrics import ConsumerMetrics, Counters
-from rmq_spark.broker.pop.opened_stores import Calls, OpenedStores
+from rmq_spark.broker.pop.message import ConsumerMetrics, Counters, MessageView, checked_messages
+from rmq_spark.broker.pop.opened_stores import Calls, OpenedStores, PopSettings
 from rmq_spark.broker.pop.share import InitMode, ShareOptions
-from rmq_spark.broker.pop.store_pop import PopSettings
-from rmq_spark.broker.pop.topic_pop import MESSAGES_MAX, PopRequest, check_message_num
+from rmq_spark.broker.pop.topic_pop import MESSAGES_MAX, PopRequest, Subscription, check_message_num
 from rmq_spark.broker.pop.waiting import WaiterClosedError
 from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
+from rmq_spark.consume.tag_filter import parse_tags
 from rmq_spark.options.option import Given, single_path
 from store_format.errors import InvalidReceiptHandleError, OptionError
+from store_format.pop.log import in_flight_directory
 
 # The proxy's minInvisibleTimeMillsForRecv and maxInvisibleTimeMills.
 _INVISIBLE_MIN, _INVISIBLE_MAX = 10.0, 12 * 3600.0
+
+
+# ---- what a consumer subscribes to -------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class FilterExpression:
+    """Which messages of a topic a consumer receives: a TAG expression, or an SQL92 expression.
+
+    >>> FilterExpression("price > 3", "SQL92").filter_type
+    'SQL92'
+    """
+
+    expression: str = "*"
+    filter_type: str = "TAG"
+
+    def compile(self) -> Subscription:
+        """Returns the compiled filter. Raises OptionError for an expression that RocketMQ refuses."""
+        if self.filter_type == "TAG":
+            return Subscription(parse_tags(self.expression))
+        if self.filter_type == "SQL92":
+            return Subscription(where=CountingFilter(parse_sql92(self.expression)))
+        raise OptionError(
+            f"FilterExpression: expected filter_type TAG or SQL92, found {self.filter_type!r:.40}"
+        )
+
+
+def _compile_subscriptions(group: str, subscriptions: object) -> dict[str, Subscription]:
+    """The compiled expressions by topic.
+
+    Raises OptionError without a topic, for a name that RocketMQ does not allow, and for an expression that it
+    refuses.
+    """
+    if not isinstance(subscriptions, Mapping) or not subscriptions:
+        raise OptionError(
+            'subscriptions: expected at least one topic such as {"Orders": "*"}, '
+            f"found {repr(subscriptions)[:100] if subscriptions else 'none'}"
+        )
+    for topic, each in subscriptions.items():
+        in_flight_directory("", group, topic)
+        if not isinstance(each, str | FilterExpression):
+            raise OptionError(
+                f"subscriptions: topic {topic}: expected tags such as 'TagA || TagB', '*', or a "
+                f"FilterExpression, found {repr(each)[:100]}"
+            )
+    return {
+        topic: (FilterExpression(each) if isinstance(each, str) else each).compile()
+        for topic, each in subscriptions.items()
+    }
+
+
+def _check_seconds(name: str, value: object, low: float, high: float | None = None) -> float:
+    """Returns the seconds, also of a timedelta. Raises OptionError for a value outside of the limits."""
+    if isinstance(value, timedelta):
+        value = value.total_seconds()
+    if not isinstance(value, int | float) or not value >= low or (high is not None and value > high):
+        limits = f"at least {low:g}" if high is None else f"{low:g} to {high:g}"
+        raise OptionError(f"{name}: expected {limits} seconds, found {value!r}")
+    return value
+
+
+def _check_max_attempts(max_attempts: object) -> int | None:
+    """Returns the largest number of deliveries. Raises OptionError for a number below 1."""
+    if max_attempts is None:
+        return None
+    if not isinstance(max_attempts, int) or max_attempts < 1:
+        raise OptionError(
+            "max_attempts: expected at least 1 delivery, or None for what the group allows, "
+            f"found {max_attempts!r}"
+        )
+    return max_attempts
+
+
+# ---- the consumer ------------------------------------------------------------------------------------------
 
 
 def _epoch_ms() -> int:
@@ -88,8 +158,8 @@ class SimpleConsumer:
     ) -> None:
         (self.path,) = single_path(Given("path", os.fsdecode(path), 0))
         self.group = check_group(group)
-        self._await = check_seconds("await_duration", await_duration, 0.0)
-        self._invisible_min = check_seconds(
+        self._await = _check_seconds("await_duration", await_duration, 0.0)
+        self._invisible_min = _check_seconds(
             "min_invisible_duration", min_invisible_duration, 0.0, _INVISIBLE_MAX
         )
         if init_mode not in ("MIN", "MAX"):
@@ -101,11 +171,11 @@ class SimpleConsumer:
         )
         settings = PopSettings(
             group=self.group,
-            subscriptions=compile_subscriptions(self.group, subscriptions),
+            subscriptions=_compile_subscriptions(self.group, subscriptions),
             share=share,
             random=random or Random(),
             counters=self._counters,
-            max_attempts=check_max_attempts(max_attempts),
+            max_attempts=_check_max_attempts(max_attempts),
         )
         self._is_closed = False
         self._begin(settings)
@@ -213,7 +283,7 @@ class SimpleConsumer:
         store has, and as `open`; then the subscriptions are as before. A consumer that is not open yet notes
         the topic, and opens it with the others.
         """
-        compiled = compile_subscriptions(self.group, {topic: filter_expression})
+        compiled = _compile_subscriptions(self.group, {topic: filter_expression})
         with self._working():
             self._stores.subscribe(topic, compiled[topic])
 
@@ -247,7 +317,9 @@ class SimpleConsumer:
         Raises OptionError outside of RocketMQ's limits, and StoreInUseError once a broker has the store.
         """
         count = check_message_num(max_message_num)
-        seconds = check_seconds("invisible_duration", invisible_duration, self._invisible_min, _INVISIBLE_MAX)
+        seconds = _check_seconds(
+            "invisible_duration", invisible_duration, self._invisible_min, _INVISIBLE_MAX
+        )
         invisible_ms = round(seconds * 1000)
 
         def request() -> PopRequest:
@@ -333,7 +405,7 @@ class SimpleConsumer:
 
         Raises InvalidReceiptHandleError as `ack` does.
         """
-        seconds = check_seconds("invisible_duration", invisible_duration, 0.0, _INVISIBLE_MAX)
+        seconds = _check_seconds("invisible_duration", invisible_duration, 0.0, _INVISIBLE_MAX)
         with self._working():
             self._stores.open_once()
             found = self._stores.change_invisible(message, round(seconds * 1000), self._clock_ms())

@@ -30,9 +30,14 @@ from typing import Self, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_spark.broker.pop.handles import acknowledge, position_of, unknown_handle
-from rmq_spark.broker.pop.message import MessageView, ReceiptHandle
-from rmq_spark.broker.pop.metrics import Counters
+from rmq_spark.broker.pop.message import (
+    Counters,
+    MessageView,
+    ReceiptHandle,
+    acknowledge,
+    position_of,
+    unknown_handle,
+)
 from rmq_spark.broker.pop.share import ConsumerShare
 from rmq_spark.broker.pop.waiting import notify
 from rmq_spark.consume.sql92 import CountingFilter
