@@ -15,8 +15,6 @@ from store_format.java.text import utf16_key
 if TYPE_CHECKING:
     from store_format.read.store import Queue
 
-_SHOWN_MAX = 3
-
 
 class MessageQueue(NamedTuple):
     """One queue of a topic on one broker: RocketMQ's partition. Equal to the plain tuple of its fields.
@@ -53,13 +51,6 @@ def offset_limits(queue: Queue | None) -> tuple[int, int]:
 def sort_queues(queues: Iterable[MessageQueue]) -> list[MessageQueue]:
     """The queues in the order in which RebalanceImpl.rebalanceByTopic passes `mqAll` to a strategy."""
     return sorted(queues, key=MessageQueue.sort_key)
-
-
-def first_few(texts: Iterable[str]) -> str:
-    """The first of these texts about queues, escaped, and how many more there are."""
-    found = list(texts)
-    more = len(found) - _SHOWN_MAX
-    return ", ".join(map(shown, found[:_SHOWN_MAX])) + (f" and {more} more queues" if more > 0 else "")
 
 
 def sort_clients(client_ids: Iterable[str]) -> list[str]:

@@ -9,9 +9,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 
-from rmq_spark.consume.message_queue import first_few
 from store_format.consumequeue.slices import QueueRange
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import QueueKey
 from store_format.pop.log import InFlightLog, PopName
@@ -51,7 +50,7 @@ def forget_deleted(name: PopName, log: InFlightLog, queues: Ranges) -> None:
     _log.warning(
         "%s: group %s: topic %s was deleted and created again; %d messages of the deleted topic that were in "
         "flight are forgotten, and the group continues at %s",
-        name.root, name.group, shown(name.topic), count, first_few(starts),
+        name.root, name.group, shown(name.topic), count, first_names(starts),
     )  # fmt: skip
 
 

@@ -42,8 +42,9 @@ from functools import partial
 
 from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.state import NOT_IN_FILE, QueueEntry
-from rmq_spark.consume.message_queue import MessageQueue, first_few
+from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
+from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
@@ -134,7 +135,7 @@ class GroupOffsetMirror(_OffsetMirror):
                 entry.position, entry.mirrored = None, NOT_IN_FILE
                 gone[queue] = position
         if back:
-            shown = first_few(
+            shown = first_names(
                 f"{queue} at {found} instead of {position}" for queue, (position, found) in back.items()
             )
             _log.warning(
@@ -144,7 +145,7 @@ class GroupOffsetMirror(_OffsetMirror):
                 shown,
             )
         if gone:
-            shown = first_few(f"{queue} was at {position}" for queue, position in gone.items())
+            shown = first_names(f"{queue} was at {position}" for queue, position in gone.items())
             _log.warning(
                 "group %s: the offset file no longer has offsets of %d queues; "
                 "they start where consumeFromWhere says: %s",
@@ -196,7 +197,9 @@ class GroupOffsetMirror(_OffsetMirror):
         """Resets the queues that the file has set back, and warns of them and of missing queues."""
         if lowered:
             before = {queue: change.state.queues[queue].position for queue in lowered}
-            shown = first_few(f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items())
+            shown = first_names(
+                f"{queue} from {before[queue]} to {found}" for queue, found in lowered.items()
+            )
             _log.warning(
                 "group %s: its offsets were set back and its queries continue there: %s", self._group, shown
             )
@@ -207,7 +210,7 @@ class GroupOffsetMirror(_OffsetMirror):
                 "them again: %s",
                 self._group,
                 len(missing),
-                first_few(map(str, missing)),
+                first_names(map(str, missing)),
             )
 
     def correct(self, change: Change, targets: Mapping[MessageQueue, int]) -> None:
@@ -296,12 +299,12 @@ class PopOffsetMirror(_OffsetMirror):
         if moved:
             _log.warning(
                 "%s: group %s was moved by another program and continues at the moved offsets: %s",
-                self._name.root, self._name.group, first_few(moved),
+                self._name.root, self._name.group, first_names(moved),
             )  # fmt: skip
         if missing:
             _log.warning(
                 "%s: consumerOffset.json no longer has offsets of group %s; they are written again: %s",
-                self._name.root, self._name.group, first_few(missing),
+                self._name.root, self._name.group, first_names(missing),
             )  # fmt: skip
         self.write(offsets)
 
