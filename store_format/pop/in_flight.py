@@ -26,10 +26,10 @@ from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
-from store_format.pop.log import in_flight_directory, in_flight_logs, queue_topic, read_in_flight
+from store_format.pop.log import PopName, in_flight_directory, in_flight_logs, queue_topic, read_in_flight
 from store_format.pop.order import consumed_count, is_acknowledged
 from store_format.pop.state import TOPIC, PopQueue, PopState
-from store_format.pop.witness import is_batch_deleted, is_of_new_topic, is_point_deleted, is_set_since
+from store_format.pop.witness import is_batch_deleted, is_point_deleted, new_queues, noted_queues
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -107,7 +107,8 @@ def read_pop_progress(store: Store, conf: BrokerConf | None = None) -> PopProgre
     topics |= {topic for _, topic in batches} | {each.record.topic for each in records}
     queues = _Queues(store, topics)
     for pair, state in states.items():
-        _add_state(progress, pair, state, _new_queues(store, pair, state, queues), queues)
+        new = new_queues(PopName(store.path, *pair), noted_queues(state), queues.ranges)
+        _add_state(progress, pair, state, {queue: start for queue, (start, _) in new.items()}, queues)
     for pair, infos in batches.items():
         _add_batches(progress, pair, queues.without_deleted(pair, infos), BROKER)
     _add_records(progress, records, queues)
@@ -180,27 +181,10 @@ def _open_state(progress: PopProgress, store: Store, pair: Pair) -> PopState | N
     return state
 
 
-def _new_queues(store: Store, pair: Pair, state: PopState, queues: _Queues) -> dict[PopQueue, int]:
-    """The queues whose topic was created again since, and the offset at which the group begins there.
-
-    The next consumer that opens the topic forgets what the log has of them.
-    """
-    new: dict[PopQueue, int] = {}
-    offsets: Mapping[QueueKey, int] | None = None
-    for queue, known in state.queues.items():
-        key = queue_topic(*pair, queue[0]), queue[1]
-        there = queues.ranges.get(key)
-        if there is not None and known.witness is not None and is_of_new_topic(there, known.witness):
-            offsets = read_group_offsets(store.path, pair[0]) if offsets is None else offsets
-            in_file = offsets.get(key, -1)
-            new[queue] = in_file if is_set_since(in_file, state.mirrored.get(queue)) else there.min_offset
-    return new
-
-
 def _add_state(
     progress: PopProgress, pair: Pair, state: PopState, new: Mapping[PopQueue, int], queues: _Queues
 ) -> None:
-    """`new` are the queues of a new topic, see `_new_queues`."""
+    """`new` are the queues of a new topic, see `new_queues`."""
     group, popped = pair
     gone = {each for each in state.queues if queues.is_deleted(queue_topic(group, popped, each[0]))}
     for (flag, queue_id), queue in state.queues.items():

@@ -9,35 +9,43 @@ three steps, so that a kill between two of them neither loses a message nor stor
 
 Whoever comes next completes a revive that was broken off: step 3 if the ledger has the commit, else the
 messages are in flight as before. All three steps are done under the store's lock.
+
+Consumers that pop revive messages themselves. The service `revive` does it for groups whose consumers were
+all killed, so that the messages wait in the retry topic, as with a broker. What the last consumer handed over
+when it closed is revived by the next consumer, or by a broker.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import pairwise
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_spark.broker.pop.due import DueMessages, first_due
-from rmq_spark.broker.pop.new_topic import forget_deleted, queue_ranges
+from rmq_spark.broker.services.service import Now, PartsFailedError
 from rmq_spark.produce.revived import refused_copies, revived
-from store_format.bookkeeping.ledger import ServiceTurn
+from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession
 from store_format.commitlog.log import CommitLog
+from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.display.text import shown
+from store_format.errors import StoreError
 from store_format.message.stored import StoredMessages, join_columns, stored_messages
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.names import QueueKey
-from store_format.pop.log import InFlightLog, PopName
+from store_format.pop.log import InFlightLog, InFlightReader, PopName, in_flight_logs
 from store_format.pop.records import BegunRevive, PointKey
 from store_format.pop.state import PopQueue, PopState
+from store_format.pop.witness import forget_deleted, queue_ranges
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_units, units_at
 
@@ -48,6 +56,125 @@ _Flags = NDArray[np.bool_]
 
 BYTES_MAX = 32 << 20  # about the bytes of the messages of one revive
 _WAIT_MIN_MS, _WAIT_MAX_MS = 10_000, 7_200_000  # PopReviveService.ckRewriteIntervalsInSeconds
+
+_MESSAGES_MAX = 10_000  # of one revive
+
+_COLUMNS = (
+    ViewColumn("group", TEXT, "The consumer group."),
+    ViewColumn("topic", TEXT, "The topic of the message; a message that came again is in the retry topic."),
+    ViewColumn("queueId", INT, "The queue of the message."),
+    ViewColumn("queueOffset", LONG, "Its offset."),
+    ViewColumn("popTimestamp", TIME, "When a consumer got the message."),
+    ViewColumn("dueTimestamp", TIME, "When its invisible time was over."),
+)
+
+
+# ---- what is due -------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _DueCheckPoint:
+    """The due messages of one check point: the bits of `all_offsets` that are set in `bits`."""
+
+    key: PointKey
+    visible_at: int
+    bits: int
+    all_offsets: Sequence[int]
+
+    @property
+    def count(self) -> int:
+        return self.bits.bit_count()
+
+    @property
+    def positions(self) -> _Ints:
+        """The positions of the messages in the check point, ascending."""
+        return positions_of(self.bits)
+
+    @property
+    def offsets(self) -> _Ints:
+        """The queue offsets of the messages, ascending."""
+        every = self.all_offsets
+        if isinstance(every, range):
+            return self.positions + every.start
+        offsets: _Ints = np.array(every, np.int64)[self.positions]
+        return offsets
+
+
+def first_due(state: PopState, now_ms: int, messages_max: int = _MESSAGES_MAX) -> list[_DueCheckPoint]:
+    """The messages of one revive, by check point, the oldest first. Called under the lock of the log."""
+    found: list[_DueCheckPoint] = []
+    for point in state.due(now_ms):
+        bits = point.whole & ~point.acked
+        if point.left > messages_max:
+            bits = bits_of(positions_of(bits)[:messages_max])
+        found.append(_DueCheckPoint(point.key, point.visible_at, bits, point.offsets))
+        messages_max -= found[-1].count
+        if messages_max <= 0:
+            break
+    return found
+
+
+def positions_of(bits: int) -> _Ints:
+    """The positions of the bits that are set, ascending."""
+    data = np.frombuffer(bits.to_bytes(bits.bit_length() // 8 + 1, "little"), np.uint8)
+    return np.flatnonzero(np.unpackbits(data, bitorder="little"))
+
+
+def bits_of(positions: _Ints) -> int:
+    mask = np.zeros(int(positions.max(initial=-1)) + 1, np.uint8)
+    mask[positions] = 1
+    return int.from_bytes(np.packbits(mask, bitorder="little").tobytes(), "little")
+
+
+@dataclass(frozen=True, slots=True)
+class _DueMessages:
+    """The due messages as arrays: the check point `keys[point]`, the position in it, the queue offset."""
+
+    keys: list[PointKey]
+    point: _Ints
+    position: _Ints
+    offset: _Ints
+
+    @staticmethod
+    def of(due: list[_DueCheckPoint]) -> _DueMessages:
+        return _DueMessages(
+            [each.key for each in due],
+            np.repeat(np.arange(len(due)), [each.count for each in due]),
+            np.concatenate([each.positions for each in due]),
+            np.concatenate([each.offsets for each in due]),
+        )
+
+    def first(self, count: int) -> _DueMessages:
+        return _DueMessages(self.keys, self.point[:count], self.position[:count], self.offset[:count])
+
+    def slices(self) -> Iterator[tuple[PointKey, slice]]:
+        """The rows of each check point."""
+        bounds = np.searchsorted(self.point, np.arange(len(self.keys) + 1)).tolist()
+        return (
+            (key, slice(start, stop)) for key, (start, stop) in zip(self.keys, pairwise(bounds), strict=True)
+        )
+
+    def by_queue(self) -> dict[PopQueue, _Ints]:
+        """The rows of each queue."""
+        queues = list(dict.fromkeys(key[:2] for key in self.keys))
+        of_point = np.array([queues.index(key[:2]) for key in self.keys], np.int64)[self.point]
+        return {queue: np.flatnonzero(of_point == number) for number, queue in enumerate(queues)}
+
+    def bits(self, chosen: _Flags) -> dict[PointKey, int]:
+        """The bits of the chosen rows, by check point."""
+        found = {key: bits_of(self.position[rows][chosen[rows]]) for key, rows in self.slices()}
+        return {key: bits for key, bits in found.items() if bits}
+
+    def marked(self, bits: Mapping[PointKey, int]) -> _Flags:
+        """The rows whose bits are set."""
+        marked = np.zeros(len(self.point), bool)
+        for key, rows in self.slices():
+            if key in bits:
+                marked[rows] = np.isin(self.position[rows], positions_of(bits[key]))
+        return marked
+
+
+# ---- a revive ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +196,7 @@ class ReviveCounts:
 
 
 def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: int) -> ReviveCounts:
-    """Stores the messages again whose invisible time has passed: `MESSAGES_MAX` of them, or fewer.
+    """Stores the messages again whose invisible time has passed: `_MESSAGES_MAX` of them, or fewer.
 
     A message that is damaged or that cannot be stored is delivered again from its own place from now on. A
     message whose queue is damaged is tried again later. A warning says so; neither stops the others.
@@ -83,7 +210,7 @@ def revive_due(name: PopName, log: InFlightLog, session: WriteSession, now_ms: i
     if not due:
         return ReviveCounts()
     why_gone = _why_gone(name, store, broker_conf_of(name.root, session.options.conf))
-    rows = DueMessages.of(due)
+    rows = _DueMessages.of(due)
     to_revive = _MessagesToRevive.none(rows) if why_gone else _read(name, session, store, rows)
     rows = to_revive.rows
     postponed, again = log.run(lambda state: _pass_over(state, to_revive, now_ms))
@@ -139,14 +266,14 @@ class _MessagesToRevive:
     are damaged or cannot be stored: they are delivered again from their own place.
     """
 
-    rows: DueMessages
+    rows: _DueMessages
     messages: StoredMessages
     place: _Ints
     is_later: _Flags
     is_again: _Flags
 
     @staticmethod
-    def none(rows: DueMessages) -> _MessagesToRevive:
+    def none(rows: _DueMessages) -> _MessagesToRevive:
         count = len(rows.point)
         no, also_no = np.zeros((2, count), bool)
         return _MessagesToRevive(rows, stored_messages([]), np.full(count, -1), no, also_no)
@@ -162,7 +289,7 @@ def _why_gone(name: PopName, store: Store, conf: BrokerConf) -> str:
     return ""
 
 
-def _read(name: PopName, session: WriteSession, store: Store, rows: DueMessages) -> _MessagesToRevive:
+def _read(name: PopName, session: WriteSession, store: Store, rows: _DueMessages) -> _MessagesToRevive:
     """Reads the messages of the rows, about `BYTES_MAX` of them."""
     taken = store.snapshot(name.flags().__contains__)
     units: dict[PopQueue, tuple[_Ints, NDArray[np.void]]] = {}
@@ -319,3 +446,130 @@ def _begin_offsets(name: PopName, log: InFlightLog, session: WriteSession, topic
         write_group_offsets_held(
             name.root, name.group, offsets, timestamp=session.options.clock(), files=session.files
         )
+
+
+# ---- the service -------------------------------------------------------------------------------------------
+
+
+class ReviveService:
+    """Looks at all in-flight logs of a store; keeps its place in them between two turns."""
+
+    name = "revive"
+
+    def __init__(self) -> None:
+        self._readers: dict[PopName, InFlightReader] = {}
+
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> _RevivePlan:
+        """A log that cannot be read is one of the plan's `errors`; the others have their turn."""
+        names = [PopName(store.path, group, topic) for group, topic in in_flight_logs(store.path)]
+        for gone in self._readers.keys() - set(names):
+            self._readers.pop(gone).close()
+        logs, errors = [], []
+        for name in names:
+            reader = self._readers.setdefault(name, InFlightReader(name.directory))
+            try:
+                state = reader.look()
+            except StoreError as error:
+                errors.append(error)
+                continue
+            if state is not None:
+                due = first_due(state, now.ms)
+                logs.append(_Log(name, due, _next_after(state, due), state.reviving is not None))
+        logs.sort(key=lambda each: each.due[0].visible_at if each.due else now.ms)
+        return _RevivePlan(now, logs, errors)
+
+
+def _next_after(state: PopState, due: list[_DueCheckPoint]) -> int | None:
+    """When the next check point is visible that is not revived as a whole by then."""
+    if not due:
+        return state.next_visible
+    revived = {each.key: each.count for each in due}
+    return min(
+        (
+            each.visible_at
+            for each in state.check_points()
+            if not each.again and revived.get(each.key) != each.left
+        ),
+        default=None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Log:
+    """One in-flight log: what is due of it, and when more is. `is_broken`: a revive was broken off."""
+
+    name: PopName
+    due: list[_DueCheckPoint]
+    next_due: int | None
+    is_broken: bool
+
+    @property
+    def messages(self) -> int:
+        return sum(each.count for each in self.due)
+
+
+@dataclass(frozen=True, slots=True)
+class _RevivePlan:
+    """What is due in each log, the oldest first; a turn ends after `_MESSAGES_MAX` messages."""
+
+    now: Now
+    logs: list[_Log]
+    errors: list[StoreError]
+
+    @property
+    def due(self) -> int:
+        return sum(each.messages for each in self.logs)
+
+    @property
+    def changes(self) -> bool:
+        return bool(self.errors) or any(each.due or each.is_broken for each in self.logs)
+
+    @property
+    def next_due(self) -> int | None:
+        return _next_due(self.logs)
+
+    @property
+    def late_ms(self) -> int | None:
+        oldest = min((each.due[0].visible_at for each in self.logs if each.due), default=None)
+        return None if oldest is None else self.now.ms - oldest
+
+    def table(self) -> pa.Table:
+        """One row for each due message."""
+        rows = [
+            (
+                log.name.group, log.name.topic_of(due.key[0]), due.key[1], offset,
+                time_us(due.key[3]), time_us(due.visible_at),
+            )
+            for log in self.logs
+            for due in log.due
+            for offset in due.offsets.tolist()
+        ]  # fmt: skip
+        return pa.Table.from_batches([batch_of(_COLUMNS, rows)])
+
+    def apply(self, session: WriteSession) -> int:
+        """Stores the due messages again, a commit for each log, and returns how many were stored.
+
+        Raises PartsFailedError after all logs have had their turn.
+        """
+        done, seen, errors, going = 0, 0, list(self.errors), list[_Log]()
+        for each in self.logs:
+            if not (each.due or each.is_broken) or seen >= _MESSAGES_MAX:
+                going.append(each)
+                continue
+            log = InFlightLog(each.name.directory, sync=session.options.sync)
+            try:
+                found = revive_due(each.name, log, session, self.now.ms)
+                done += found.copies
+                seen += found.messages
+                going.append(each)
+            except StoreError as error:
+                errors.append(error)
+            finally:
+                log.close()
+        if errors:
+            raise PartsFailedError(done, _next_due(going), errors)
+        return done
+
+
+def _next_due(logs: Iterable[_Log]) -> int | None:
+    return min((each.next_due for each in logs if each.next_due is not None), default=None)

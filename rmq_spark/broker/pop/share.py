@@ -1,9 +1,14 @@
 """A share: one topic of one store, whose messages the consumers of a group pop one by one.
 
-The share keeps the in-flight log and the broker's consumerOffset.json together. While consumers are alive the
-file has the lowest offset that is not acknowledged of each queue: a broker that is started after a crash
-delivers messages again, and loses none. The file is written about once a second, by one process
+The share keeps the in-flight log and the broker's files together. While consumers are alive
+consumerOffset.json has the lowest offset that is not acknowledged of each queue: a broker that is started
+after a crash delivers messages again, and loses none. The file is written about once a second, by one process
 (`rmq_spark.consume.group.offset_mirror`).
+
+If the group pops in order, consumerOrderInfo.json has the last batch of each queue. It is written with
+consumerOffset.json, so that a broker goes on exactly: a queue that is blocked stays blocked, and deliveries
+are counted on. The in-flight log notes what the file has and what it gets before the file is written. A batch
+that is neither was written by a broker, and counts (`_OrderMirror`).
 
 A message that the group has received too often is a dead letter: it is stored in `%DLQ%group`, not delivered.
 The proxy does so when a consumer receives a message whose reconsumeTimes have reached the maximum
@@ -17,15 +22,13 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Literal, TypeVar
 
 import numpy as np
 
 from rmq_spark.broker.pop.hand_over import hand_over, take_over
-from rmq_spark.broker.pop.new_topic import forget_deleted, note_witnesses, queue_ranges
-from rmq_spark.broker.pop.order_mirror import OrderMirror, is_ordered, switch_order
 from rmq_spark.broker.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
 from rmq_spark.consume.client_ids import check_group
 from rmq_spark.consume.group.leases import PopLease, live_topics
@@ -40,17 +43,21 @@ from store_format.display.text import shown
 from store_format.errors import OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.files.lock import CheckedLock, described, foreign_holder
 from store_format.files.polling import Clocks
+from store_format.files.read import stat_identity
 from store_format.files.shared_log import FileLock
+from store_format.files.write import FileWrites
 from store_format.message.stored import StoredMessages, join_columns, stored_messages
-from store_format.metadata.group_offsets import refuse_foreign_offsets
-from store_format.metadata.read import read_subscription_groups
+from store_format.metadata.add_group import add_subscription_group
+from store_format.metadata.group_offsets import is_broker_49, refuse_foreign_offsets, rewrite_config
+from store_format.metadata.read import config_path, read_order_infos, read_subscription_groups
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
 from store_format.pop.log import InFlightLog, PopName, read_in_flight
+from store_format.pop.order import digest, merge_order_infos
 from store_format.pop.records import BegunRevive, CheckPoint, PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
-from store_format.pop.witness import is_batch_deleted
+from store_format.pop.witness import forget_deleted, is_batch_deleted, note_witnesses, queue_ranges
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_units, units_at
 
@@ -104,7 +111,7 @@ class ConsumerShare:
         self._lease = PopLease(name.directory)
         self._keeper = FileLock(f"{name.directory}/keeper")
         self._mirror = PopOffsetMirror(name, self.log, options.clock_ms, sync=options.sync)
-        self._order_mirror = OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
+        self._order_mirror = _OrderMirror(name, self.log, options.clock_ms, sync=options.sync)
         self.is_ordered = False
         self._is_open = False
         self._keeping = threading.Lock()
@@ -321,7 +328,7 @@ class ConsumerShare:
         self.log.run(lambda state: opened(state, self.name, known))
         self._mirror.compare(known)
         take_over(self.name, self.log, store)
-        self.log.run(lambda state: switch_order(state, self.is_ordered))
+        self.log.run(lambda state: _switch_order(state, self.is_ordered))
 
         def is_deleted(queue_id: int, batch: OrderInfo) -> bool:
             key = self.topic, queue_id
@@ -515,3 +522,92 @@ def _read(name: PopName, session: WriteSession, given: Iterable[tuple[CheckPoint
             raise error
         parts.append(messages.messages)
     return StoredMessages(join_columns(parts)) if parts else stored_messages([])
+
+
+# ---- the batches of a group that pops in order -------------------------------------------------------------
+
+
+def is_ordered(group: SubscriptionGroup | None, fifo: bool | None) -> bool:
+    """Whether a group pops in order: as `fifo` says, None: as the group's consumeMessageOrderly."""
+    return fifo if fifo is not None else group is not None and group.consume_message_orderly
+
+
+def _switch_order(state: PopState, is_on: bool) -> None:
+    """The group pops in order from now on, or no longer; nobody of it is popping in the other way.
+
+    What is in flight is forgotten, and the queues go on at the first message that is not acknowledged: the
+    messages are delivered again, in the new way.
+    """
+    if state.order.is_on == is_on:
+        return
+    for (flag, queue_id), queue in list(state.queues.items()):
+        if flag == TOPIC and (queue.check_points or queue_id in state.order.batches):
+            state.set_offset(flag, queue_id, queue.lowest)
+    state.order.switch(is_on)
+
+
+class _OrderMirror:
+    """Keeps the batches of an in-flight log and those of the file together; nothing without order."""
+
+    def __init__(self, name: PopName, log: InFlightLog, clock_ms: Callable[[], int], *, sync: bool) -> None:
+        self._path = config_path(name.root, "consumerOrderInfo.json")
+        self._root, self._group = name.root, name.group
+        self._key = f"{name.topic}@{name.group}"
+        self._in_flight = log
+        self._clock_ms = clock_ms
+        self._files = FileWrites(sync=sync)
+        self._seen: object = None  # the identity of the file at the last comparison
+
+    def is_changed(self) -> bool:
+        """Whether the file was replaced by another program, or no longer has the right batches."""
+        is_on, changed = self._in_flight.run(lambda state: (state.order.is_on, state.order.not_mirrored()))
+        return is_on and (bool(changed) or self._seen != stat_identity(self._path))
+
+    def update(self, is_deleted: Callable[[int, OrderInfo], bool] = lambda queue_id, batch: False) -> None:
+        """Takes over what a broker has written, then writes what the log has. Under the store's lock.
+
+        Batches of a deleted topic are passed over.
+        """
+        stored = (read_order_infos(self._root) or {}).get(self._key, {})
+        deleted = {queue_id for queue_id, batch in stored.items() if is_deleted(queue_id, batch)}
+        batches = self._in_flight.run(lambda state: _compared(state, stored, deleted, self._clock_ms()))
+        if batches is not None:
+            if not is_broker_49(self._root):
+                # a broker drops the batches of a group that it does not know (autoClean)
+                add_subscription_group(self._root, self._group, timestamp=self._clock_ms(), files=self._files)
+            rewrite_config(
+                self._path, lambda data, file: merge_order_infos(data, self._key, batches, file), self._files
+            )
+            queues = stored.keys() | batches.keys()
+            # from here on the batches before would be a broker's
+            self._in_flight.run(lambda state: state.order.note_mirrored(queues, batches, batches))
+        self._seen = stat_identity(self._path)
+
+
+def _compared(
+    state: PopState, stored: Mapping[int, OrderInfo], deleted: Set[int], now_ms: int
+) -> dict[int, OrderInfo] | None:
+    """The batches for the file, which has `stored`; None if the file needs no change.
+
+    The batches of the queues `deleted` do not count.
+    """
+    order = state.order
+    if not order.is_on:
+        return None
+    foreign = {
+        queue_id: None if queue_id in deleted else stored.get(queue_id)
+        for queue_id in stored.keys() | order.mirrored.keys()
+        if digest(stored.get(queue_id)) not in order.mirrored.get(queue_id, ())
+    }
+    if foreign:
+        order.take_over(foreign)
+        order.note_mirrored(foreign, stored, stored)
+    order.forget(now_ms)
+    known = stored.keys() | order.batches.keys()
+    changed = {
+        queue_id for queue_id in known if digest(stored.get(queue_id)) != digest(order.batches.get(queue_id))
+    }
+    noted = sorted(changed.union(order.not_mirrored()))
+    if noted:
+        order.note_mirrored(noted, stored, order.batches)
+    return dict(order.batches) if changed else None

@@ -22,7 +22,7 @@ def _timer() -> Service:
 
 
 def _revive() -> Service:
-    from rmq_spark.broker.services.revive import ReviveService
+    from rmq_spark.broker.pop.revive import ReviveService
 
     return ReviveService()
 

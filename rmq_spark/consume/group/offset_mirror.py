@@ -15,7 +15,7 @@ before the file is written, and keeps the one before, because a process may be k
 3. The file has no offset: it is written again, with a warning.
 
 If the topic was deleted and created again, what the log has is forgotten before
-(`rmq_spark.broker.pop.new_topic`).
+(`store_format.pop.witness`).
 
 Queries differ, because they own queues and continue from checkpoints of Spark:
 

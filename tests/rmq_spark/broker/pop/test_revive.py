@@ -15,8 +15,7 @@ import numpy as np
 import pytest
 
 from rmq_spark.broker.pop import revive
-from rmq_spark.broker.pop.due import bits_of, first_due, positions_of
-from rmq_spark.broker.pop.revive import ReviveCounts, revive_due
+from rmq_spark.broker.pop.revive import ReviveCounts, bits_of, first_due, positions_of, revive_due
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from store_format import MessageStore
 from store_format.commit.options import CommitOptions

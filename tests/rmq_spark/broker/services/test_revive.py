@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.services.revive import ReviveService
+from rmq_spark.broker.pop.revive import ReviveService
 from rmq_spark.broker.services.service import Now
 from rmq_spark.services import Services, run_once
 from store_format import MessageStore
