@@ -16,7 +16,7 @@ from typing import Any
 # Module of today: its names, and the old module of each, with the old name behind a colon if it differs. Of
 # two old modules the first that is there counts.
 OLD_NAMES: dict[str, dict[str, str]] = {
-    "rmq_spark.broker.services.registry": {"chosen_services": "rmq_spark.services.registry"},
+    "rmq_spark.broker": {"chosen_services": "rmq_spark.services.registry"},
     "rmq_spark.broker.services.turn": dict.fromkeys(
         ("TurnReport", "now_of", "take_turn"), "rmq_spark.services.turn"
     ),

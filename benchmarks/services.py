@@ -11,7 +11,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from benchmarks.rounds import Figure
-from rmq_spark.broker.services.registry import chosen_services
+from rmq_spark.broker import chosen_services
 from rmq_spark.broker.services.turn import TurnReport, now_of, take_turn
 from rmq_spark.services import Services
 from store_format import MessageStore

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from rmq_spark.broker.services.forecast import Forecast as Forecast
     from rmq_spark.broker.services.forecast import forecast as forecast
     from rmq_spark.broker.services.half_message import HalfMessage as HalfMessage
-    from rmq_spark.broker.services.loop import Services as Services
     from rmq_spark.broker.services.orderly import OrderlyGroup as OrderlyGroup
-    from rmq_spark.broker.services.registry import chosen_services as chosen_services
     from rmq_spark.broker.services.service import PartsFailedError as PartsFailedError
+    from rmq_spark.broker.services.turn import Services as Services
+    from rmq_spark.broker.services.turn import chosen_services as chosen_services
     from rmq_spark.broker.services.turn import run_once as run_once
 
 _HOMES = {
@@ -42,10 +42,10 @@ _HOMES = {
     "OrderlyGroup": "services.orderly",
     "PartsFailedError": "services.service",
     "PopPositions": "pop.stream",
-    "Services": "services.loop",
+    "Services": "services.turn",
     "SimpleConsumer": "pop.simple_consumer",
     "check_name_columns": "services.decision_rows",
-    "chosen_services": "services.registry",
+    "chosen_services": "services.turn",
     "collect_names": "services.decision_rows",
     "commit_decisions": "services.decision_rows",
     "forecast": "services.forecast",

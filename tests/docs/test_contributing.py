@@ -374,10 +374,10 @@ def test_add_a_service(tmp_path: Path) -> None:
     project.create("produce/audit.py", AUDIT_MESSAGES)
     produced, service = project.module("produce/audit.py"), project.module("services/service.py")
     project.create("services/audit.py", AUDIT_SERVICE.format(produced=produced, service=service))
-    registry = project.path("services/registry.py")
+    registry = project.path("services/turn.py")
     project.says("_BY_NAME", "NAMED_ONLY")
     project.insert(
-        "services/registry.py",
+        "services/turn.py",
         "# Each is made when",
         f"""def _audit() -> Service:
     from {project.module("services/audit.py")} import Audit

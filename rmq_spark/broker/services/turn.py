@@ -1,21 +1,30 @@
-"""One turn: the store is locked once, every chosen service does at most its share, the lock is released.
+"""The services by name, one turn of them, and turns in a loop.
 
-A service that fails does not keep the others from their share. The reports of the turn say what each service
-did, and why it could not do the rest.
+In a turn the store is locked once, every chosen service does at most its share, and the lock is released. A
+service is imported when it is called by name. A service that fails does not keep the others from their share.
+The reports of the turn say what each service did, and why it could not do the rest.
+
+The service `flush` ends a turn: it writes what was committed with ASYNC_FLUSH to the disk, at the intervals
+of a broker. A commit with ASYNC_FLUSH survives the death of processes, not a power loss, and leaves `abort`,
+so that a broker recovers when it starts. After a flush the store is as after a clean shutdown.
+
+`Services` runs turns beside Spark's queries in the same process, or as the command `rmqlog services`.
 """
 
 from __future__ import annotations
 
 import logging
+import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import TracebackType
 
 import pyarrow as pa
 
-from rmq_spark.broker.services.registry import chosen_services
 from rmq_spark.broker.services.service import Now, PartsFailedError, Service, ServicePlan
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.journal import abort_mark
+from store_format.bookkeeping.ledger import Ledger, read_ledger
 from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
@@ -23,10 +32,13 @@ from store_format.commit.prepare_store import is_sync
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.unsupported import refuse_rocksdb_queues, refuse_store
 from store_format.display.columns import LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.errors import StoreError
+from store_format.display.text import shown
+from store_format.errors import OptionError, StoreError
 from store_format.files import paths
+from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
+from store_format.names import did_you_mean
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)
@@ -39,6 +51,144 @@ TURN_COLUMNS = (
     ViewColumn("lateMs", LONG, "How late the oldest due message was; null if nothing was due."),
     ViewColumn("error", TEXT, "Why the service could not do a part of its work; null if it did everything."),
 )
+
+_PAGE_SIZE = 4096  # MappedFile.OS_PAGE_SIZE
+
+_FLUSH_COLUMNS = (
+    ViewColumn("start", LONG, "The physical offset up to which the store was flushed last; null if unknown."),
+    ViewColumn("stop", LONG, "The physical offset up to which messages are committed; null if unknown."),
+)
+
+_PAUSE_SECONDS = 0.05  # between turns that follow each other: other writers look for the lock every 20 ms
+_AFTER_ERROR_SECONDS = 10.0  # ScheduleMessageService: a task that failed runs again after 10 s
+
+
+# ---- the service flush -------------------------------------------------------------------------------------
+
+
+def is_flush_due(conf: BrokerConf, since_ms: int, unflushed_bytes: int) -> bool:
+    """Whether a broker flushes `since_ms` after its last flush (CommitLog.FlushRealTimeService).
+
+    At every flushIntervalCommitLog if flushCommitLogLeastPages of 4 KiB are unflushed, and otherwise at every
+    flushCommitLogThoroughInterval.
+
+    >>> is_flush_due(BrokerConf(), 500, 16384), is_flush_due(BrokerConf(), 500, 1024)
+    (True, False)
+    """
+    if since_ms >= conf.flush_commit_log_thorough_interval_ms:
+        return True
+    is_much = unflushed_bytes >= conf.flush_commit_log_least_pages * _PAGE_SIZE
+    return is_much and since_ms >= conf.flush_interval_commit_log_ms
+
+
+@dataclass(frozen=True, slots=True)
+class _Flushed:
+    """A flush: when, and up to which physical offset."""
+
+    at_ms: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class _FlushPlan:
+    """`due` is 1 if the store is flushed in this turn, else 0."""
+
+    due: int
+    next_due: int | None
+    late_ms: int | None
+    start: int | None
+    stop: int | None
+    now_ms: int
+    flushed: dict[str, _Flushed]
+
+    @property
+    def changes(self) -> bool:
+        return self.due > 0
+
+    def table(self) -> pa.Table:
+        """One row, with `_FLUSH_COLUMNS`, if the store is flushed in this turn."""
+        rows = [(self.start, self.stop)] if self.due else []
+        return pa.Table.from_batches([batch_of(_FLUSH_COLUMNS, rows)])
+
+    def apply(self, session: WriteSession) -> int:
+        """Flushes the store, and notes when and how far."""
+        session.flush()
+        self.flushed[session.root] = _Flushed(self.now_ms, self.stop or 0)
+        return self.due
+
+
+@dataclass(slots=True)
+class FlushService:
+    """`flush`. Its first turn on a store flushes at once, because the time of the last flush is unknown."""
+
+    name: str = "flush"
+    _flushed: dict[str, _Flushed] = field(default_factory=dict)  # by store
+
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> _FlushPlan:
+        stop = None if ledger.last is None else ledger.last.stop
+        last = self._flushed.get(store.path)
+        start = None if last is None else last.stop
+        if not abort_mark(store.path):  # no commit since the last flush, or a broker's `abort`
+            return _FlushPlan(0, None, None, start, stop, now.ms, self._flushed)
+        if last is None or now.ms < last.at_ms:
+            return _FlushPlan(1, None, None, start, stop, now.ms, self._flushed)
+        unflushed = (stop or 0) - last.stop
+        if is_flush_due(now.conf, now.ms - last.at_ms, unflushed):
+            return _FlushPlan(1, None, None, start, stop, now.ms, self._flushed)
+        is_much = unflushed >= now.conf.flush_commit_log_least_pages * _PAGE_SIZE
+        thorough = now.conf.flush_commit_log_thorough_interval_ms
+        wait = min(now.conf.flush_interval_commit_log_ms, thorough) if is_much else thorough
+        return _FlushPlan(0, last.at_ms + wait, None, start, stop, now.ms, self._flushed)
+
+
+# ---- the services by name ----------------------------------------------------------------------------------
+
+
+def _schedule() -> Service:
+    from rmq_spark.broker.services.schedule import Schedule
+
+    return Schedule()
+
+
+def _timer() -> Service:
+    from rmq_spark.broker.services.timer import Timer
+
+    return Timer()
+
+
+def _revive() -> Service:
+    from rmq_spark.broker.pop.revive import ReviveService
+
+    return ReviveService()
+
+
+def _clean() -> Service:
+    from rmq_spark.broker.services.clean import CleanService
+
+    return CleanService()
+
+
+# Each is made when a run begins: the modules are imported only if the service is chosen.
+_BY_NAME: dict[str, Callable[[], Service]] = {
+    "schedule": _schedule,
+    "timer": _timer,
+    "revive": _revive,
+    "clean": _clean,
+    "flush": FlushService,  # the last: what the others wrote is flushed in the same turn
+}
+NAMED_ONLY = frozenset({"clean"})  # deletes files, so it never runs unless its name is given
+
+
+def chosen_services(only: Sequence[str] | None) -> list[Service]:
+    """The services of these names; None: all that need not be named. Raises OptionError for another name."""
+    for name in only or ():
+        if name not in _BY_NAME:
+            raise OptionError(f"unknown service {name!r}; {did_you_mean(name, _BY_NAME, 'services')}")
+    names = [name for name in _BY_NAME if (name in only if only else name not in NAMED_ONLY)]
+    return [_BY_NAME[name]() for name in names]
+
+
+# ---- one turn ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,3 +362,141 @@ def _count(root: str, reports: Sequence[TurnReport], now_ms: int, files: FileWri
         before = counters.get(each.service, ServiceCounters())
         counters[each.service] = before.after(each.done, each.late_ms or 0, now_ms, failed=bool(each.errors))
     write_counters(root, counters, files)
+
+
+# ---- the loop ----------------------------------------------------------------------------------------------
+
+
+class Services:
+    """Runs turns of the services in a thread of their own, until the `with` block ends.
+
+    A turn begins when something is due, and at the latest `every` seconds after the previous turn. A turn
+    that has begun is completed before the block ends. While another writer has the store, the turn waits. If
+    a broker starts, the turns pause until the broker has stopped, and a warning says so. If a service fails,
+    a warning says why, the other services go on, and the service tries again. The directory may be missing or
+    empty at first, because the first write of a query creates the store.
+
+    Example::
+
+        with Services("/data/store", apply=True):
+            query.awaitTermination()
+    """
+
+    def __init__(
+        self,
+        path: str,
+        every: float = 1.0,
+        *,
+        only: Sequence[str] | None = None,
+        broker_conf: str | BrokerConf | None = None,
+        apply: bool = False,
+        commit_log_paths: Sequence[str] = (),
+        extra: Sequence[Service] = (),
+        on_turn: Callable[[list[TurnReport]], object] = lambda reports: None,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        """Checks the arguments; the thread starts with the `with` block.
+
+        `only`, `broker_conf`, `commit_log_paths` and `extra` are those of `run_once`. `apply` must be true:
+        the services write to the store. `on_turn` is called with the reports of each turn. `clock_ms` returns
+        the time in ms since 1970.
+
+        Raises OptionError without `apply`; `run_once(path)` is the preview.
+        """
+        path = paths.absolute(path)
+        if every <= 0:
+            raise OptionError(f"every={every}: expected a number of seconds above 0")
+        self._path = path
+        if not apply:
+            raise OptionError(
+                f"{path}: the services write to the store and deliver all due messages: expected apply=True, "
+                "found False. run_once(path) shows what they would do"
+            )
+        self._every = every
+        self._services = [*chosen_services(only), *extra]
+        self._broker_conf = broker_conf
+        self._commit_log_paths = tuple(commit_log_paths)
+        self._on_turn, self._clock_ms = on_turn, clock_ms
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="rmqlog-services", daemon=True)
+        self._failure: BaseException | None = None  # of `on_turn`
+        self._failing: dict[str, str] = {}
+
+    def __enter__(self) -> Services:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Waits for the turn that is under way. Raises what `on_turn` has raised, which ended the loop."""
+        self.stop()
+        self._thread.join()
+        if self._failure is not None and error is None:
+            raise self._failure
+
+    @property
+    def failing(self) -> dict[str, str]:
+        """Why services failed in their last turn, by service; "" is the store itself."""
+        return dict(self._failing)
+
+    def stop(self) -> None:
+        """Ends the loop after the current turn. A signal handler may call this method."""
+        self._stopping.set()
+
+    def run(self) -> None:
+        """Runs turns until `stop` is called. The thread calls this method; a separate process may call it
+        directly.
+        """
+        while not self._stopping.is_set():
+            self._stopping.wait(self._turn())
+        if any(each.name == "flush" for each in self._services):
+            failing = self._failing
+            self._services = chosen_services(["flush"])  # A broker that stops flushes everything.
+            self._turn()
+            self._failing = failing | self._failing
+
+    def _run(self) -> None:
+        try:
+            self.run()
+        except BaseException as failure:
+            _log.exception("services on %s: on_turn failed, no further turn is taken", self._path)
+            self._failure = failure
+
+    def _turn(self) -> float:
+        """Takes one turn; returns the seconds until the next one."""
+        try:
+            if not entry_names(self._path, missing_ok=True):
+                return self._every  # The first write of a query creates the store.
+            now = now_of(self._path, self._clock_ms(), self._broker_conf)
+            reports = take_turn(
+                self._path,
+                self._services,
+                now,
+                commit_log_paths=self._commit_log_paths,
+                clock_ms=self._clock_ms,
+            )
+        except Exception as error:
+            # The thread must not end silently, whatever a store makes of a service.
+            self._note_errors({"": (error,)})
+            return self._every if isinstance(error, StoreError) else _AFTER_ERROR_SECONDS
+        self._note_errors({each.service: each.errors for each in reports if each.errors})
+        self._on_turn(reports)
+        due = [each.next_due for each in reports if each.next_due is not None]
+        wait = (min(due) - self._clock_ms()) / 1000 if due else self._every
+        longest = min(self._every, _AFTER_ERROR_SECONDS) if self._failing else self._every
+        return min(max(wait, _PAUSE_SECONDS), longest)
+
+    def _note_errors(self, failed: Mapping[str, Sequence[Exception]]) -> None:
+        """Logs the errors of each service once, until they change or the service succeeds."""
+        texts = {name: "; ".join(map(error_text, errors)) for name, errors in failed.items()}
+        for name, errors in failed.items():
+            if self._failing.get(name) == texts[name]:
+                continue
+            unforeseen = [each for each in errors if not isinstance(each, StoreError | OSError)]
+            service = f"service {name}: " if name else ""
+            _log.warning(
+                "services on %s: %s%s", self._path, service, shown(texts[name]),
+                exc_info=unforeseen[0] if unforeseen else None,
+            )  # fmt: skip
+        self._failing = texts

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.broker.services.flush import FlushService, is_flush_due
 from rmq_spark.broker.services.service import Now
-from rmq_spark.broker.services.turn import take_turn
+from rmq_spark.broker.services.turn import FlushService, is_flush_due, take_turn
 from rmq_spark.services import Services, run_once
 from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState, abort_mark

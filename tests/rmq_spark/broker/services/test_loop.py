@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.broker.services import loop, schedule
+from rmq_spark.broker.services import schedule, turn
 from rmq_spark.broker.services.schedule import SchedulePlan
 from rmq_spark.broker.services.service import Now
 from rmq_spark.broker.services.turn import TurnReport
@@ -157,7 +157,7 @@ class Broken:
 def test_an_error_is_logged_and_does_not_end_the_loop(
     root: Path, error: Exception, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(loop, "_AFTER_ERROR_SECONDS", 0.01)
+    monkeypatch.setattr(turn, "_AFTER_ERROR_SECONDS", 0.01)
     append(root, delayed("T", 1, 0, 1))
     turns = Turns()
     with Services(
@@ -192,7 +192,7 @@ def test_a_directory_that_is_no_directory_for_a_while_does_not_end_the_loop(
 
 def test_an_unforeseen_error_of_a_turn_is_failing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """`rmqlog services` ends with exit code 4 then."""
-    monkeypatch.setattr(loop, "_AFTER_ERROR_SECONDS", 0.01)
+    monkeypatch.setattr(turn, "_AFTER_ERROR_SECONDS", 0.01)
     times = iter([ZeroDivisionError("the clock")])
 
     def clock_ms() -> int:

@@ -10,10 +10,9 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from rmq_spark.broker.services.registry import NAMED_ONLY, chosen_services, service_names
 from rmq_spark.broker.services.schedule import Schedule, SchedulePlan
 from rmq_spark.broker.services.service import Now
-from rmq_spark.broker.services.turn import take_turn, turn_table
+from rmq_spark.broker.services.turn import chosen_services, take_turn, turn_table
 from rmq_spark.services import recover, run_once
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.service_counters import read_counters
@@ -184,9 +183,7 @@ def test_a_commitlog_outside_of_the_store(root: Path, tmp_path: Path) -> None:
 
 
 def test_services_by_name() -> None:
-    assert [each.name for each in chosen_services(None)] == [
-        name for name in service_names() if name not in NAMED_ONLY
-    ]
+    assert [each.name for each in chosen_services(None)] == ["schedule", "timer", "revive", "flush"]
     assert [each.name for each in chosen_services(["schedule"])] == ["schedule"]
     with pytest.raises(OptionError, match="unknown service 'shedule'; did you mean schedule"):
         chosen_services(["shedule"])
