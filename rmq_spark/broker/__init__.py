@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from rmq_spark.broker.services import timer as timer
     from rmq_spark.broker.services import transaction as transaction
     from rmq_spark.broker.services import turn as turn
+    from rmq_spark.broker.services.clean import LOSS_COLUMNS as LOSS_COLUMNS
+    from rmq_spark.broker.services.clean import Forecast as Forecast
+    from rmq_spark.broker.services.clean import forecast as forecast
     from rmq_spark.broker.services.decision_rows import check_name_columns as check_name_columns
     from rmq_spark.broker.services.decision_rows import collect_names as collect_names
     from rmq_spark.broker.services.decision_rows import commit_decisions as commit_decisions
-    from rmq_spark.broker.services.forecast import LOSS_COLUMNS as LOSS_COLUMNS
-    from rmq_spark.broker.services.forecast import Forecast as Forecast
-    from rmq_spark.broker.services.forecast import forecast as forecast
-    from rmq_spark.broker.services.half_message import HalfMessage as HalfMessage
+    from rmq_spark.broker.services.decisions import HalfMessage as HalfMessage
     from rmq_spark.broker.services.orderly import OrderlyGroup as OrderlyGroup
     from rmq_spark.broker.services.service import PartsFailedError as PartsFailedError
     from rmq_spark.broker.services.turn import Services as Services
@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConsumerMetrics": "pop.message",
     "FilterExpression": "pop.simple_consumer",
-    "Forecast": "services.forecast",
-    "LOSS_COLUMNS": "services.forecast",
-    "HalfMessage": "services.half_message",
+    "Forecast": "services.clean",
+    "LOSS_COLUMNS": "services.clean",
+    "HalfMessage": "services.decisions",
     "MessageView": "pop.message",
     "OrderlyGroup": "services.orderly",
     "PartsFailedError": "services.service",
@@ -48,7 +48,7 @@ _HOMES = {
     "chosen_services": "services.turn",
     "collect_names": "services.decision_rows",
     "commit_decisions": "services.decision_rows",
-    "forecast": "services.forecast",
+    "forecast": "services.clean",
     "run_once": "services.turn",
 }
 _MODULES = ("clean", "timer", "transaction", "turn")

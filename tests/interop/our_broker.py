@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rmq_spark.broker.services.half_message import HalfMessage
+from rmq_spark.broker.services.decisions import HalfMessage
 from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.orderly import OrderlyRun, QueueReport

@@ -7,29 +7,53 @@ producers, so it does not apply.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_spark.broker.services.half_queue import find_half_queue
 from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Tally
-from rmq_spark.produce.half import HALF_QUEUE_ID, committed, delayed, op_bodies, op_messages
+from rmq_spark.produce.half import (
+    HALF_QUEUE_ID,
+    OP_TAG,
+    check_times,
+    committed,
+    delayed,
+    op_bodies,
+    op_messages,
+)
 from rmq_spark.produce.real_queue import real_queues
-from store_format.bookkeeping.ledger import ServiceTurn
+from store_format.bookkeeping.ledger import ServiceTurn, read_ledger
 from store_format.commit.session import WriteSession
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError
 from store_format.java.numbers import parse_long
+from store_format.message.columns import BODY_SIZE_MAX
+from store_format.message.compression import decompress
 from store_format.message.encode import MessageColumns
+from store_format.message.properties import PropertyTable
 from store_format.message.stored import StoredMessages, join_columns
-from store_format.message.sysflag import STORE_HOST_V6
+from store_format.message.sysflag import COMPRESSED, STORE_HOST_V6
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.group_offsets import is_broker_49
-from store_format.names import OP_TOPIC, REAL_QID, REAL_TOPIC
-from store_format.read.store import Store
+from store_format.metadata.group_offsets import is_broker_49, read_group_offsets
+from store_format.names import (
+    CHECKER_GROUP,
+    HALF_TOPIC,
+    OP_TOPIC,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
+    ROCKSDB_HALF_TOPIC,
+    ROCKSDB_OP_TOPIC,
+    TAGS,
+    UNIQ_KEY,
+)
+from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
+from store_format.views.messages import read_queues
 from store_format.views.transactions import PENDING, Transaction, find_transactions
 
 COMMIT, ROLLBACK = "commit", "rollback"
@@ -38,6 +62,85 @@ _DONE = {  # decision -> states in which nothing is left to do
     COMMIT: frozenset({"committed"}),
     ROLLBACK: frozenset({"rolled back", "discarded"}),
 }
+
+CHECK_PART = "transaction"  # of the keys of a check's turns in the ledger
+
+_log = logging.getLogger(__name__)
+
+
+# ---- the half topic ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HalfQueue:
+    """The half queue and the op queue of a store, with the checker's offsets in them.
+
+    `half_stored` and `op_offset` are those of group CID_RMQ_SYS_TRANS; without them, 0 and the first of the
+    op queue. `half_offset` is where the checker goes on: later than `half_stored` after a crash, or after
+    retention. `half_stored` does not follow retention, because a turn in the ledger is known by it.
+    """
+
+    half: Queue
+    op: Queue | None
+    half_offset: int
+    half_stored: int
+    op_offset: int
+
+    def op_messages(self, start: int | None = None) -> list[tuple[int, list[int]]]:
+        """(queue offset, the queue offsets of half messages that it lists) of each op message from `start`.
+
+        An op message with another tag than `d` lists nothing, as in the broker.
+        """
+        if self.op is None:
+            return []
+        starts = {} if start is None else {self.op.key: max(start, self.op.min_offset)}
+        found = []
+        for batch in read_queues([self.op], ("queueOffset", "tags", "body"), starts):
+            for row in batch.to_pylist():
+                texts = row["body"].decode("latin-1").split(",") if row["tags"] == OP_TAG else ()
+                offsets = [parse_long(text) for text in texts]
+                found.append((row["queueOffset"], [each for each in offsets if each is not None]))
+        return found
+
+
+def find_half_queue(store: Store, conf: BrokerConf) -> HalfQueue | None:
+    """The half queue of a store; None if it has no half message.
+
+    Raises UnsupportedFormatError for a store whose transactions are in RocksDB (transRocksDBEnable), and
+    CorruptStoreError if its consume queues are lost.
+    """
+    topics = (HALF_TOPIC, OP_TOPIC, ROCKSDB_HALF_TOPIC, ROCKSDB_OP_TOPIC)
+    queues = {queue.key: queue for queue in store.queues(topics.__contains__)}
+    in_rocksdb = any(
+        queue.max_offset > 0 for (topic, _), queue in queues.items() if topic not in (HALF_TOPIC, OP_TOPIC)
+    )
+    if conf.transaction_rocksdb_enable or in_rocksdb:
+        raise UnsupportedFormatError(
+            f"{store.path}: its broker keeps transactions in RocksDB (transRocksDBEnable=true). Decide them "
+            "with the broker and its producers"
+        )
+    half = queues.get((HALF_TOPIC, HALF_QUEUE_ID))
+    op = queues.get((OP_TOPIC, HALF_QUEUE_ID))
+    if half is None or half.max_offset == 0:
+        return None
+    if half.scanned is not None:
+        raise CorruptStoreError(
+            f"{store.path}/consumequeue", 0, "consume queue files", "none; run rmqlog recover"
+        )
+    known = read_group_offsets(store.path, CHECKER_GROUP)
+    stored = known.get(half.key, 0)
+    resumed = read_ledger(store.path).resume(CHECK_PART, stored, store.log)
+    op_start = 0 if op is None else op.min_offset
+    return HalfQueue(
+        half,
+        op,
+        min(max(resumed, half.min_offset), half.max_offset),
+        stored,
+        known.get((OP_TOPIC, HALF_QUEUE_ID), op_start),
+    )
+
+
+# ---- decisions ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,3 +361,87 @@ def refuse_unknown(name: HalfName, where: str) -> StoreError:
         f"{name}: expected a half message of a transaction in {where}, found none; rmqlog half lists the "
         "pending ones"
     )
+
+
+# ---- messages for the function of the user -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class HalfMessage:
+    """A half message, as the function of `transaction.check` receives it.
+
+    `topic` and `queue_id` are the destination. `body` is decompressed. `properties` are the producer's and
+    RocketMQ's. `born_timestamp` is in ms since 1970. `check_times` is the number of earlier checks.
+    """
+
+    topic: str
+    queue_id: int
+    body: bytes
+    properties: Mapping[str, str]
+    msg_id: str | None
+    producer_group: str | None
+    born_timestamp: int
+    check_times: int
+
+    @property
+    def keys(self) -> list[str]:
+        """The keys of the message: the words of the property KEYS."""
+        return [key for key in self.properties.get("KEYS", "").split(" ") if key]
+
+    @property
+    def tags(self) -> str | None:
+        """The tag of the message (the property TAGS), or None."""
+        return self.properties.get(TAGS)
+
+
+Decide = Callable[[HalfMessage], str | None]
+
+
+def half_messages(halves: StoredMessages) -> list[HalfMessage]:
+    """The messages for the user's function."""
+    maps = PropertyTable(halves.messages.properties.cast(pa.binary())).map_array().to_pylist()
+    born = np.asarray(halves.messages.born_timestamp).tolist()
+    flags = np.asarray(halves.messages.sys_flag).tolist()
+    found = []
+    for pairs, times, born_ms, flag, body in zip(
+        maps, check_times(halves), born, flags, halves.messages.body, strict=True
+    ):
+        properties = dict(pairs)
+        queue_id = parse_long(properties.get(REAL_QID))
+        found.append(
+            HalfMessage(
+                topic=properties.get(REAL_TOPIC, ""),
+                queue_id=-1 if queue_id is None else queue_id,
+                body=_body(body.as_buffer(), flag),
+                properties=properties,
+                msg_id=properties.get(UNIQ_KEY),
+                producer_group=properties.get(PGROUP),
+                born_timestamp=born_ms,
+                check_times=times,
+            )
+        )
+    return found
+
+
+def _body(stored: pa.Buffer, sys_flag: int) -> bytes:
+    if not sys_flag & COMPRESSED:
+        return bytes(stored.to_pybytes())
+    body: bytes = decompress(stored, sys_flag, size_max=BODY_SIZE_MAX)
+    return body
+
+
+def answer_of(decide: Decide, message: HalfMessage) -> str | None:
+    """TransactionCheckListener: an error in the user's function is an unknown decision."""
+    try:
+        answer = decide(message)
+    except Exception:
+        _log.warning("the decision about %s failed and counts as unknown", message.msg_id, exc_info=True)
+        return None
+    if answer in (None, "unknown"):
+        return None
+    if answer not in (COMMIT, ROLLBACK):
+        raise OptionError(
+            f"the function that decides transactions: expected 'commit', 'rollback' or None for "
+            f"{message.msg_id}, found {answer!r}"
+        )
+    return answer

@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from rmq_spark.broker.services.forecast import LOSS_COLUMNS, Forecast, forecast
+from rmq_spark.broker.services.clean import LOSS_COLUMNS, Forecast, forecast
 from rmq_spark.services import clean
 from store_format.files.read import DiskSpace
 from store_format.metadata.broker_conf import BrokerConf

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.broker.services.clean import CleanService
-from rmq_spark.broker.services.half_message import HalfMessage
+from rmq_spark.broker.services.decisions import HalfMessage
 from rmq_spark.broker.services.schedule import Schedule
 from rmq_spark.broker.services.service import Now, Service
 from rmq_spark.broker.services.timer import Timer
