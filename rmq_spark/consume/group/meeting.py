@@ -94,18 +94,14 @@ def refuse_members_elsewhere(
     gone, which a second call need not watch again.
     """
     gone = set(known_gone)
-    for other in others:
-        for name, entry in read_state(other).members.items():
-            if name not in gone and not _is_gone(other, name, entry, clocks):
-                raise OptionError(
-                    f"group {group}: expected all its queries to meet in one directory, found the query "
-                    f"{', '.join(entry.clients)} in {other} while this query would meet others in "
-                    f"{directory}: "
-                    f"both would read every message. Load the same path in all queries of the group, or set "
-                    "the "
-                    f"same groupPath in all of them; stop queries of an older version first"
-                )
-            gone.add(name)
+    found = _live_member(others, clocks, gone)
+    if found is not None:
+        raise OptionError(
+            f"group {group}: expected all its queries to meet in one directory, found the query "
+            f"{', '.join(found[1])} in {found[0]} while this query would meet others in {directory}: "
+            "both would read every message. Load the same path in all queries of the group, or set the "
+            "same groupPath in all of them; stop queries of an older version first"
+        )
     return frozenset(gone)
 
 
@@ -114,10 +110,16 @@ def live_clients(group: str, paths: Iterable[str], clocks: Clocks) -> tuple[str,
 
     Members that meet in a groupPath elsewhere are not found.
     """
-    for directory in dict.fromkeys(_directory_in(path, group) for path in paths):
-        for name, entry in read_state(directory).members.items() if has_state(directory) else ():
-            if not _is_gone(directory, name, entry, clocks):
+    return _live_member(dict.fromkeys(_directory_in(path, group) for path in paths), clocks, set())
+
+
+def _live_member(directories: Iterable[str], clocks: Clocks, gone: set[str]) -> tuple[str, list[str]] | None:
+    """(directory, client ids) of a live member. `gone` has ids that are not watched, and gets others."""
+    for directory in directories:
+        for name, entry in read_state(directory).members.items():
+            if name not in gone and not _is_gone(directory, name, entry, clocks):
                 return directory, entry.clients
+            gone.add(name)
     return None
 
 
