@@ -1,17 +1,29 @@
-"""Group names and client ids: which are allowed, and client ids as RocketMQ's ClientConfig builds them."""
+"""Groups and their clients: which names are allowed, which words their options may have, client ids as
+RocketMQ's ClientConfig builds them, and whether a group may consume from a store.
+"""
 
 from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Mapping
 
 from store_format.errors import OptionError
+from store_format.metadata.read import read_subscription_groups
+from store_format.metadata.values import SubscriptionGroup
 
 CLUSTERING, BROADCASTING = "CLUSTERING", "BROADCASTING"
 
 # TopicValidator's table, and Validators.CHARACTER_MAX_LENGTH
 _GROUP = re.compile(r"[%|a-zA-Z0-9_-]{1,255}", re.ASCII)
 _NAME_BYTES_MAX = 255  # of a directory: a BROADCASTING client's offsets are in a directory with its id
+
+# Here, because each Python process of Spark parses the options, and few allocate queues or write offsets.
+OFFSET_STORES = ("store", "local", "none")
+STRATEGIES = ("AVG", "AVG_BY_CIRCLE", "CONFIG", "MACHINE_ROOM", "MACHINE_ROOM_NEARBY", "CONSISTENT_HASH")
+
+
+# ---- names -------------------------------------------------------------------------------------------------
 
 
 def check_group(group: str) -> str:
@@ -58,3 +70,28 @@ def client_ids(client_id: str, consumers: int) -> list[str]:
     ['10.0.0.7@4711#1@0', '10.0.0.7@4711#1@1']
     """
     return [client_id] if consumers == 1 else [f"{client_id}@{number}" for number in range(consumers)]
+
+
+# ---- whether a group may consume ---------------------------------------------------------------------------
+
+
+def consuming_group(root: str, name: str, *, is_broadcasting: bool = False) -> SubscriptionGroup:
+    """The group in subscriptionGroup.json of the store at `root`, with the defaults if it is not there.
+
+    Raises OptionError if the group may not consume: a broker answers NO_PERMISSION (PullMessageProcessor,
+    PopMessageProcessor).
+    """
+    groups: Mapping[str, SubscriptionGroup] = read_subscription_groups(root) or {}
+    group = groups.get(name, SubscriptionGroup(name))
+    if not group.consume_enable:
+        raise _refusal(root, name, "that may consume", "consumeEnable=false", "-s true")
+    if is_broadcasting and not group.consume_broadcast_enable:
+        raise _refusal(root, name, "that may consume BROADCASTING", "consumeBroadcastEnable=false", "-d true")
+    return group
+
+
+def _refusal(root: str, name: str, expected: str, found: str, argument: str) -> OptionError:
+    return OptionError(
+        f"{root}: group {name}: expected a group {expected}, found {found} in subscriptionGroup.json; "
+        f"change it with mqadmin updateSubGroup {argument}"
+    )

@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from rmq_spark.consume.choices import OFFSET_STORES
-from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, check_client_id, check_group
+from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, OFFSET_STORES, check_client_id, check_group
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import CheckedLock, StoreLock

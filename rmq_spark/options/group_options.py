@@ -14,10 +14,10 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rmq_spark.consume.choices import STRATEGIES
 from rmq_spark.consume.client_ids import (
     BROADCASTING,
     CLUSTERING,
+    STRATEGIES,
     check_client_id,
     check_group,
     client_ids,
@@ -38,7 +38,7 @@ from store_format.read.choice import QueueName
 
 if TYPE_CHECKING:
     from rmq_spark.consume.allocate import AllocateMessageQueueStrategy
-    from rmq_spark.consume.group.membership import Membership
+    from rmq_spark.consume.group.member import Membership
     from rmq_spark.consume.offset_store import OffsetStore
 
 _CONFIG_EXAMPLE = '{"TopicTest":[0,1]}, or with consumers=2 [{"TopicTest":[0,1]},{"TopicTest":[2,3]}]'
@@ -206,7 +206,7 @@ class GroupOptions:
         )
 
     def make_membership(self, subscription: str, brokers: Sequence[str]) -> Membership:
-        from rmq_spark.consume.group.membership import Membership
+        from rmq_spark.consume.group.member import Membership
 
         clients = self.make_client_ids()
         return Membership(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from rmq_spark.consume.choices import OFFSET_STORES
-from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING
+from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, OFFSET_STORES
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.options import group_options as parse
 from rmq_spark.options import option as values

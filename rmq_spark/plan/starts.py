@@ -10,10 +10,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import cache
 
-from rmq_spark.consume.client_ids import BROADCASTING
+from rmq_spark.consume.client_ids import BROADCASTING, consuming_group
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere, Start, start_offset
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
-from rmq_spark.consume.permission import consuming_group
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.queues import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions

@@ -12,16 +12,18 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rmq_spark.consume.client_ids import BROADCASTING
-from rmq_spark.consume.group.leases import live_topics
-from rmq_spark.consume.group.meeting import group_directory, inherit, other_places, refuse_members_elsewhere
-from rmq_spark.consume.group.member import GroupMember, join
-from rmq_spark.consume.group.membership import Assignment, Membership
-from rmq_spark.consume.group.sole_member import SoleMember
+from rmq_spark.consume.client_ids import BROADCASTING, consuming_group
+from rmq_spark.consume.group.meeting import (
+    group_directory,
+    inherit,
+    live_topics,
+    other_places,
+    refuse_members_elsewhere,
+)
+from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, SoleMember, join
 from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
-from rmq_spark.consume.permission import consuming_group
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.starts import begin_of, subscribe_set, usable_offsets

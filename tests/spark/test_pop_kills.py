@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 import pytest
 
-from rmq_spark.consume.pop_offset import PopOffset
+from rmq_spark.consume.stream_offset import PopOffset
 from store_format import MessageStore
 from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight

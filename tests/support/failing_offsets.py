@@ -14,8 +14,7 @@ import signal
 import sys
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.member import join
-from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.group.member import Membership, join
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from tests.support.failing_writer import Failure, install

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.member import join
-from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.group.member import Membership, join
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from tests.support.ownership import begins

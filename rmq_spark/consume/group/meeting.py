@@ -1,19 +1,32 @@
-"""The directory where the members of a group meet if `groupPath` is not set.
+"""Who else is in a group: the leases of its members, and the directory where they meet.
 
-It is `.rmqlog/groups/<group>` in the directory that the query loads: a store, or a cluster's directory, so
-that a broker added to the cluster changes nothing. Other queries may load the same stores by another path:
-one store of the cluster, another list of paths, or, in an older version, the first store by name. Members in
-two directories would both read every message. Therefore a query is refused while another directory has
-members; when it has none, the query takes over what they recorded there.
+The members meet in `groupPath`, or else in `.rmqlog/groups/<group>` of the directory that the query loads: a
+store, or a cluster's directory, so that a broker added to the cluster changes nothing. Other queries may load
+the same stores by another path: one store of the cluster, another list of paths, or, in an older version, the
+first store by name. Members in two directories would both read every message. Therefore a query is refused
+while another directory has members; when it has none, the query takes over what they recorded there.
+
+A query (consumeMode=pull) has a lease of its own, because its queues go to others when it is gone: a file
+that its process keeps locked, and a beat (a counter) that a daemon thread writes. Other members judge the
+lease by both. On the same host the system drops the lock of a dead process at once. Across hosts, and for a
+stopped process, the beat decides: a member is gone when its beat has not changed for the lease time by the
+watcher's own clock, so the clocks of the hosts need not agree.
+
+Consumers that pop own no queue, and need not be told apart: those of a topic share one lock in the directory
+of their in-flight log. The last one that ends knows that it is the last, and others can ask whether any is
+alive.
 """
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import socket
+import sys
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 
 from rmq_spark.consume.client_ids import check_group
-from rmq_spark.consume.group.leases import Watch
 from rmq_spark.consume.group.state import (
     GroupState,
     MemberEntry,
@@ -24,13 +37,195 @@ from rmq_spark.consume.group.state import (
 )
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.errors import OptionError
-from store_format.files.lock import StoreLock
-from store_format.files.polling import Clocks
+from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError
+from store_format.files.lock import StoreLock, lock_holder
+from store_format.files.polling import Clocks, Repeated
+from store_format.files.read import entry_names, read_bytes
+from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
+from store_format.pop.log import in_flight_directory, in_flight_logs
 
 _LOCK_SECONDS = 5.0
 _WAIT_STEP_SECONDS = 0.05
+
+_log = logging.getLogger(__name__)
+
+_CALLS_A_LEASE = 12  # of `look`
+_CALLS_A_BEAT = 3
+_BEAT_SIZE = 20  # digits: a single write within one page, so no reader sees a part of it
+
+_POPPING = "members"  # the lock file of the consumers that pop
+_LAST_SECONDS = 0.02  # another process asks `live_topics` for microseconds
+
+
+# ---- leases ------------------------------------------------------------------------------------------------
+
+
+def _lease_directory(group_directory: str, member: str) -> str:
+    """The directory of a member's lease. `member` is a hexadecimal id, so it is safe in a path."""
+    return f"{group_directory}/leases/{member}"
+
+
+def host_name() -> str:
+    """This host's name and boot id. Processes with the same value see each other's locks.
+
+    The boot id makes a rebooted host another host.
+    """
+    boot = read_bytes("/proc/sys/kernel/random/boot_id", 4096) if sys.platform.startswith("linux") else None
+    return f"{socket.gethostname()}/{(boot or b'').decode().strip()}"
+
+
+class Lease:
+    """A member's own lease: `begin` takes it, `renew` writes a beat, `end` gives it back.
+
+    The thread that writes the beats lives as long as the process. It calls `look` twelve times per lease
+    time, so that a member with long micro-batches still knows since when another member has been silent.
+    """
+
+    def __init__(self, group_directory: str, member: str, seconds: float, look: Callable[[], None]) -> None:
+        self._group_directory = group_directory
+        self._member = member
+        self._directory = _lease_directory(group_directory, member)
+        self._lock = StoreLock(self._directory)
+        self._files = FileWrites(sync=False)  # a lease need not survive a crash of the machine
+        self._count = 0
+        self._look = look
+        self._turns = 0
+        self._thread = Repeated(f"lease {member}", lambda: seconds / _CALLS_A_LEASE, self._turn)
+
+    def begin(self) -> None:
+        self._files.make_directories(self._group_directory, "leases", self._member)
+        self._lock.__enter__()
+        self.renew()
+        self._thread.start()
+
+    def renew(self) -> None:
+        self._count += 1
+        # The file is opened each time: a network filesystem shows a write to others when the file is closed.
+        self._files.write_whole(f"{self._directory}/beat", b"%020d" % self._count)
+
+    def _turn(self) -> None:
+        self._turns += 1
+        try:
+            if self._turns % _CALLS_A_BEAT == 0:
+                self.renew()
+            self._look()
+        except (StoreError, OSError) as error:  # the next beat tries again
+            if not self._thread.is_stopping:
+                _log.warning(
+                    "the lease of this query could not be renewed; if this lasts, other members take "
+                    "its queues: %s",
+                    error,
+                )
+
+    def end(self) -> None:
+        self._thread.stop()
+        self._lock.__exit__(None, None, None)
+        remove_lease(self._group_directory, self._member)
+
+
+def remove_lease(group_directory: str, member: str) -> None:
+    """Removes the files of a member's lease, if they exist and can be removed."""
+    directory = _lease_directory(group_directory, member)
+    files = FileWrites(sync=False)
+    with suppress(StoreError):
+        for name in ("beat", "lock"):
+            files.remove(f"{directory}/{name}")
+        files.remove_directory(directory)
+
+
+class Watch:
+    """One process's view of another member's lease. `clock` is monotonic, in seconds."""
+
+    def __init__(
+        self, group_directory: str, member: str, entry: MemberEntry, clock: Callable[[], float]
+    ) -> None:
+        self._directory = _lease_directory(group_directory, member)
+        # The system does not report a process's own locks to it, nor reliably those of other hosts.
+        is_near = entry.host == host_name() and entry.process_id != os.getpid()
+        self._can_ask = is_near and sys.platform.startswith("linux")
+        self._seconds = entry.lease_seconds
+        self._clock = clock
+        self._seen: tuple[bytes | None, float] = (None, clock())  # the last beat, and when it was first seen
+        self._beats = 0
+
+    def look(self) -> bytes | None:
+        """Reads the beat; None if its file is gone. May be called from any thread."""
+        beat = self._read()
+        if beat != self._seen[0]:
+            self._seen = (beat, self._clock())
+            self._beats += 1
+        return beat
+
+    @property
+    def has_beaten(self) -> bool:
+        """Whether the member was alive while it was watched. The first beat found may be old."""
+        return self._beats > 1
+
+    def why_gone(self) -> str | None:
+        """Why the member counts as gone; None while it is alive."""
+        # Before the look: a watcher stopped in between must not count its own pause against the other member.
+        now = self._clock()
+        if self.look() is None:
+            return "its lease was given back"
+        if self._can_ask and lock_holder(f"{self._directory}/lock") is None:
+            return "its process has ended"
+        return (
+            f"its lease was not renewed for {self._seconds:g} s"
+            if now - self._seen[1] >= self._seconds
+            else None
+        )
+
+    def _read(self) -> bytes | None:
+        try:
+            return read_bytes(f"{self._directory}/beat", _BEAT_SIZE)
+        except CorruptStoreError:
+            return b""  # a file with other content counts as a beat that does not change
+
+
+# ---- consumers that pop ------------------------------------------------------------------------------------
+
+
+class PopLease:
+    """One consumer of the in-flight log in `directory`, which is made if it is missing."""
+
+    def __init__(self, directory: str) -> None:
+        self._directory = directory
+        self._lock = FileLock(f"{directory}/{_POPPING}")
+
+    def begin(self, timeout: float = 10.0) -> None:
+        """Waits while the last consumer hands over. Raises StoreInUseError after `timeout` seconds."""
+        root, _, rest = self._directory.partition(f"/{OWN_DIRECTORY}/")
+        FileWrites(sync=False).make_directories(root, OWN_DIRECTORY, *rest.split("/"))
+        if not self._lock.share(timeout):
+            raise StoreInUseError(
+                f"{self._directory}: expected that the last consumer ends within {timeout:g} s, but it "
+                "does not; look for a consumer that was stopped (state T in ps) and continue or end it"
+            )
+
+    def is_last(self) -> bool:
+        """Whether no other consumer is alive. If so nobody begins until `end`; else this one has ended."""
+        return self._lock.try_exclusive(_LAST_SECONDS)
+
+    def end(self) -> None:
+        self._lock.close()
+
+
+def live_topics(root: str, group: str) -> list[str]:
+    """The topics of the store at `root` that consumers of the group pop now, sorted."""
+    found = []
+    for name, topic in in_flight_logs(root):
+        directory = in_flight_directory(root, name, topic)
+        if name != group or _POPPING not in entry_names(directory, missing_ok=True):
+            continue
+        lock = FileLock(f"{directory}/{_POPPING}")
+        if not lock.try_exclusive():
+            found.append(topic)
+        lock.close()
+    return found
+
+
+# ---- where the members meet --------------------------------------------------------------------------------
 
 
 def group_directory(

@@ -11,7 +11,9 @@ them is recorded.
     now = member.settle(queues, positions, begin=first_offset, reset=reset)     # at each boundary
     member.leave(positions, reset)
 
-The positions are also in the offset file, where other programs change them: see `offset_mirror`.
+The positions are also in the offset file, where other programs change them: see `offset_mirror`. A query that
+shares no queues with other queries (messageModel BROADCASTING, or offsetStore=none) is a `SoleMember`: it has
+the same methods, but no directory, no lease and no epochs.
 """
 
 from __future__ import annotations
@@ -19,22 +21,22 @@ from __future__ import annotations
 import logging
 import os
 import secrets
-from collections.abc import Callable, Collection, Mapping, Sequence, Set
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
 
-from rmq_spark.consume.allocate import described
+from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, described
 from rmq_spark.consume.group.change import Change, write_change
-from rmq_spark.consume.group.leases import Lease, Watch, host_name, remove_lease
-from rmq_spark.consume.group.membership import Assignment, Membership, Owned
+from rmq_spark.consume.group.meeting import Lease, Watch, host_name, remove_lease
 from rmq_spark.consume.group.offset_mirror import GroupOffsetMirror
 from rmq_spark.consume.group.state import (
     GroupState,
     MemberEntry,
+    Stop,
     read_state,
     state_identity,
     state_serial,
 )
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 from rmq_spark.consume.offset_store import OffsetStore, make_path
 from store_format.display.text import first_names, shown
 from store_format.errors import StoreInUseError
@@ -49,6 +51,101 @@ _LOOKS_A_LEASE = 15  # how often the leases of other members are looked at
 _LOOK_SECONDS_MAX = 1.0
 _WAIT_STEP_SECONDS = 0.05
 _RETRY_SECONDS = 1.0  # between two attempts to save offsets when they are saved at every boundary
+
+_LEASE_SECONDS = 30.0
+
+_EPOCH = 1
+
+
+# ---- what a query brings, and what it gets -----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """What a query brings into the group.
+
+    `subscription` is the text of its topics and expression, which must be the same for all members.
+    `persist_seconds` is persistConsumerOffsetInterval; 0 records at each boundary of a micro-batch.
+    """
+
+    group: str
+    clients: tuple[str, ...]
+    strategy: AllocateMessageQueueStrategy
+    subscription: str
+    lease_seconds: float = _LEASE_SECONDS
+    persist_seconds: float = 0.0
+    brokers: tuple[str, ...] = ()
+
+    def allocate(
+        self,
+        clients: Iterable[str],
+        queues: Iterable[MessageQueue],
+        readers: Mapping[str, Collection[str]] | None = None,
+    ) -> dict[MessageQueue, str]:
+        """The queues of this query's clients, topic by topic (RebalanceImpl.rebalanceByTopic).
+
+        `readers` are the brokers of the clients that do not read all brokers, because they started before a
+        broker was added. The queues of a broker are shared by the clients that read it.
+        """
+        sorted_clients = sort_clients(clients)
+        by_topic: dict[str, list[MessageQueue]] = {}
+        for queue in sort_queues(queues):
+            by_topic.setdefault(queue.topic, []).append(queue)
+        found: dict[MessageQueue, str] = {}
+        for of_topic in by_topic.values():
+            parts: dict[tuple[str, ...], list[MessageQueue]] = {}
+            for queue in of_topic:
+                parts.setdefault(_able(sorted_clients, queue.broker_name, readers or {}), []).append(queue)
+            for able, part in parts.items():
+                there = set(part)
+                for client in filter(able.__contains__, self.clients):
+                    for queue in self.strategy.allocate(self.group, client, part, able):
+                        if queue in there:  # CONFIG returns the configured queues, of every topic
+                            found.setdefault(queue, client)
+        return found
+
+
+def _able(clients: Sequence[str], broker: str, readers: Mapping[str, Collection[str]]) -> tuple[str, ...]:
+    """The clients that read the broker."""
+    return tuple(client for client in clients if client not in readers or broker in readers[client])
+
+
+@dataclass(frozen=True, slots=True)
+class _Owned:
+    """A queue that this query reads now: for which of its clients, and in which epoch."""
+
+    client: str
+    epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What the query owns at a boundary: its next offset contains exactly these queues.
+
+    `starts` has the next offset to read of the queues that do not continue at their positions: queues that
+    were gained and that others read further, and queues that were reset. They are repeated until positions
+    arrive that include them. `lost` are the queues that went to others since the last boundary. `is_settled`:
+    the query owns every queue that the strategy allocates to it. `reset` is the group's reset number, which
+    belongs into the query's offset. `stops` are the owned queues in which an orderly handler failed. `places`
+    has the place of the message before each start, where it was recorded. `resets` are the owned
+    queues that were reset since the offset with the positions was made.
+    """
+
+    owned: Mapping[MessageQueue, _Owned] = field(default_factory=dict)
+    starts: Mapping[MessageQueue, int] = field(default_factory=dict)
+    lost: frozenset[MessageQueue] = frozenset()
+    is_settled: bool = False
+    reset: int = 0
+    stops: Mapping[MessageQueue, Stop] = field(default_factory=dict)
+    places: Mapping[MessageQueue, int] = field(default_factory=dict)
+    resets: frozenset[MessageQueue] = frozenset()
+
+    def next_offset(self, queue: MessageQueue, position: int | None) -> int:
+        """The next offset to read of an owned queue. `position` is the one that `settle` was called with."""
+        return self.starts[queue] if queue in self.starts or position is None else position
+
+
+# ---- a member ----------------------------------------------------------------------------------------------
 
 
 def join(
@@ -286,7 +383,9 @@ class GroupMember:
         positions: Mapping[MessageQueue, int],
         reset: int,
     ) -> Assignment:
-        owned = {queue: Owned(state.queues[queue].client or "", epoch) for queue, epoch in self._held.items()}
+        owned = {
+            queue: _Owned(state.queues[queue].client or "", epoch) for queue, epoch in self._held.items()
+        }
         starts = {}
         for queue in owned:
             entry, position = state.queues[queue], positions.get(queue)
@@ -455,3 +554,132 @@ class _OtherMembers:
                     shown(", ".join(other.clients)),
                     first_names(missing),
                 )
+
+
+# ---- a query without other members -------------------------------------------------------------------------
+
+
+class SoleMember:
+    """`shares` False: the only client owns every queue (RebalanceImpl.rebalanceByTopic, BROADCASTING).
+
+    Otherwise the strategy distributes the queues among the clients of the query.
+    """
+
+    def __init__(
+        self, membership: Membership, offsets: OffsetStore, *, shares: bool, clocks: Clocks | None = None
+    ) -> None:
+        self.places: Mapping[MessageQueue, int] = {}  # as in `GroupMember`; nothing records them
+        self._membership = membership
+        self._offsets = offsets
+        self._shares = shares
+        self._clocks = clocks or Clocks()
+        self._queues: Sequence[MessageQueue] | None = None
+        self._positions: Mapping[MessageQueue, int] = {}
+        self._begins: dict[
+            MessageQueue, int
+        ] = {}  # starts of queues that no offset of the query contains yet
+        # the corrected offset, and the reset number of the first offset that contains it
+        self._corrected: dict[MessageQueue, tuple[int, int]] = {}
+        self._reset = 0
+        self._saved: dict[MessageQueue, int] = {}
+        self._saved_positions: Mapping[MessageQueue, int] | None = None
+        self._next_save = self._clocks.monotonic()
+        self._now = Assignment()
+
+    def settle(
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        *,
+        begin: Callable[[MessageQueue], int],
+        reset: int = 0,
+        force: bool = False,
+    ) -> Assignment:
+        """Returns all queues: each starts at its position, else at the group's offset, else at `begin`.
+
+        The arguments are those of `GroupMember.settle`.
+        """
+        self._reset = max(self._reset, reset)
+        if not self._precedes_correction(reset):
+            self._save(positions, force=force)
+        if queues is not self._queues or (self._now.starts and positions is not self._positions):
+            self._now = self._assign(queues, positions, begin, reset)
+            self._queues, self._positions = queues, positions
+        return self._now
+
+    def wait_settled(
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        *,
+        begin: Callable[[MessageQueue], int],
+        reset: int = 0,
+    ) -> Assignment:
+        """Returns what `settle` returns, at once: there is no other member to wait for."""
+        return self.settle(queues, positions, begin=begin, reset=reset)
+
+    def correct(
+        self, targets: Mapping[MessageQueue, int], positions: Mapping[MessageQueue, int], reset: int = 0
+    ) -> Assignment:
+        """Moves queues to `targets`, also in the offset store, and returns the new assignment.
+
+        The arguments are those of `GroupMember.correct`.
+        """
+        self._reset += 1
+        self._corrected |= {queue: (offset, self._reset) for queue, offset in targets.items()}
+        self._begins |= targets
+        self._offsets.save(targets, is_reset=True)
+        self._saved |= targets
+        self._now = replace(self._now, starts={**self._now.starts, **targets}, reset=self._reset)
+        return self._now
+
+    def _precedes_correction(self, reset: int) -> bool:
+        """Whether positions under this reset number are from before a correction and would undo it."""
+        return any(number > reset for _, number in self._corrected.values())
+
+    def note_replay(self, queues: Sequence[MessageQueue]) -> None:
+        """Does nothing: no other query can own the queues."""
+
+    def leave(self, positions: Mapping[MessageQueue, int], reset: int = 0) -> None:
+        """Saves the positions."""
+        if not self._precedes_correction(reset):
+            self._save(positions, force=True)
+
+    def _assign(
+        self,
+        queues: Sequence[MessageQueue],
+        positions: Mapping[MessageQueue, int],
+        begin: Callable[[MessageQueue], int],
+        reset: int,
+    ) -> Assignment:
+        clients = self._membership.clients
+        owner = (
+            self._membership.allocate(clients, queues) if self._shares else dict.fromkeys(queues, clients[0])
+        )
+        new = [queue for queue in owner if queue not in positions and queue not in self._begins]
+        known = self._offsets.read() if new else {}
+        for queue in new:
+            committed = known.get(queue, -1)
+            self._begins[queue] = committed if committed >= 0 else begin(queue)
+        starts = {queue: self._begins[queue] for queue in owner if queue not in positions}
+        starts |= {
+            queue: offset
+            for queue, (offset, number) in self._corrected.items()
+            if number > reset and queue in owner
+        }
+        owned = {queue: _Owned(client, _EPOCH) for queue, client in owner.items()}
+        return Assignment(owned, starts, is_settled=True, reset=self._reset)
+
+    def _save(self, positions: Mapping[MessageQueue, int], *, force: bool) -> None:
+        now = self._clocks.monotonic()
+        if positions is self._saved_positions or (not force and now < self._next_save):
+            return
+        self._next_save = now + self._membership.persist_seconds
+        changed = {
+            queue: position for queue, position in positions.items() if self._saved.get(queue) != position
+        }
+        if changed and not self._offsets.save(changed):
+            self._next_save = now + max(self._membership.persist_seconds, _RETRY_SECONDS)
+            return
+        self._saved |= changed
+        self._saved_positions = positions

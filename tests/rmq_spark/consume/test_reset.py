@@ -14,8 +14,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.member import join
-from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.group.member import Membership, join
 from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.consume.reset import (

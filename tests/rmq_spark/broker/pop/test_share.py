@@ -16,9 +16,8 @@ import pytest
 
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.leases import live_topics
-from rmq_spark.consume.group.member import join
-from rmq_spark.consume.group.membership import Membership
+from rmq_spark.consume.group.meeting import live_topics
+from rmq_spark.consume.group.member import Membership, join
 from rmq_spark.consume.group.offset_mirror import compared
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets, make_path

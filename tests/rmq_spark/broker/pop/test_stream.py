@@ -13,10 +13,9 @@ from typing import Any
 import pytest
 
 from rmq_spark.broker.pop.stream import PopPositions
-from rmq_spark.consume.group.leases import live_topics
+from rmq_spark.consume.group.meeting import live_topics
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.pop_offset import PopOffset, PoppedRange
-from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.output_fields import fields_from_options

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.change import Change, OwnershipEvent, append_events
-from rmq_spark.consume.group.member import GroupMember, join
-from rmq_spark.consume.group.membership import Assignment, Membership
+from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, join
 from rmq_spark.consume.group.state import (
     GroupState,
     MemberEntry,

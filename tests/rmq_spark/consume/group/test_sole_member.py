@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.membership import Membership
-from rmq_spark.consume.group.sole_member import SoleMember
+from rmq_spark.consume.group.member import Membership, SoleMember
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets
 from store_format.files.polling import Clocks
