@@ -20,8 +20,7 @@ from store_format.files.lock import CheckedLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
-from store_format.metadata.add_group import add_subscription_group
-from store_format.metadata.group_offsets import write_group_offsets
+from store_format.metadata.group_offsets import add_subscription_group, write_group_offsets
 from store_format.names import (
     HALF_TOPIC,
     SCHEDULE_TOPIC,

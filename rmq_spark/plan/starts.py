@@ -19,9 +19,8 @@ from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import OffsetOutOfRangeError
-from store_format.metadata.group_offsets import known_groups
+from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
-from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import did_you_mean, is_retry_topic, retry_topic
 from store_format.read.choice import MessageChoice
 from store_format.read.store import Store

@@ -18,9 +18,8 @@ from rmq_spark.produce.delays import Parked
 from rmq_spark.produce.real_queue import real_queues
 from rmq_spark.produce.rows import WriteRows
 from store_format.java.numbers import parse_long
-from store_format.message.encode import MessageColumns
+from store_format.message.encode import MessageColumns, StoredMessages, edited_properties
 from store_format.message.property_encoder import encode_property_columns
-from store_format.message.stored import StoredMessages, edited_properties
 from store_format.message.sysflag import (
     BORN_HOST_V6,
     STORE_HOST_V6,

@@ -36,8 +36,13 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
-from store_format.message.crc import body_crcs
-from store_format.message.encode import MESSAGE_SIZE_MAX, PROPERTIES_SIZE_MAX, Integers, MessageColumns
+from store_format.message.encode import (
+    MESSAGE_SIZE_MAX,
+    PROPERTIES_SIZE_MAX,
+    Integers,
+    MessageColumns,
+    body_crcs,
+)
 from store_format.message.property_encoder import PropertyMaps, encode_property_columns
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
 from store_format.metadata.broker_conf import BrokerConf

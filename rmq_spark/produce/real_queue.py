@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 
 from store_format.consumequeue.files import can_be_queue
 from store_format.java.number_columns import read_integers
-from store_format.message.encode import MessageColumns
-from store_format.message.stored import StoredMessages, edited_properties
+from store_format.message.encode import MessageColumns, StoredMessages, edited_properties
 from store_format.names import HALF_TOPIC, REAL_QID, REAL_TOPIC
 
 _QUEUE_ID_MAX = 2**31 - 1

@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from rmq_spark.produce.send_back import offset_ids, scattered
 from store_format.java.hashes import java_hash_many
 from store_format.message import sysflag
-from store_format.message.encode import MessageColumns
-from store_format.message.stored import StoredMessages, edited_properties
+from store_format.message.encode import MessageColumns, StoredMessages, edited_properties
 from store_format.names import RESENT_FROM, RESERVED_PROPERTIES, RETRY_TOPIC, SHARDING_KEY, WAIT
 
 _Ints = NDArray[np.int64]

@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import Host
 from store_format.message import sysflag
-from store_format.message.encode import MessageColumns
+from store_format.message.encode import MessageColumns, StoredMessages, edited_properties
 from store_format.message.properties import PropertyTable
 from store_format.message.property_encoder import encode_property_columns
-from store_format.message.stored import StoredMessages, edited_properties
 from store_format.names import (
     FIRST_POP_TIME,
     INNER_MULTI_DISPATCH,

@@ -20,10 +20,9 @@ from rmq_spark.produce.rows import Host
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
 from store_format.message import sysflag
-from store_format.message.encode import TOPIC_V1_LENGTH_MAX, MessageColumns
+from store_format.message.encode import TOPIC_V1_LENGTH_MAX, MessageColumns, StoredMessages, edited_properties
 from store_format.message.hosts import offset_msg_ids
 from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.message.stored import StoredMessages, edited_properties
 from store_format.metadata.values import SubscriptionGroup
 from store_format.names import (
     DELAY,

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 from rmq_spark.produce.real_queue import real_queues
 from store_format.java.number_columns import read_integers
 from store_format.message import sysflag
-from store_format.message.encode import PROPERTIES_SIZE_MAX, MessageColumns
+from store_format.message.encode import PROPERTIES_SIZE_MAX, MessageColumns, StoredMessages, edited_properties
 from store_format.message.property_encoder import encode_property_columns
-from store_format.message.stored import StoredMessages, edited_properties
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_NORMAL, MAGIC_ROLL, WHEEL_SLOTS
 from store_format.names import (
     BORN_TIMESTAMP,

@@ -24,8 +24,8 @@ from store_format.consumequeue.slices import read_slice
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.java.hashes import java_hash_many
 from store_format.java.number_columns import read_integers
+from store_format.message.encode import StoredMessages
 from store_format.message.locate import Identity
-from store_format.message.stored import StoredMessages
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import (

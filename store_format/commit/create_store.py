@@ -16,8 +16,8 @@ from store_format.files import paths
 from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.read import LOST_AND_FOUND, entry_names, is_directory
 from store_format.files.write import FileWrites
-from store_format.metadata.encode import dumps
 from store_format.metadata.read import Checkpoint
+from store_format.metadata.values import dumps
 from store_format.names import SYNC_MEMBER_PREFIX
 
 # Empty directories of a new store. The last one is made last: it is the sign of a complete store.

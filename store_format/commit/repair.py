@@ -52,7 +52,7 @@ from store_format.files.read import StoreFile, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.index.updates import cut_index
 from store_format.layouts import MESSAGE_SIZE_MIN, OFFSET_MAX
-from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import lost_topics

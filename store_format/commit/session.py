@@ -29,8 +29,7 @@ from store_format.commitlog.write import LogLayout
 from store_format.errors import IllegalMessageError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, encode
-from store_format.message.stored import StoredMessages
+from store_format.message.encode import MESSAGE_SIZE_MAX, MessageColumns, StoredMessages, encode
 from store_format.read.store import Store
 from store_format.survey.gone import refuse_lost_log
 

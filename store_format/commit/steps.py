@@ -27,9 +27,8 @@ from store_format.files.read import entry_names, list_directories, list_entries,
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
 from store_format.java.fastjson import loads
-from store_format.metadata.encode import add_topics
 from store_format.metadata.read import Checkpoint, config_path, read_checkpoint
-from store_format.metadata.values import TopicConfig
+from store_format.metadata.values import TopicConfig, add_topics
 
 
 def publish(publication: Publication, files: FileWrites) -> None:

@@ -1,8 +1,10 @@
-"""Consumer offsets in a store's `config/`: which file counts, reading, and writing while no broker runs.
+"""Consumer groups and offsets in a store's `config/`: which file counts, reading, and writing while no broker
+runs.
 
 Reading takes no lock. Writing takes the store's lock and follows ConfigManager.persist, so a kill at any
-moment leaves either the old or the new offsets. It changes entries of a broker's consumerOffset.json or a
-client's offsets.json and keeps everything else. An offset decreases only if the caller passes `is_reset`.
+moment leaves either the old or the new content. It changes entries of a broker's consumerOffset.json,
+subscriptionGroup.json or delayOffset.json, or of a client's offsets.json, and keeps everything else. A
+group's offset decreases only if the caller passes `is_reset`.
 """
 
 from __future__ import annotations
@@ -10,7 +12,8 @@ from __future__ import annotations
 import json
 import logging
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +22,6 @@ from store_format.files.lock import CheckedLock
 from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.java.fastjson import loads
-from store_format.metadata.encode import Dialect, dialect_of, dumps, next_version, with_integer_keys
 from store_format.metadata.read import (
     config_path,
     read_consumer_offsets,
@@ -30,14 +32,29 @@ from store_format.metadata.read import (
 )
 from store_format.metadata.values import (
     ConsumerOffsets,
+    Dialect,
     UnlikeBeanError,
     bean_errors_of,
+    dialect_of,
+    dumps,
     integer,
     integer_map,
     items,
     members,
+    next_version,
+    with_integer_keys,
 )
-from store_format.names import REVIVE_GROUP, QueueKey, is_light_queue
+from store_format.names import (
+    ORIGIN_GROUP,
+    RETRY_TOPIC,
+    REVIVE_GROUP,
+    QueueKey,
+    RetryOwner,
+    is_light_queue,
+    is_retry_topic,
+    normal_topic,
+    retry_owner,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -51,6 +68,14 @@ _IN_ROCKSDB = (  # directory in config/, and the broker setting that creates it
 )
 
 _OLD_OBJECT_KEYS = re.compile(rb'"offsetTable":\{\{')
+
+_GROUP_FILE = "subscriptionGroup.json"
+
+_DELAY_FILE = "delayOffset.json"
+_OLD_MAP = re.compile(rb'"offsetTable":\{-?[0-9]+:')  # fastjson 1.2 writes no line break before integer keys
+
+
+# ---- consumer offsets --------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -392,3 +417,148 @@ def _dumps_local(raw: Mapping[str, Any], pairs: list[tuple[dict[str, Any], int]]
     # 0 is the placeholder of the table; only this member has the name offsetTable
     whole = dumps(dict(raw) | {"offsetTable": 0}, dialect)
     return whole.replace(b'\n\t"offsetTable":0', b'\n\t"offsetTable":' + text.encode("utf-8", "replace"), 1)
+
+
+# ---- groups ------------------------------------------------------------------------------------------------
+
+
+def add_subscription_group(root: str, group: str, *, timestamp: int, files: FileWrites) -> bool:
+    """Adds the group with a broker's defaults; False if the file has the group. The lock is the caller's.
+
+    `timestamp` is the clock in ms. Unknown members and the order are kept. Raises CorruptStoreError for a
+    file that cannot be decoded and has no `.bak`.
+    """
+
+    def merge(data: bytes | None, file: str) -> bytes | None:
+        return _merge_group(data, group, timestamp, file)
+
+    files.make_directories(root, "config")
+    return rewrite_config(config_path(root, _GROUP_FILE), merge, files)
+
+
+def _merge_group(data: bytes | None, group: str, timestamp: int, file: str = _GROUP_FILE) -> bytes | None:
+    """subscriptionGroup.json with the group (SubscriptionGroupManager.findSubscriptionGroupConfig).
+
+    None if the file has the group. Raises CorruptStoreError for a file that is no subscriptionGroup.json.
+    """
+    with bean_errors_of(file):
+        raw = members(loads(data, file) if data else None, "the file")
+        table = dict(members(raw.get("subscriptionGroupTable"), "subscriptionGroupTable"))
+        if group in table:
+            return None
+        version = dict(members(raw.get("dataVersion"), "dataVersion"))
+        version = next_version({"counter": 0, "stateVersion": 0} | version, timestamp)
+    first: dict[str, Any] = {"dataVersion": version, "forbiddenTable": {}}  # Any: JSON
+    return dumps(
+        first | raw | {"dataVersion": version, "subscriptionGroupTable": table | {group: _entry(group)}}
+    )
+
+
+def _entry(group: str) -> dict[str, Any]:  # Any: JSON
+    return {
+        "attributes": {},
+        "brokerId": 0,
+        "consumeBroadcastEnable": True,
+        "consumeEnable": True,
+        "consumeFromMinEnable": True,
+        "consumeMessageOrderly": False,
+        "consumeTimeoutMinute": 15,
+        "groupName": group,
+        "groupRetryPolicy": {"type": "CUSTOMIZED"},
+        "groupSysFlag": 0,
+        "notifyConsumerIdsChangedEnable": True,
+        "retryMaxTimes": 16,
+        "retryQueueNums": 1,
+        "whichBrokerWhenConsumeSlowly": 1,
+    }
+
+
+# ---- retry topics ------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOwners:
+    """`store_format.names.retry_owner` for one store.
+
+    A group with offsets for a retry topic of pop owns the topic, if it is the only such group: a broker
+    commits offset 0 when it creates the topic (PopReviveService.initPopRetryOffset). `readers` are the groups
+    with offsets for each retry topic.
+    """
+
+    groups: frozenset[str]
+    topics: frozenset[str]
+    readers: Mapping[str, Collection[str]] = field(default_factory=dict)
+
+    @staticmethod
+    def read(root: str, topics: Iterable[str]) -> RetryOwners:
+        """The owners in the store at `root`, which has the `topics`. Damaged files count as empty."""
+        pairs: Collection[tuple[str, str]] = ()
+        with suppress(StoreError):
+            pairs = read_committed(root).pairs()
+        return RetryOwners.of(known_groups(root), topics, pairs)
+
+    @staticmethod
+    def of(groups: Iterable[str], topics: Iterable[str], pairs: Iterable[tuple[str, str]]) -> RetryOwners:
+        """The owners by the names that exist, and by the (group, topic) `pairs` that have offsets."""
+        readers: dict[str, set[str]] = {}
+        for group, topic in pairs:
+            if is_retry_topic(topic):
+                readers.setdefault(topic, set()).add(group)
+        return RetryOwners(frozenset(groups), frozenset(topics), readers)
+
+    def owner(self, name: str, properties: Mapping[str, str | None] | None = None) -> RetryOwner:
+        """The owner of a retry topic, or of a message in the topic that has the `properties`."""
+        if not any((properties or {}).get(name) for name in (ORIGIN_GROUP, RETRY_TOPIC)):
+            popping = [group for group in self.readers.get(name, ()) if normal_topic(name, group)[1]]
+            if len(popping) == 1:
+                return RetryOwner(popping[0], normal_topic(name, popping[0])[0])
+        return retry_owner(name, self.groups, self.topics, properties)
+
+
+# ---- delay levels ------------------------------------------------------------------------------------------
+
+
+def merge_delay_offsets(
+    data: bytes | None,
+    offsets: Mapping[int, int],
+    *,
+    timestamp: int,
+    is_old: bool = False,
+    file: str = f"config/{_DELAY_FILE}",
+) -> bytes | None:
+    """The file with these next offsets by delay level (from 1); None if it has them already.
+
+    `data` is the present file, None or empty without one; then `is_old` says that the broker is a 4.9, which
+    writes no data version. Other levels and members stay. A data version is incremented with `timestamp`, the
+    clock in ms. Raises CorruptStoreError for a file of another kind.
+
+    >>> merge_delay_offsets(b'{"offsetTable":{3:2}}', {3: 2}, timestamp=0) is None
+    True
+    """
+    with bean_errors_of(file):
+        raw = members(loads(data, file) if data else None, "the file")
+        table = integer_map(raw.get("offsetTable"), "offsetTable")
+        after = dict(sorted((table | dict(offsets)).items()))  # the order of a HashMap with small keys
+        if after == table:
+            return None
+        version = raw.get("dataVersion") if data else None if is_old else {"counter": 0, "stateVersion": 0}
+        if version is not None:
+            newer = next_version(members(version, "dataVersion"), timestamp)
+            raw = {"dataVersion": newer} | raw | {"dataVersion": newer}
+    old = bool(_OLD_MAP.search(data)) if data else is_old
+    return dumps(raw | {"offsetTable": after}, Dialect.FASTJSON if old else Dialect.FASTJSON2)
+
+
+def write_delay_offsets(root: str, offsets: Mapping[int, int], *, timestamp: int, files: FileWrites) -> bool:
+    """Writes the next offsets by delay level; False if the file has them already.
+
+    The caller holds the store's lock. `timestamp` is the clock in ms. Raises CorruptStoreError for a file
+    that cannot be decoded and has no `.bak`.
+    """
+    is_old = is_broker_49(root)
+
+    def merge(data: bytes | None, file: str) -> bytes | None:
+        return merge_delay_offsets(data, offsets, timestamp=timestamp, is_old=is_old, file=file)
+
+    files.make_directories(root, "config")
+    return rewrite_config(config_path(root, _DELAY_FILE), merge, files)

@@ -24,10 +24,9 @@ from store_format.layouts import (
     TIMER_WHEEL_SLOT,
     pack,
 )
-from store_format.metadata.encode import dumps, next_version
 from store_format.metadata.read import config_path
 from store_format.metadata.timer import WHEEL_SLOTS, TimerCheck, TimerState, slot_records, units_per_file
-from store_format.metadata.values import bean_errors_of, integer, members
+from store_format.metadata.values import bean_errors_of, dumps, integer, members, next_version
 
 _UNIT = TIMER_LOG_UNIT.itemsize
 _SLOT = TIMER_WHEEL_SLOT.itemsize

@@ -30,8 +30,15 @@ from typing import Any
 
 from store_format.java.fastjson import loads
 from store_format.java.hashes import table_size
-from store_format.metadata.encode import Dialect, dialect_of, dumps, with_integer_keys
-from store_format.metadata.values import OrderInfo, bean_errors_of, members
+from store_format.metadata.values import (
+    Dialect,
+    OrderInfo,
+    bean_errors_of,
+    dialect_of,
+    dumps,
+    members,
+    with_integer_keys,
+)
 from store_format.pop.records import CheckPoint, PointKey, QueueState, WitnessEntry
 
 Digest = int  # of a batch; 0 without one

@@ -18,8 +18,8 @@ from store_format.consumequeue.slices import QueueRange, QueueSlice, cut_slice, 
 from store_format.errors import OffsetOutOfRangeError, StoreError, StoreNotFoundError, UnsupportedFormatError
 from store_format.files.read import StoreFile
 from store_format.files.view import read_sizes
+from store_format.message.encode import StoredMessages, stored_messages
 from store_format.message.locate import BadUnit, Identity, UnitRefs, Units, locate
-from store_format.message.stored import StoredMessages, stored_messages
 from store_format.names import QueueKey
 from store_format.read.store import Queue, Store
 from store_format.survey.right_entries import read_right_slice

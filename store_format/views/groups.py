@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, ViewColumn, batches_of
+from store_format.metadata.group_offsets import RetryOwners
 from store_format.metadata.read import Groups, read_subscription_groups, read_topics
-from store_format.metadata.retry_owners import RetryOwners
 from store_format.names import DLQ_PREFIX, is_retry_topic
 from store_format.views.lag import lag_table
 from store_format.views.view import View

@@ -17,8 +17,7 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColu
 from store_format.display.rows import iso_utc
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
-from store_format.metadata.group_offsets import read_committed
-from store_format.metadata.retry_owners import RetryOwners
+from store_format.metadata.group_offsets import RetryOwners, read_committed
 from store_format.names import (
     DELAY,
     DISCARDED_TOPIC,

@@ -479,7 +479,7 @@ import numpy as np
 import pyarrow as pa
 
 from store_format.message.encode import MessageColumns
-from store_format.message.stored import StoredMessages
+from store_format.message.encode import StoredMessages
 
 
 def audited(messages: StoredMessages) -> MessageColumns:

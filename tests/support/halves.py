@@ -10,7 +10,7 @@ from typing import Any
 from rmq_spark.produce.half import op_bodies, op_messages
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
-from store_format.message.stored import edited_properties
+from store_format.message.encode import edited_properties
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.values import TopicConfig
 from store_format.store import MessageStore

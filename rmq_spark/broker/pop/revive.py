@@ -37,7 +37,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.display.text import shown
 from store_format.errors import StoreError
-from store_format.message.stored import StoredMessages, join_columns, stored_messages
+from store_format.message.encode import StoredMessages, join_columns, stored_messages
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
 from store_format.metadata.read import read_subscription_groups, read_topics

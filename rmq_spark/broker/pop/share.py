@@ -45,9 +45,13 @@ from store_format.files.polling import Clocks
 from store_format.files.read import stat_identity
 from store_format.files.shared_log import FileLock
 from store_format.files.write import FileWrites
-from store_format.message.stored import StoredMessages, join_columns, stored_messages
-from store_format.metadata.add_group import add_subscription_group
-from store_format.metadata.group_offsets import is_broker_49, refuse_foreign_offsets, rewrite_config
+from store_format.message.encode import StoredMessages, join_columns, stored_messages
+from store_format.metadata.group_offsets import (
+    add_subscription_group,
+    is_broker_49,
+    refuse_foreign_offsets,
+    rewrite_config,
+)
 from store_format.metadata.read import config_path, read_order_infos, read_subscription_groups
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.names import QueueKey

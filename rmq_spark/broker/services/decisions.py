@@ -33,9 +33,8 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError, Unsu
 from store_format.java.numbers import parse_long
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.message.compression import decompress
-from store_format.message.encode import MessageColumns
+from store_format.message.encode import MessageColumns, StoredMessages, join_columns
 from store_format.message.properties import PropertyTable
-from store_format.message.stored import StoredMessages, join_columns
 from store_format.message.sysflag import COMPRESSED, STORE_HOST_V6
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, read_group_offsets

@@ -35,7 +35,7 @@ from store_format.display.text import shown
 from store_format.errors import OptionError
 from store_format.files.lock import StoreLock
 from store_format.files.write import FileWrites
-from store_format.message.stored import StoredMessages
+from store_format.message.encode import StoredMessages
 from store_format.read.store import Queue
 from store_format.read.stored_messages import read_stored
 

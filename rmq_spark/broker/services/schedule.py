@@ -28,8 +28,8 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.layouts import CQ_EXT_ADDRESS_MAX
-from store_format.message.stored import StoredMessages
-from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.message.encode import StoredMessages
+from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import config_path, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC, UNIQ_KEY
 from store_format.read.snapshot import Snapshot, take_snapshot

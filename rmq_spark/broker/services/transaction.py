@@ -49,9 +49,8 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, ba
 from store_format.errors import IllegalMessageError, OptionError, StoreError
 from store_format.files import paths
 from store_format.java.numbers import parse_long
-from store_format.message.encode import MessageColumns
+from store_format.message.encode import MessageColumns, StoredMessages, join_columns
 from store_format.message.locate import Identity
-from store_format.message.stored import StoredMessages, join_columns
 from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
 from store_format.metadata.read import read_topics

@@ -11,8 +11,7 @@ import pytest
 
 from rmq_spark.produce import half
 from store_format.errors import IllegalMessageError
-from store_format.message.encode import MessageColumns, encode
-from store_format.message.stored import StoredMessages
+from store_format.message.encode import MessageColumns, StoredMessages, encode
 from store_format.metadata.values import TopicConfig
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice

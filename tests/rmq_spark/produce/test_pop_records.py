@@ -10,9 +10,8 @@ import pytest
 
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from rmq_spark.produce.timers import timer_copies
-from store_format.message.encode import encode
+from store_format.message.encode import StoredMessages, encode
 from store_format.message.properties import PropertyTable
-from store_format.message.stored import StoredMessages
 from store_format.names import REVIVE_PREFIX, TIMER_DELIVER_MS, TIMER_ENQUEUE_MS, TIMER_TOPIC
 from store_format.pop.broker_in_flight import BrokerCheckPoint, parse_record
 from store_format.read.store import Store

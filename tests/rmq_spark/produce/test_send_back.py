@@ -15,9 +15,8 @@ import pytest
 from rmq_spark.produce.send_back import SentBack, give_up, offset_ids, send_back
 from store_format import MessageStore
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
-from store_format.message.encode import MessageColumns, encode
+from store_format.message.encode import MessageColumns, StoredMessages, encode
 from store_format.message.hosts import parse_host
-from store_format.message.stored import StoredMessages
 from store_format.metadata.values import SubscriptionGroup
 from store_format.read.stored_messages import read_stored
 from tests.support import goldens

@@ -13,7 +13,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.files.write import FileWrites
 from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.delay_offsets import write_delay_offsets
+from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
 from tests.support.staged import columns_of, make_store

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from store_format import kernels
 from store_format.errors import IllegalMessageError
-from store_format.message.crc import body_crcs
-from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
+from store_format.message.encode import EncodedUnits, MessageColumns, assign, body_crcs, encode
 from store_format.message.property_encoder import without_crc_property
 from tests.support import oracle
 

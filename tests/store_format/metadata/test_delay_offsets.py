@@ -9,7 +9,7 @@ import pytest
 
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
-from store_format.metadata.delay_offsets import merge_delay_offsets, write_delay_offsets
+from store_format.metadata.group_offsets import merge_delay_offsets, write_delay_offsets
 from store_format.metadata.read import read_delay_offsets
 
 _NOW_MS = 1_795_244_100_000

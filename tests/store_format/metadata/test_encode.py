@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.encode import Dialect, add_topics, dumps, with_integer_keys
 from store_format.metadata.read import read_topics
-from store_format.metadata.values import TopicConfig
+from store_format.metadata.values import Dialect, TopicConfig, add_topics, dumps, with_integer_keys
 from tests.support import goldens
 
 STORES = [
