@@ -69,7 +69,7 @@ __all__ = ["Place", "ResendPlan", "ResendResult", "SendBackResult", "Where", "re
 
 Place = tuple[str, int, int] | int
 
-RESEND_COLUMNS = (
+_RESEND_COLUMNS = (
     BROKER,
     ViewColumn("group", TEXT, "The group that gave up the message."),
     ViewColumn("originTopic", TEXT, "The topic to which the producer sent the message."),
@@ -247,12 +247,12 @@ class ResendPlan:
     done: frozenset[int]  # physical offsets of dead letters that were stored again before
 
     def table(self) -> pa.Table:
-        """Returns one row for each dead letter, with `RESEND_COLUMNS`."""
+        """Returns one row for each dead letter, with `_RESEND_COLUMNS`."""
         rows = [
-            tuple(self._cell(row, target, column) for column in RESEND_COLUMNS)
+            tuple(self._cell(row, target, column) for column in _RESEND_COLUMNS)
             for row, target in zip(self.rows, self.targets, strict=True)
         ]
-        return pa.Table.from_batches([batch_of(RESEND_COLUMNS, rows)])
+        return pa.Table.from_batches([batch_of(_RESEND_COLUMNS, rows)])
 
     def _cell(self, row: _Row, target: str, column: ViewColumn) -> object:
         if column.name == "targetTopic":

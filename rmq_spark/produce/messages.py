@@ -27,7 +27,7 @@ from rmq_spark.produce.rows import Host, WriteRows
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.arrays.ranges import flat_bytes
 from store_format.display.text import shown
-from store_format.index.keys import index_key_hashes
+from store_format.index.updates import index_key_hashes
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import (
     BLANK_HEAD,
@@ -179,7 +179,7 @@ class ProducedMessages:
         return [(self.real_topics[number >> 32], number & 0xFFFFFFFF) for number in distinct.tolist()]
 
     def key_hashes(self, *, tag_keys: bool = True) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The entries for the index, as `store_format.index.keys.index_key_hashes` returns them."""
+        """The entries for the index, as `store_format.index.updates.index_key_hashes` returns them."""
         return index_key_hashes(self._coded_topics(), self.uniq_key, self.keys, self.tags, tag_keys=tag_keys)
 
     def _coded_topics(self) -> pa.DictionaryArray:

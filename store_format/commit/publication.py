@@ -38,7 +38,7 @@ from store_format.files.background import AHEAD, BackgroundCalls
 from store_format.files.read import entry_names
 from store_format.files.view import FileView, open_view
 from store_format.files.write import FileWrites
-from store_format.index import keys
+from store_format.index import updates
 from store_format.index.file import IndexGeometry
 from store_format.index.updates import IndexFiles, last_index_file
 from store_format.layouts import CQ_UNIT
@@ -319,7 +319,7 @@ class Publication:
             if not isinstance(run, Damage):
                 refs = self._log.refs_of(run)
                 new = refs.select(np.flatnonzero(refs.physical_offsets > end))
-                if len(keys.index_batch(new, tag_keys=False).key_hashes):
+                if len(updates.index_batch(new, tag_keys=False).key_hashes):
                     return False
         return True
 

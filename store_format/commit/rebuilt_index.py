@@ -19,10 +19,15 @@ from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
-from store_format.index.file import IndexFile, IndexGeometry, IndexHeader, IndexSlots, list_index_files
-from store_format.index.keys import unit_key_hashes
-from store_format.index.links import wrong_links
-from store_format.index.updates import IndexBatch, IndexFiles, IndexState
+from store_format.index.file import (
+    IndexFile,
+    IndexGeometry,
+    IndexHeader,
+    IndexSlots,
+    list_index_files,
+    wrong_links,
+)
+from store_format.index.updates import IndexBatch, IndexFiles, IndexState, unit_key_hashes
 from store_format.message.locate import locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.group_offsets import is_broker_49

@@ -26,7 +26,7 @@ from store_format.bookkeeping.staged_file import (
 )
 from store_format.errors import IllegalMessageError, StoreNotFoundError, StoreWriteError
 from store_format.files.write import FileWrites, WritableFile
-from store_format.index.keys import index_key_hashes
+from store_format.index.updates import index_key_hashes
 from store_format.java.numbers import parse_long
 from store_format.message import sysflag
 from store_format.message.encode import MESSAGE_SIZE_MAX, EncodedUnits, Integers, MessageColumns, encode

@@ -25,9 +25,15 @@ from store_format.diagnose.files import checked_files
 from store_format.diagnose.problems import INDEX_ADVICE, Findings, Severity
 from store_format.errors import CorruptStoreError
 from store_format.files.view import open_view
-from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, key_hash_many
-from store_format.index.keys import index_batch
-from store_format.index.links import wrong_links
+from store_format.index.file import (
+    DEFAULT_GEOMETRY,
+    IndexFile,
+    IndexGeometry,
+    IndexHeader,
+    key_hash_many,
+    wrong_links,
+)
+from store_format.index.updates import index_batch
 from store_format.layouts import INDEX_UNIT
 from store_format.message.locate import UnitRefs, Units, locate
 from store_format.message.properties import PropertyTable

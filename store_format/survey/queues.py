@@ -45,8 +45,7 @@ from store_format.consumequeue.updates import lost_units, pre_blank_bytes
 from store_format.errors import OffsetOutOfRangeError, StoreError
 from store_format.files.read import list_store_files
 from store_format.files.view import open_view
-from store_format.index.keys import index_batch
-from store_format.index.updates import IndexBatch
+from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.message.properties import DELAY_LEVELS_MS
 from store_format.names import SCHEDULE_TOPIC, QueueKey

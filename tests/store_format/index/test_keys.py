@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import kernels
-from store_format.index.keys import index_key_hashes
+from store_format.index.updates import index_key_hashes
 from tests.support.index_writer import java_string_hash, message_index_keys
 
 Properties = dict[str, str]

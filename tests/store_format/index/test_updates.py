@@ -24,13 +24,14 @@ from store_format.commitlog.walk import UnitRun
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.view import FileCache
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, IndexHeader, IndexSlots
-from store_format.index.keys import index_key_hashes, unit_key_hashes
 from store_format.index.updates import (
     IndexBatch,
     IndexState,
     IndexUpdate,
+    index_key_hashes,
     index_updates,
     next_index_file_name,
+    unit_key_hashes,
 )
 from store_format.message.locate import Units, locate
 from tests.support import goldens
