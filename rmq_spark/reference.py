@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from rmq_spark.options.option import Option
-from rmq_spark.options.read_table import OPTIONS
-from rmq_spark.options.write_table import WRITE_OPTIONS
+from rmq_spark.options.read_options import OPTIONS
+from rmq_spark.options.write_options import WRITE_OPTIONS
 from rmq_spark.plan.output_fields import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
 from store_format.arrays.sql_types import type_name

@@ -20,8 +20,7 @@ from pyspark.sql import datasource
 from pyspark.version import __version__
 
 from rmq_spark.options.option import STREAM
-from rmq_spark.options.read_options import ReadOptions, user_options
-from rmq_spark.options.read_table import OPTIONS
+from rmq_spark.options.read_options import OPTIONS, ReadOptions, user_options
 from store_format.errors import OptionError
 
 if TYPE_CHECKING:

@@ -17,8 +17,14 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from rmq_spark.options.option import BATCH, MESSAGES, STREAM, Given, path_list, paths_json, single_path
-from rmq_spark.options.read_options import is_catalog, parse_read_options, user_options
-from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
+from rmq_spark.options.read_options import (
+    CHOICES,
+    OPTIONS,
+    PRECEDENCE,
+    is_catalog,
+    parse_read_options,
+    user_options,
+)
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.spark.compat import refuse_group
@@ -45,7 +51,7 @@ _PATHS = CHOICES[0]
 class RmqLogDataSource(DataSource):
     """The format of `spark.read.format("rmqlog")`, `readStream`, `write` and `writeStream`.
 
-    The options are in `rmq_spark.options.read_table` and `write_table`, the columns in
+    The options are in `rmq_spark.options.read_options` and `write_table`, the columns in
     `rmq_spark.plan.output_fields`.
     """
 

@@ -147,7 +147,7 @@ def test_add_an_option(tmp_path: Path) -> None:
     project = Project(tmp_path, "Add an option")
     project.says("ReadOptions", "CHOICES", "PRECEDENCE", "combined")
     project.insert(
-        "read_table.py",
+        "options/read_options.py",
         '    Option(\n        "propertyColumns",\n',
         '    Option("bodies", "boolean", values.boolean, "Whether the column `body` is read.", "true"),\n',
     )
@@ -411,7 +411,7 @@ def test_add_a_service(tmp_path: Path) -> None:
 def test_change_a_text(tmp_path: Path) -> None:
     """The sentence of `minPartitions`: without a Chinese text it is shown in English and counted."""
     project = Project(tmp_path, "Add or change a text of the reference")
-    table = "rmq_spark/options/read_table.py"
+    table = "rmq_spark/options/read_options.py"
     old, new = (
         "The smallest number of partitions; queues are split for it.",
         "At least so many partitions; queues are split for it.",

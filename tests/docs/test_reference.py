@@ -9,8 +9,8 @@ import click
 import pytest
 
 from rmq_spark.cli.main import COMMANDS, cli
-from rmq_spark.options.read_table import OPTIONS
-from rmq_spark.options.write_table import WRITE_OPTIONS
+from rmq_spark.options.read_options import OPTIONS
+from rmq_spark.options.write_options import WRITE_OPTIONS
 from rmq_spark.plan.output_fields import COLUMN_TABLE
 from rmq_spark.produce.columns import WRITE_COLUMNS
 from rmq_spark.reference import (

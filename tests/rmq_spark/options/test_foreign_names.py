@@ -8,10 +8,8 @@ import pytest
 
 from rmq_spark.options.foreign_names import FOREIGN_NAMES
 from rmq_spark.options.option import WRITE
-from rmq_spark.options.read_options import parse_read_options, user_options
-from rmq_spark.options.read_table import OPTIONS
-from rmq_spark.options.write_options import parse_write_options
-from rmq_spark.options.write_table import WRITE_OPTIONS
+from rmq_spark.options.read_options import OPTIONS, parse_read_options, user_options
+from rmq_spark.options.write_options import WRITE_OPTIONS, parse_write_options
 from store_format.errors import OptionError
 
 NO_CLIENT = "no client connects to a broker: leave it out"

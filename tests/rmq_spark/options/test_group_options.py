@@ -10,10 +10,9 @@ import pytest
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, StoreOffsets
-from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.group_table import GROUP_OPTIONS
+from rmq_spark.options.group_options import GROUP_OPTIONS, GroupOptions
 from rmq_spark.options.option import Given
-from rmq_spark.options.read_table import OPTIONS
+from rmq_spark.options.read_options import OPTIONS
 from store_format.errors import OptionError
 
 NOW = 1_700_000_000_000

@@ -10,10 +10,15 @@ from rmq_spark.consume.sql92 import Sql92Filter
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import plain_fields
 from rmq_spark.options.queues import EARLIEST, LATEST, Offset, OffsetSpec, Timestamp
-from rmq_spark.options.read_options import ReadOptions, parse_read_options, user_options
-from rmq_spark.options.read_table import CHOICES, OPTIONS, PRECEDENCE
-from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
-from rmq_spark.options.write_table import WRITE_OPTIONS
+from rmq_spark.options.read_options import (
+    CHOICES,
+    OPTIONS,
+    PRECEDENCE,
+    ReadOptions,
+    parse_read_options,
+    user_options,
+)
+from rmq_spark.options.write_options import WRITE_OPTIONS, NewStoreOptions, WriteOptions
 from store_format.errors import OptionError, StoreError
 from store_format.read.choice import MessageChoice, QueueName
 from store_format.views.registry import VIEWS
