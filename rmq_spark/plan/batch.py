@@ -16,8 +16,7 @@ from rmq_spark.options.queues import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
-from rmq_spark.plan.starts import Starts, offset_at
-from rmq_spark.plan.stores import open_stores, refuse_unknown
+from rmq_spark.plan.starts import Starts, offset_at, open_stores, refuse_unknown
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.stores import open_stores
+from rmq_spark.plan.starts import open_stores
 from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.spark.view_schema import ViewFields
 from store_format import MessageStore

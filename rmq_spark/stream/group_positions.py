@@ -26,8 +26,7 @@ from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_qu
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.plan.starts import begin_of, subscribe_set, usable_offsets
-from rmq_spark.plan.stores import refuse_unknown
+from rmq_spark.plan.starts import begin_of, refuse_unknown, subscribe_set, usable_offsets
 from rmq_spark.stream.plan import ranges
 from rmq_spark.stream.positions import Step, StreamPositions
 from rmq_spark.stream.stores import StreamStores

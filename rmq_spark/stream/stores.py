@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import MARK
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.stores import open_stores
+from rmq_spark.plan.starts import open_stores
 from store_format import Queue
 from store_format.consumequeue.files import FOLDERS
 from store_format.display.text import shown

@@ -31,7 +31,7 @@ from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
 from rmq_spark.options.group_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Plan
-from rmq_spark.plan.stores import refuse_unknown_names
+from rmq_spark.plan.starts import refuse_unknown_names
 from rmq_spark.stream.admission import admit
 from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.plan import plan_ranges

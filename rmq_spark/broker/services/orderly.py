@@ -23,7 +23,7 @@ from rmq_spark.consume.orderly import FOREVER, DeadLetter, QueueReport
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import WHOLE_QUEUE, ReadOptions, parse_read_options
-from rmq_spark.plan.stores import open_stores
+from rmq_spark.plan.starts import open_stores
 from rmq_spark.produce.send_back import give_up
 from rmq_spark.produce.unique_ids import own_address
 from store_format.bookkeeping.ledger import ServiceTurn

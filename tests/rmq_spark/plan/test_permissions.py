@@ -18,7 +18,7 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
-from rmq_spark.plan.stores import open_stores
+from rmq_spark.plan.starts import open_stores
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.diagnose import diagnose

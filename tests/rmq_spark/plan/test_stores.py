@@ -10,7 +10,7 @@ import pytest
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.write_options import parse_write_options
-from rmq_spark.plan.stores import open_stores
+from rmq_spark.plan.starts import open_stores
 from rmq_spark.stream.stores import StreamStores
 from rmq_spark.write.target import open_target
 from store_format.errors import OptionError, StoreError, StoreNotFoundError
