@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rmq_spark.consume.group.state import Stop
+from rmq_spark.consume.group.directory import Stop
 from rmq_spark.consume.message_queue import MessageQueue
 from store_format.errors import OptionError
 

@@ -33,8 +33,7 @@ from rmq_spark.consume.consume_from_where import (
 )
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options import option as values
-from rmq_spark.options.option import BATCH, STREAM, Given, Option, plain_fields
-from rmq_spark.options.queues import parse_assign
+from rmq_spark.options.option import BATCH, STREAM, Given, Option, parse_assign, plain_fields
 from store_format.errors import OptionError
 from store_format.names import did_you_mean, is_system_topic, pop_retry_topic
 from store_format.read.choice import QueueName

@@ -20,31 +20,29 @@ from rmq_spark.options import option as values
 from rmq_spark.options.group_options import GROUP_OPTIONS, MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.option import (
     BATCH,
+    EARLIEST,
+    LATEST,
     MESSAGES,
     STREAM,
     WRITE,
     Given,
+    OffsetSpec,
     Option,
+    Timestamp,
     file_path,
+    parse_assign,
+    parse_offsets,
+    parse_offsets_by_timestamp,
+    parse_subscribe,
+    parse_timestamp,
     parse_view,
     path_list,
     paths_json,
     plain_fields,
     refuse_beside_view,
     single_path,
-    value_text,
-)
-from rmq_spark.options.queues import (
-    EARLIEST,
-    LATEST,
-    OffsetSpec,
-    Timestamp,
-    parse_assign,
-    parse_offsets,
-    parse_offsets_by_timestamp,
-    parse_subscribe,
-    parse_timestamp,
     subscription_text,
+    value_text,
 )
 from store_format.errors import OptionError
 from store_format.message.columns import BODY_SIZE_MAX

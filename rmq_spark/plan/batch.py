@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.queues import Earliest, Latest, Offset, Timestamp
+from rmq_spark.options.option import Earliest, Latest, Offset, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients

@@ -17,7 +17,7 @@ from rmq_spark.consume.client_ids import BROADCASTING, consuming_group
 from rmq_spark.consume.consume_from_where import ConsumeFromWhere, Start, start_offset
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.queues import Earliest, Latest, Offset, OffsetSpec, Timestamp
+from rmq_spark.options.option import Earliest, Latest, Offset, OffsetSpec, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice

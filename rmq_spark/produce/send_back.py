@@ -1,7 +1,10 @@
-"""What a broker stores when a group fails to consume a message: a retry, or a dead letter.
+"""What a broker stores when a group must get a message again: a retry, a revived copy, or a dead letter.
 
 `send_back` is the rule of concurrent consumers (AbstractSendMessageProcessor.consumerSendMsgBack, spec
-consumption.md 6.3), `give_up` the rule of orderly consumers at their maximum (spec 6.4).
+consumption.md 6.3), `give_up` the rule of orderly consumers at their maximum (spec 6.4). `revived` is the
+rule when nobody acknowledges a popped message in time: a copy in the pop retry topic
+(PopReviveService.reviveRetry, spec 11.6). The same group can pop the copy at once: the wait was the invisible
+time. `resend` makes a new message of a dead letter, as a producer would send it with the same content.
 """
 
 from __future__ import annotations
@@ -19,25 +22,35 @@ from rmq_spark.consume.client_ids import check_group
 from rmq_spark.produce.rows import Host
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
+from store_format.java.hashes import java_hash_many
 from store_format.message import sysflag
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX, MessageColumns, StoredMessages, edited_properties
 from store_format.message.hosts import offset_msg_ids
-from store_format.message.properties import DELAY_LEVELS_MS
+from store_format.message.properties import DELAY_LEVELS_MS, PropertyTable
+from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.values import SubscriptionGroup
 from store_format.names import (
     DELAY,
+    FIRST_POP_TIME,
     INNER_MULTI_DISPATCH,
     INNER_NUM,
     MAX_RECONSUME_TIMES,
+    ORIGIN_GROUP,
     ORIGIN_MESSAGE_ID,
     REAL_QID,
     REAL_TOPIC,
     RECONSUME_TIME,
+    RESENT_FROM,
+    RESERVED_PROPERTIES,
     RETRY_TOPIC,
     SCHEDULE_TOPIC,
+    SHARDING_KEY,
+    TAGS,
     UNIQ_KEY,
     WAIT,
     dead_letter_topic,
+    is_retry_topic,
+    pop_retry_topic,
     retry_topic,
 )
 
@@ -52,6 +65,14 @@ _TIMER_PROPERTIES = ("TIMER_DELIVER_MS", "TIMER_DELAY_SEC", "TIMER_DELAY_MS")
 _ORDERLY_DEAD_LEVEL = "-1"  # SendMessageProcessor.handleRetryAndDLQ
 CLIENT_DEFAULT = -1  # maxReconsumeTimes of RocketMQ's consumers, if nobody sets it
 _CONCURRENT_RETRIES = 16  # what it means for them: DefaultMQPushConsumerImpl.getMaxReconsumeTimes
+
+_RETRY_QUEUE_NUMS = 1  # PopAckConstants.retryQueueNum
+_MAP_CAPACITY = 16  # new HashMap(): PopReviveService does not give a capacity
+
+_RESENT_FLAGS = sysflag.COMPRESSED | sysflag.COMPRESSION_MASK | sysflag.BORN_HOST_V6 | sysflag.STORE_HOST_V6
+
+
+# ---- failed messages ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,3 +352,174 @@ def _refuse_long_topic(dlq: str, is_dead: _Flags) -> None:
             f"topic {dlq}: expected at most {TOPIC_V1_LENGTH_MAX} characters, found {len(dlq)}; the group's "
             "name is too long for dead letters"
         )
+
+
+# ---- messages that nobody acknowledged ---------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _RevivedCopies:
+    """Copies to append, one for each message, in their order.
+
+    `new_topics` are the topics that a broker creates if topics.json lacks them, with their queues. The group
+    starts at offset 0 in each of their queues (PopReviveService.initPopRetryOffset).
+    """
+
+    messages: MessageColumns
+    new_topics: Mapping[str, int]
+
+
+def revived(
+    stored: StoredMessages,
+    group: str,
+    pop_times: _Ints | int,
+    *,
+    keeps_times: _Flags | bool = False,
+    queue_nums: int | None = None,
+    broker_host: Host | None = None,
+) -> _RevivedCopies:
+    """The copies of messages that `group` has popped at `pop_times` (ms) and nobody has acknowledged.
+
+    A copy has the topic `%RETRY%<group>_<topic>`; the copy of a message that is in a retry topic stays in
+    that topic. reconsumeTimes increases by one, unless `keeps_times` (a check point with `sp`: the consumer
+    has only suspended the message). The property 1ST_POP_TIME has the time of the first pop. The queue is 0;
+    with `queue_nums`, the queues of the topic, it is the message's own queue (useSeparateRetryQueue).
+    `broker_host` is the address of the broker, by default the store host of each message; the copy is born
+    there.
+    """
+    count = len(stored)
+    topics = pc.dictionary_encode(pc.cast(stored.messages.topic, pa.string()))
+    names = [
+        each if is_retry_topic(each) else pop_retry_topic(group, each)
+        for each in topics.dictionary.to_pylist()
+    ]
+    times = np.asarray(stored.messages.reconsume_times, np.int64)
+    queues = np.zeros(count, np.int64)
+    if queue_nums is not None:
+        own = np.asarray(stored.messages.queue_id, np.int64)
+        queues = np.where(own < queue_nums, own, 0)
+    host = {"store_ip": stored.messages.store_ip, "store_port": stored.messages.store_port}
+    flags = np.asarray(stored.messages.sys_flag, np.int64)
+    if broker_host is not None:
+        host = {"store_ip": broker_host[0], "store_port": broker_host[1]}
+        wide = np.full(count, len(broker_host[0]) == 16)
+        flags = np.where(wide, flags | sysflag.STORE_HOST_V6, flags & ~sysflag.STORE_HOST_V6)
+    wide = flags & sysflag.STORE_HOST_V6 != 0
+    columns = stored.copies(
+        topic=pa.DictionaryArray.from_arrays(topics.indices, names),
+        queue_id=queues,
+        properties=_properties(stored, group, np.broadcast_to(np.asarray(pop_times, np.int64), count)),
+        sys_flag=np.where(wide, flags | sysflag.BORN_HOST_V6, flags & ~sysflag.BORN_HOST_V6),
+        reconsume_times=times + ~np.broadcast_to(np.asarray(keeps_times, bool), count),
+        prepared_transaction_offset=np.zeros(count, np.int64),
+        born_ip=host["store_ip"],
+        born_port=host["store_port"],
+        **host,
+    )
+    return _RevivedCopies(columns, dict.fromkeys(names, queue_nums or _RETRY_QUEUE_NUMS))
+
+
+def refused_copies(stored: StoredMessages) -> _Flags:
+    """Marks messages whose copies cannot be stored here: inner batches, and messages of light queues.
+
+    A broker refuses the first (HookUtils.checkInnerBatch) and puts the second into the light queues again.
+    """
+    flags = np.asarray(stored.messages.sys_flag, np.int64)
+    inner, light = stored.properties(INNER_NUM, INNER_MULTI_DISPATCH)
+    either = pc.or_(pc.is_valid(inner), pc.is_valid(light)).to_numpy(zero_copy_only=False)
+    refused: _Flags = (flags & sysflag.INNER_BATCH != 0) | either
+    return refused
+
+
+# ---- properties --------------------------------------------------------------------------------------------
+
+
+def _properties(stored: StoredMessages, group: str, pop_times: _Ints) -> pa.LargeBinaryArray:
+    """The properties of the copies, in the order of the HashMap that PopReviveService makes.
+
+    The map begins with TAGS and then gets the decoded properties. Without TAGS the map is empty at first, so
+    that its table is made for the number of the decoded properties.
+    """
+    first, tags = stored.properties(FIRST_POP_TIME, TAGS)
+    is_first = pa.array(np.asarray(stored.messages.reconsume_times, np.int64) == 0)
+    times = pa.array(pop_times).cast(pa.string())
+    popped = pc.if_else(pc.or_(is_first, pc.is_null(first)), times, first)
+    # HashMap(128), into which a broker decodes properties, gives the order in which they are put
+    decoded = PropertyTable(edited_properties(stored.messages.properties, {}).cast(pa.binary())).map_array()
+    counts = np.diff(decoded.offsets.to_numpy())
+    has_tags = tags.is_valid().to_numpy(zero_copy_only=False)
+    capacities = np.where(has_tags | (counts == 0), _MAP_CAPACITY, _table_for(counts))
+    ordered = _tags_first(decoded)
+    parts, places = [], []
+    for capacity in np.unique(capacities).tolist():
+        chosen = np.flatnonzero(capacities == capacity)
+        mask = pa.array(chosen)
+        put = {FIRST_POP_TIME: popped.take(mask), ORIGIN_GROUP: group}
+        parts.append(encode_property_columns(len(chosen), put, ordered.take(mask), capacity=capacity))
+        places.append(chosen)
+    if not parts:
+        return pa.array([], pa.large_binary())
+    return pa.concat_arrays(parts).take(pa.array(np.argsort(np.concatenate(places), kind="stable")))
+
+
+def _table_for(counts: _Ints) -> _Ints:
+    """The buckets of an empty HashMap after putAll of maps with so many names (HashMap.putMapEntries)."""
+    wanted = (counts / 0.75 + 1.0).astype(np.int64)
+    sizes: _Ints = 1 << np.ceil(np.log2(np.maximum(wanted, 1))).astype(np.int64)
+    return sizes
+
+
+def _tags_first(maps: pa.MapArray) -> pa.MapArray:
+    """The maps with TAGS moved to the front."""
+    offsets = maps.offsets.to_numpy()
+    keys, items = maps.keys[offsets[0] : offsets[-1]], maps.items[offsets[0] : offsets[-1]]
+    rows = np.repeat(np.arange(len(maps)), np.diff(offsets))
+    is_other = pc.not_equal(keys, TAGS).to_numpy(zero_copy_only=False)
+    order = pa.array(np.lexsort((is_other, rows)))
+    return pa.MapArray.from_arrays(
+        pa.array((offsets - offsets[0]).astype(np.int32)), keys.take(order), items.take(order)
+    )
+
+
+# ---- dead letters again ------------------------------------------------------------------------------------
+
+
+def resend(
+    dead: StoredMessages,
+    topics: pa.StringArray,
+    queue_nums: _Ints,
+    *,
+    origin_topics: pa.StringArray | None = None,
+) -> MessageColumns:
+    """New messages for these topics, with the content of dead letters.
+
+    Body, flag, tags, keys, UNIQ_KEY, the user's properties, the time of birth and the born host are kept. All
+    properties that RocketMQ sets itself are removed, as the write does with the column `properties`, and
+    reconsumeTimes is 0: the message can fail and be retried as often as a new one. The property RESENT_FROM
+    has the offset message id of the dead letter. `queue_nums` are the queues of each topic: a message with
+    a sharding key gets the queue of SelectMessageQueueByHash, another one a queue that follows from its
+    place. With `origin_topics` the copies go to a retry topic and have RETRY_TOPIC, which consumers show as
+    the topic.
+    """
+    put: dict[str, Any] = {WAIT: "true", RESENT_FROM: offset_ids(dead)}  # Any: a text, or an array
+    if origin_topics is not None:
+        put[RETRY_TOPIC] = origin_topics
+    flags = np.asarray(dead.messages.sys_flag, np.int64)
+    return dead.copies(
+        topic=topics,
+        queue_id=_resend_queues(dead, queue_nums),
+        properties=edited_properties(dead.messages.properties, put, removed=RESERVED_PROPERTIES),
+        sys_flag=flags & _RESENT_FLAGS,
+        reconsume_times=0,
+        prepared_transaction_offset=0,
+    )
+
+
+def _resend_queues(dead: StoredMessages, queue_nums: _Ints) -> _Ints:
+    (keys,) = dead.properties(SHARDING_KEY)
+    by_place = scattered(dead.physical_offsets, queue_nums)
+    if keys.null_count == len(keys):
+        return by_place
+    hashed = java_hash_many(keys.fill_null("").cast(pa.large_binary())).astype(np.int64)
+    by_key = np.abs(np.fmod(hashed, queue_nums))
+    return np.where(keys.is_valid().to_numpy(zero_copy_only=False), by_key, by_place)

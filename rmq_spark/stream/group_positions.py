@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from rmq_spark.consume.client_ids import BROADCASTING, consuming_group
-from rmq_spark.consume.group.meeting import (
+from rmq_spark.consume.group.directory import (
+    Stop,
     group_directory,
     inherit,
     live_topics,
@@ -21,7 +22,6 @@ from rmq_spark.consume.group.meeting import (
     refuse_members_elsewhere,
 )
 from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, SoleMember, join
-from rmq_spark.consume.group.state import Stop
 from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
 from rmq_spark.consume.stream_offset import StreamOffset

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import pyarrow.compute as pc
 
-from rmq_spark.produce.timers import roll_window_slots, wait_in_wheel
+from rmq_spark.produce.delivered import roll_window_slots, wait_in_wheel
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.options import CommitOptions

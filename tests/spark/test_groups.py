@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq_spark.consume.group.state import read_state
+from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.offset_store import StoreOffsets
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.ownership import read_events

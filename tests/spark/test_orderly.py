@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from rmq_spark.consume.group.state import Stop, read_state
+from rmq_spark.consume.group.directory import Stop, read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.consume.orderly import OrderlyRun

@@ -8,8 +8,8 @@ import json
 from collections.abc import Iterable, Mapping
 
 from rmq_spark.consume.group.change import OwnershipEvent
+from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.group.member import Assignment
-from rmq_spark.consume.group.state import read_state
 from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from store_format.files.read import read_bytes
 

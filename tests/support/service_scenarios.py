@@ -281,7 +281,7 @@ def _transaction_states(root: str) -> object:
 
 def _make_ordered(root: Path) -> None:
     """Topic T, two queues of 6 messages, and a group that has begun to read them."""
-    from rmq_spark.consume.group.state import GroupState, QueueEntry, write_state
+    from rmq_spark.consume.group.directory import GroupState, QueueEntry, write_state
     from store_format.files.write import FileWrites
     from tests.support.orderly_rows import queue
 
@@ -309,7 +309,7 @@ def _run_ordered(root: str) -> None:
 
 
 def _stops(root: str) -> object:
-    from rmq_spark.consume.group.state import read_state
+    from rmq_spark.consume.group.directory import read_state
 
     queues = read_state(f"{root}/.rmqlog/groups/g").queues
     return {queue: (entry.position, entry.stop) for queue, entry in queues.items()}

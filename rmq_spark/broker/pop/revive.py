@@ -29,7 +29,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_spark.broker.services.service import Now, PartsFailedError
-from rmq_spark.produce.revived import refused_copies, revived
+from rmq_spark.produce.send_back import refused_copies, revived
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.session import WriteSession

@@ -17,6 +17,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Tally
+from rmq_spark.produce.delivered import real_queues
 from rmq_spark.produce.half import (
     HALF_QUEUE_ID,
     OP_TAG,
@@ -26,7 +27,6 @@ from rmq_spark.produce.half import (
     op_bodies,
     op_messages,
 )
-from rmq_spark.produce.real_queue import real_queues
 from store_format.bookkeeping.ledger import ServiceTurn, read_ledger
 from store_format.commit.session import WriteSession
 from store_format.errors import CorruptStoreError, OptionError, StoreError, UnsupportedFormatError

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.consume.client_ids import BROADCASTING
 from rmq_spark.consume.group.change import Change, write_change
-from rmq_spark.consume.group.meeting import group_directory
-from rmq_spark.consume.group.state import Stop, has_state, read_state
+from rmq_spark.consume.group.directory import Stop, group_directory, has_state, read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.orderly import FOREVER, DeadLetter, QueueReport
 from rmq_spark.options.group_options import GroupOptions

@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, PartsFailedError
-from rmq_spark.produce.real_queue import RealQueues, delivered_from_level, real_queues
+from rmq_spark.produce.delivered import RealQueues, delivered_from_level, real_queues
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice

@@ -38,8 +38,8 @@ from rmq_spark.broker.services.decisions import (
 )
 from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, tallied
 from rmq_spark.broker.services.turn import now_of
+from rmq_spark.produce.delivered import real_queues
 from rmq_spark.produce.half import HALF_QUEUE_ID, check_times, checked, committed, delayed, discarded
-from rmq_spark.produce.real_queue import real_queues
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger, refuse_service_key
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session

@@ -26,16 +26,19 @@ from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, described
 from rmq_spark.consume.group.change import Change, write_change
-from rmq_spark.consume.group.meeting import Lease, Watch, host_name, remove_lease
-from rmq_spark.consume.group.offset_mirror import GroupOffsetMirror
-from rmq_spark.consume.group.state import (
+from rmq_spark.consume.group.directory import (
     GroupState,
+    Lease,
     MemberEntry,
     Stop,
+    Watch,
+    host_name,
     read_state,
+    remove_lease,
     state_identity,
     state_serial,
 )
+from rmq_spark.consume.group.offset_mirror import GroupOffsetMirror
 from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 from rmq_spark.consume.offset_store import OffsetStore, make_path
 from store_format.display.text import first_names, shown

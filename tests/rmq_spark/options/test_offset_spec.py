@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given as examples
 from hypothesis import strategies as st
 
-from rmq_spark.options.option import Given
-from rmq_spark.options.queues import (
+from rmq_spark.options.option import (
     EARLIEST,
     LATEST,
+    Given,
     Offset,
     OffsetSpec,
     Position,

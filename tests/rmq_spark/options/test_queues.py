@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_spark.options.option import Given
-from rmq_spark.options.queues import parse_assign, parse_subscribe, subscription_text
+from rmq_spark.options.option import Given, parse_assign, parse_subscribe, subscription_text
 from store_format.errors import OptionError
 from store_format.read.choice import MessageChoice, QueueName
 

@@ -8,8 +8,7 @@ import pytest
 
 from rmq_spark.consume.sql92 import Sql92Filter
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.option import plain_fields
-from rmq_spark.options.queues import EARLIEST, LATEST, Offset, OffsetSpec, Timestamp
+from rmq_spark.options.option import EARLIEST, LATEST, Offset, OffsetSpec, Timestamp, plain_fields
 from rmq_spark.options.read_options import (
     CHOICES,
     OPTIONS,

@@ -7,8 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pyarrow as pa
 
-from rmq_spark.produce.resend import resend
-from rmq_spark.produce.send_back import send_back
+from rmq_spark.produce.send_back import resend, send_back
 from store_format.message.encode import StoredMessages
 from store_format.metadata.values import SubscriptionGroup
 from tests.rmq_spark.produce.test_send_back import stored

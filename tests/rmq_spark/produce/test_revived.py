@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rmq_spark.produce.revived import refused_copies, revived
+from rmq_spark.produce.send_back import refused_copies, revived
 from store_format import MessageStore
 from store_format.message.encode import encode
 from store_format.message.hosts import parse_host

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rmq_spark.consume.group.meeting import Lease
+from rmq_spark.consume.group.directory import Lease
 
 
 @pytest.fixture(autouse=True)

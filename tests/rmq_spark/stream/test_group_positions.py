@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group.state import GroupState, QueueEntry, read_state, write_state
+from rmq_spark.consume.group.directory import GroupState, QueueEntry, read_state, write_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import group_place, reset_to

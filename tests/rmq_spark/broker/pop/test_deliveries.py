@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.broker.pop.topic_pop import TopicPop
-from rmq_spark.consume.group.meeting import live_topics
+from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group.meeting import live_topics
+from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError

@@ -16,7 +16,7 @@ import pytest
 
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.consume.allocate import strategy
-from rmq_spark.consume.group.meeting import live_topics
+from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.consume.group.member import Membership, join
 from rmq_spark.consume.group.offset_mirror import compared
 from rmq_spark.consume.message_queue import MessageQueue

@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from rmq_spark.broker.pop.waiting import _FollowedStore
-from rmq_spark.consume.group.meeting import live_topics
+from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.commit.recover import recover
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError

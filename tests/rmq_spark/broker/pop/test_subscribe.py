@@ -14,7 +14,7 @@ from random import Random
 
 import pytest
 
-from rmq_spark.consume.group.meeting import live_topics
+from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.group.meeting import PopLease, live_topics
+from rmq_spark.consume.group.directory import PopLease, live_topics
 from store_format.errors import StoreInUseError
 from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.state import PopState

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 from rmq_spark.consume.allocate import strategy
 from rmq_spark.consume.group.change import Change, OwnershipEvent, append_events
-from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, join
-from rmq_spark.consume.group.state import (
+from rmq_spark.consume.group.directory import (
     GroupState,
     MemberEntry,
     QueueEntry,
@@ -28,6 +27,7 @@ from rmq_spark.consume.group.state import (
     state_serial,
     write_state,
 )
+from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, join
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.group.state import read_state
+from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from store_format.errors import StoreInUseError

@@ -1,5 +1,9 @@
-"""What a broker does with timer messages: the slot of the wheel in which each waits, and the copy that it
-stores when the slot's time has come (TimerMessageStore, spec consumption.md 7.4, store-format.md 8.3).
+"""What a broker stores when waiting messages are delivered: copies in the queues that they are for.
+
+A broker stores a message with a delay level or a delivery time in a system topic; REAL_TOPIC and REAL_QID
+name its queue (HookUtils, spec 8.1, 8.3). On delivery, it stores a copy in the real queue. A timer message
+waits in a slot of the wheel; its copy is stored when the slot's time has come (TimerMessageStore, spec
+consumption.md 7.4, store-format.md 8.3).
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.real_queue import real_queues
+from store_format.consumequeue.files import can_be_queue
 from store_format.java.number_columns import read_integers
 from store_format.message import sysflag
 from store_format.message.encode import PROPERTIES_SIZE_MAX, MessageColumns, StoredMessages, edited_properties
@@ -20,6 +24,7 @@ from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_NORMAL, MAGIC_ROLL, WHEEL_SLOTS
 from store_format.names import (
     BORN_TIMESTAMP,
+    HALF_TOPIC,
     PGROUP,
     REAL_QID,
     REAL_TOPIC,
@@ -38,6 +43,55 @@ _Ints = NDArray[np.int64]
 _Flags = NDArray[np.bool_]
 
 _WINDOW_SLOTS_MAX = WHEEL_SLOTS // 2 - 60  # TimerMessageStore: slotsTotal - TIMER_BLANK_SLOTS
+
+_QUEUE_ID_MAX = 2**31 - 1
+
+
+# ---- the queue that a message waits for --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class RealQueues:
+    """The real queue of each message; `bad` marks messages without a queue that can exist."""
+
+    topics: pa.StringArray
+    queue_ids: NDArray[np.int64]
+    bad: NDArray[np.bool_]
+
+    @property
+    def is_half(self) -> NDArray[np.bool_]:
+        """Messages for the half topic, which a broker discards: only a producer's half may be there."""
+        found: NDArray[np.bool_] = pc.equal(self.topics, HALF_TOPIC).to_numpy(zero_copy_only=False)
+        return found & ~self.bad
+
+
+def real_queues(messages: StoredMessages) -> RealQueues:
+    """Where the messages are delivered to."""
+    names, ids = messages.properties(REAL_TOPIC, REAL_QID)
+    queue_ids, is_number = read_integers(ids)
+    encoded = names.dictionary_encode()
+    can_be = pa.array([can_be_queue(name, 0) for name in encoded.dictionary.to_pylist()], pa.bool_())
+    is_topic = pc.fill_null(can_be.take(encoded.indices), False).to_numpy(zero_copy_only=False)
+    good = is_topic & is_number & (queue_ids >= 0) & (queue_ids <= _QUEUE_ID_MAX)
+    return RealQueues(pc.fill_null(names, ""), queue_ids, ~good)
+
+
+def delivered_from_level(messages: StoredMessages, queues: RealQueues) -> MessageColumns:
+    """The copies that a broker stores when the time of delay levels has come.
+
+    Body, flags, hosts, birth and reconsumeTimes stay. DELAY, REAL_TOPIC and REAL_QID stay in the properties,
+    because the broker encodes them before it removes DELAY from the map
+    (ScheduleMessageService.messageTimeUp).
+    """
+    return messages.copies(
+        topic=queues.topics,
+        queue_id=queues.queue_ids,
+        properties=edited_properties(messages.messages.properties, {}),
+        prepared_transaction_offset=0,
+    )
+
+
+# ---- the timer ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
