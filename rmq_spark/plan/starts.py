@@ -205,9 +205,6 @@ def _queue_advice(topic: str | None, queues: Iterable[MessageQueue], kind: str) 
     return f"the {kind} are {names}" if names else f"there are no {kind}"
 
 
-# ---- the starts --------------------------------------------------------------------------------------------
-
-
 # ---- the starts of a batch read ----------------------------------------------------------------------------
 
 

@@ -77,9 +77,6 @@ def queue_topic(group: str, topic: str, flag: int) -> str:
     return pop_retry_topic(group, topic, is_v2=flag == RETRY_V2)
 
 
-# ---- the log -----------------------------------------------------------------------------------------------
-
-
 # ---- what a process has read of the log --------------------------------------------------------------------
 
 
