@@ -30,7 +30,7 @@ from store_format.store import MessageStore
 if TYPE_CHECKING:
     from rmq_spark.consume.sql92 import Sql92Filter
     from store_format.message.columns import PropertyFilter
-    from store_format.search.found import Found
+    from store_format.search.look_up import Found
 
 Time: TypeAlias = "str | int | datetime"  # ISO 8601 (UTC without a zone), `-2h`, ms since 1970
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from store_format.message.columns import PropertyFilter
     from store_format.message.encode import MessageColumns
     from store_format.metadata.broker_conf import BrokerConf
-    from store_format.search.found import Found
+    from store_format.search.look_up import Found
 
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

@@ -15,10 +15,18 @@ need only Arrow.
 """
 
 from rmq_spark.charts.counting import MESSAGE_COLUMNS
-from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
+from rmq_spark.charts.data import (
+    Drawn,
+    dead_letters_data,
+    delayed_data,
+    disk_use_data,
+    heat_data,
+    lag_data,
+    latency_data,
+    rate_data,
+)
 from rmq_spark.charts.drawing import heat_map, lag, latency, rate
 from rmq_spark.charts.file_map import file_map, file_map_data
-from rmq_spark.charts.view_data import dead_letters_data, delayed_data, disk_use_data
 from rmq_spark.charts.view_drawing import dead_letters, delayed, disk_use, overview
 
 __all__ = [

@@ -1,21 +1,21 @@
 """Draws the tables of `charts.data` with altair, which is imported when a chart is drawn.
 
 Every function returns an altair chart, which the caller may show, save or change. The chart's subtitle says
-what is left out.
+what is left out. Axes have the units of tables.
 """
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.charts.axes import count_axis, highest, size_axis, topic_colour
 from rmq_spark.charts.counting import Source, messages_of
-from rmq_spark.charts.data import Drawn, heat_data, lag_data, latency_data, rate_data
-from rmq_spark.charts.view_data import lag_rows
+from rmq_spark.charts.data import Drawn, heat_data, lag_data, lag_rows, latency_data, rate_data
+from store_format.display.units import SIZES
 from store_format.errors import UnsupportedFormatError
 
 if TYPE_CHECKING:
@@ -32,6 +32,55 @@ _TICKS_MS = (
     *(count * _MINUTE for count in (1, 2, 5, 10, 15, 30)), *(count * _HOUR for count in (1, 2, 3, 6, 12)),
     *(count * _DAY for count in (1, 2, 7, 14, 28, 91, 182, 365, 3650, 36_500, 365_000)),
 )  # fmt: skip
+
+# No red: red is damage and loss.
+_TOPIC_COLOURS = (
+    "#4c78a8", "#f58518", "#54a24b", "#b279a2", "#eeca3b", "#72b7b2", "#9d755d", "#79706e", "#bab0ac",
+)  # fmt: skip
+_SHORT_FROM = 100_000  # from here on counts are written as 1.5M
+_TICKS = 5
+
+
+# ---- axes and colours --------------------------------------------------------------------------------------
+
+
+def topic_colour(title: str | None = None) -> alt.Color:
+    """One colour for each value of the column `topic`."""
+    import altair as alt
+
+    return alt.Color("topic:N", title=title, sort=None, scale=alt.Scale(range=list(_TOPIC_COLOURS)))
+
+
+def highest(table: pa.Table, name: str, by: str) -> float:
+    """The length of the longest stack: the largest sum of the column over the rows with one value of `by`."""
+    if not table.num_rows:
+        return 0.0
+    return float(pc.max(table.group_by(by).aggregate([(name, "sum")])[f"{name}_sum"]).as_py() or 0)
+
+
+def count_axis(high: float, ticks: int = _TICKS, *, whole: bool = False) -> alt.Axis:
+    """An axis of counts up to `high`; `whole` ones have no ticks between them."""
+    import altair as alt
+
+    if whole and high <= ticks:
+        return alt.Axis(values=list(range(int(high) + 1)), format="d")
+    return alt.Axis(format="~s" if high >= _SHORT_FROM else ",~f", tickCount=ticks)
+
+
+def size_axis(high: float, ticks: int = _TICKS) -> alt.Axis:
+    """An axis of bytes up to `high` in one unit of 1024: 0, 2 MiB, 4 MiB."""
+    import altair as alt
+
+    power = min(int(math.log2(max(high, 1)) // 10), len(SIZES) - 1)
+    unit = 1024**power
+    least = max(high, 1) / unit / ticks
+    exponent = math.floor(math.log10(least))
+    step = next(each * 10.0**exponent for each in (1, 2, 5, 10) if each * 10.0**exponent >= least)
+    label = f"datum.value ? format(datum.value / {unit}, ',~g') + ' {SIZES[power]}' : '0'"
+    return alt.Axis(values=[i * step * unit for i in range(ticks + 1)], labelExpr=label)
+
+
+# ---- charts ------------------------------------------------------------------------------------------------
 
 
 def rate(

@@ -7,10 +7,20 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.charts.axes import count_axis, highest, size_axis, topic_colour
-from rmq_spark.charts.data import Drawn
-from rmq_spark.charts.drawing import in_steps, inline_rows, lag, rate, require_altair, time_axis, titled
-from rmq_spark.charts.view_data import dead_letters_data, delayed_data, disk_use_data, lag_rows
+from rmq_spark.charts.data import Drawn, dead_letters_data, delayed_data, disk_use_data, lag_rows
+from rmq_spark.charts.drawing import (
+    count_axis,
+    highest,
+    in_steps,
+    inline_rows,
+    lag,
+    rate,
+    require_altair,
+    size_axis,
+    time_axis,
+    titled,
+    topic_colour,
+)
 from store_format.display.units import size_text
 from store_format.names import is_system_topic
 

@@ -1,5 +1,5 @@
-"""Shell completion of topics and groups from the store, and of columns. Reads configuration and directory
-names only.
+"""Shell completion of topics and groups from the store, and of columns; and RMQLOG_STORE, the store directory
+for command lines that name none. Reads configuration and directory names only.
 
 `rmqlog completion` prints the script for a shell; the script calls `rmqlog` with COMPLETE in the environment.
 """
@@ -11,7 +11,6 @@ import os
 import click
 from click.shell_completion import CompletionItem
 
-from rmq_spark.cli.default_store import default_store
 from store_format.errors import StoreError
 
 COMPLETE = "_RMQLOG_COMPLETE"
@@ -28,6 +27,39 @@ _VIEWS = {
     "du": ("usage",),
 }
 _MESSAGES = ("head", "tail", "get", "find", "export")  # commands with columns of messages
+
+VARIABLE = "RMQLOG_STORE"
+
+
+# ---- the default store -------------------------------------------------------------------------------------
+
+
+def default_store() -> str | None:
+    """The value of RMQLOG_STORE; None if it is unset or empty."""
+    return os.environ.get(VARIABLE) or None
+
+
+def with_default_store(context: click.Context, command: click.Command, words: list[str]) -> list[str]:
+    """The words after a command's name, with the value of RMQLOG_STORE in front if they name no STORE.
+
+    Where the other arguments can be left out, as in `find [WORD]`, a first word that begins with / or . or
+    is a directory is the STORE.
+    """
+    default = default_store()
+    arguments = [each for each in command.params if isinstance(each, click.Argument)]
+    if default is None or context.resilient_parsing or "store" not in [each.name for each in arguments]:
+        return words
+    parsed, _, _ = command.make_parser(click.Context(command, parent=context)).parse_args(list(words))
+    given = [parsed[each.name] for each in arguments if isinstance(parsed.get(each.name or ""), str)]
+    needed = 1 + sum(each.required for each in arguments if each.name != "store")
+    if len(given) > needed or len(given) == len(arguments):
+        return words
+    if len(given) == needed and (given[0].startswith(("/", ".")) or os.path.isdir(given[0])):
+        return words
+    return [default, *words]
+
+
+# ---- completion --------------------------------------------------------------------------------------------
 
 
 def complete_topic(

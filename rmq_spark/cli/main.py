@@ -24,8 +24,7 @@ from typing import NoReturn
 
 import click
 
-from rmq_spark.cli.completion import COMPLETE
-from rmq_spark.cli.default_store import VARIABLE, with_default_store
+from rmq_spark.cli.completion import COMPLETE, VARIABLE, with_default_store
 from rmq_spark.cli.exit_codes import (
     BUG,
     DAMAGE,

@@ -25,7 +25,7 @@ from store_format.read.tolerance import Tolerance
 if TYPE_CHECKING:
     from store_format import MessageStore, Queue
     from store_format.read.store import Store
-    from store_format.search.found import Found
+    from store_format.search.look_up import Found
 
 _Range = tuple["Queue", int, int]
 
@@ -292,7 +292,7 @@ def find_in(store: MessageStore, filters: MessageChoice, names: Sequence[str], *
 def _by_time(store: MessageStore, filters: MessageChoice, names: Sequence[str], progress: Progress) -> Found:
     """A search without key or id: reads the queues, with `--limit` only their first messages."""
     from store_format.read.tolerance import Tolerance
-    from store_format.search.found import Found, Searched
+    from store_format.search.look_up import Found, Searched
 
     tolerance = Tolerance()
     if filters.limit is not None:

@@ -9,8 +9,7 @@ from __future__ import annotations
 import os
 import time
 
-from rmq_spark.demo.broker import STORM_MS, Broker, steps_until, write_groups
-from rmq_spark.demo.shop import messages_until
+from rmq_spark.demo.broker import STORM_MS, Broker, messages_until, steps_until, write_groups
 from rmq_spark.store import LogStore
 from store_format.files.scratch import directory_until_exit
 from store_format.store import MessageStore

@@ -1,29 +1,40 @@
-"""The broker of the demo: stores what clients send, delivers, retries and buries, by its own clock."""
+"""The shop of the demo and its broker.
+
+Clients send orders, payments, reminders of carts, and half messages. The broker stores what they send,
+delivers, retries and buries, by its own clock.
+"""
 
 from __future__ import annotations
 
+import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from rmq_spark.demo.shop import LENGTH_MS, Message
 from rmq_spark.produce.unique_ids import format_ids
 from rmq_spark.services import retry, run_once
 from store_format.commit.options import CommitOptions
+from store_format.display.rows import iso_utc
 from store_format.files.lock import CheckedLock
 from store_format.files.write import FileWrites
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.group_offsets import add_subscription_group, write_group_offsets
 from store_format.names import (
+    DELAY,
     HALF_TOPIC,
+    PGROUP,
+    REAL_QID,
+    REAL_TOPIC,
     SCHEDULE_TOPIC,
+    TRAN_MSG,
     TRANSACTION_ID,
     UNIQ_KEY,
     WAIT,
@@ -59,10 +70,159 @@ _GROUPS = {
 }
 _CLIENT, _BROKER = bytes([10, 0, 5, 17]), bytes([10, 0, 3, 11])
 
+_LENGTH_MS = 72 * _HOUR
+_BURST_MS, _BURST_LENGTH_MS = 30 * _HOUR, 20 * _MINUTE  # the burst begins so long before the end
+_REMINDER_LEVEL = 17  # delay level of one hour
+_CITIES = ("Hangzhou", "Shanghai", "Shenzhen", "Chengdu", "Beijing", "Wuhan")
+_REGIONS = ("east", "east", "south", "west", "north", "south")  # of _CITIES
+_GOODS = (("TEA-250", 18.5), ("CUP-01", 42.0), ("POT-1L", 129.0), ("RICE-5K", 59.9), ("FAN-S", 88.0))
+_METHODS = ("alipay", "wechat", "card")
+
+
+# ---- what clients send -------------------------------------------------------------------------------------
+
+
+class _Message(NamedTuple):
+    time_ms: int  # when the broker stores the message
+    topic: str
+    queue_id: int
+    tag: str
+    key: str
+    body: bytes
+    properties: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """One order, from which all its messages are made."""
+
+    number: int
+    time_ms: int
+    customer: int
+    city: int
+    goods: tuple[tuple[int, int], ...]  # index in _GOODS, quantity
+    method: str
+    minutes_to_pay: float | None  # None: the order is cancelled
+    hours_to_ship: float
+
+    @property
+    def key(self) -> str:
+        return f"A-{100_000 + self.number}"
+
+    @property
+    def amount(self) -> float:
+        return round(sum(_GOODS[good][1] * quantity for good, quantity in self.goods), 2)
+
+
+def messages_until(end_ms: int, orders: int, end_hour: float | None = None) -> Iterator[_Message]:
+    """All messages that clients send until `end_ms`, not sorted.
+
+    Customers sleep as if `end_ms` were at the UTC hour `end_hour`; by default, by the clock.
+    """
+    for order in _orders(end_ms, orders, end_ms / _HOUR % 24 if end_hour is None else end_hour):
+        yield from (each for each in _messages_of(order) if each.time_ms < end_ms)
+    for number, minutes in enumerate((47, 12, 3)):
+        yield _half_message(number, end_ms - minutes * _MINUTE)
+
+
+def _messages_of(order: _Order) -> Iterator[_Message]:
+    yield _order_message(order, "created", order.time_ms)
+    if order.number % 7 == 0:
+        yield _reminder(order)
+    if order.minutes_to_pay is None:
+        yield _order_message(order, "cancelled", order.time_ms + 30 * _MINUTE)
+        return
+    paid_ms = order.time_ms + round(order.minutes_to_pay * _MINUTE)
+    yield _payment(order, paid_ms)
+    yield _order_message(order, "paid", paid_ms + 20)
+    yield _order_message(order, "shipped", paid_ms + round(order.hours_to_ship * _HOUR))
+
+
+def _orders(end_ms: int, orders: int, end_hour: float) -> Iterator[_Order]:
+    random = np.random.default_rng(42)
+    draw = random.integers
+    for number, time_ms in enumerate(_order_times(random, end_ms, orders, end_hour).tolist()):
+        goods = tuple((int(draw(len(_GOODS))), int(draw(1, 4))) for _ in range(int(draw(1, 4))))
+        yield _Order(
+            number,
+            time_ms,
+            int(draw(1, 2500)),
+            int(draw(len(_CITIES))),
+            goods,
+            _METHODS[int(draw(len(_METHODS)))],
+            None if draw(100) < 6 else float(random.lognormal(1.0, 0.9)),
+            float(random.uniform(2, 20)),
+        )
+
+
+def _order_times(random: np.random.Generator, end_ms: int, orders: int, end_hour: float) -> NDArray[np.int64]:
+    """The times of the orders, sorted: few at night (UTC+8), many in the evening, most in the burst."""
+    start_ms = end_ms - _LENGTH_MS
+    minutes = np.arange(_LENGTH_MS // _MINUTE)
+    hour = (end_hour - _LENGTH_MS // _HOUR + 8 + minutes / 60) % 24
+    weights = 1.1 + np.sin((hour - 14) / 12 * np.pi) * 0.75 + (np.abs(hour - 20) < 1.5) * 0.6
+    burst = (_LENGTH_MS - _BURST_MS) // _MINUTE
+    weights[burst : burst + _BURST_LENGTH_MS // _MINUTE] *= 14
+    chosen = random.choice(minutes, orders, p=weights / weights.sum())
+    times: NDArray[np.int64] = np.sort(start_ms + chosen * _MINUTE + random.integers(0, _MINUTE, orders))
+    return times
+
+
+def _json(value: Mapping[str, Any]) -> bytes:  # Any: JSON
+    return json.dumps(value, separators=(",", ":")).encode()
+
+
+def _order_message(order: _Order, event: str, time_ms: int) -> _Message:
+    body = {
+        "orderId": order.key,
+        "event": event,
+        "at": iso_utc(time_ms),
+        "customer": f"C-{order.customer:04d}",
+        "city": _CITIES[order.city],
+        "items": [{"sku": _GOODS[good][0], "quantity": quantity} for good, quantity in order.goods],
+        "amount": order.amount,
+        "currency": "CNY",
+    }
+    properties = {"region": _REGIONS[order.city]}
+    return _Message(time_ms, "Orders", order.number % 4, event, order.key, _json(body), properties)
+
+
+def _payment(order: _Order, time_ms: int) -> _Message:
+    key = f"P-{500_000 + order.number}"
+    body = {
+        "paymentId": key,
+        "orderId": order.key,
+        "method": order.method,
+        "amount": order.amount,
+        "currency": "CNY",
+    }
+    keys = f"{key} {order.key}"
+    return _Message(time_ms, "Payments", order.number % 2, order.method, keys, _json(body), {})
+
+
+def _reminder(order: _Order) -> _Message:
+    """A delayed message: it waits in SCHEDULE_TOPIC_XXXX, and its properties name its real topic."""
+    body = {"orderId": order.key, "customer": f"C-{order.customer:04d}", "text": "Your cart is waiting"}
+    properties = {DELAY: str(_REMINDER_LEVEL), REAL_TOPIC: "Reminders", REAL_QID: "0"}
+    level_queue = _REMINDER_LEVEL - 1
+    time_ms = order.time_ms + 5
+    return _Message(time_ms, SCHEDULE_TOPIC, level_queue, "cart", order.key, _json(body), properties)
+
+
+def _half_message(number: int, time_ms: int) -> _Message:
+    """A half message without a decision."""
+    key = f"A-9{number:05d}"
+    body = {"orderId": key, "event": "created", "at": iso_utc(time_ms), "amount": 59.9, "currency": "CNY"}
+    properties = {TRAN_MSG: "true", PGROUP: "PG_orders", REAL_TOPIC: "Orders", REAL_QID: str(number % 4)}
+    return _Message(time_ms, HALF_TOPIC, 0, "created", key, _json(body), properties)
+
+
+# ---- the broker --------------------------------------------------------------------------------------------
+
 
 def steps_until(end_ms: int) -> Iterator[int]:
     """The times at which the broker's services run: often during the retry storm."""
-    now, storm = end_ms - LENGTH_MS, end_ms - STORM_MS
+    now, storm = end_ms - _LENGTH_MS, end_ms - STORM_MS
     while now < end_ms:
         in_storm = storm <= now < storm + _RETRIES_LENGTH_MS
         now = min(now + (_STORM_STEP_MS if in_storm else _STEP_MS), end_ms)
@@ -79,7 +239,7 @@ class Broker:
     retries_seen: int = 0
     written: list[tuple[int, int]] = field(default_factory=list)  # (end of the commitlog, time)
 
-    def step(self, messages: Sequence[Message], now_ms: int) -> None:
+    def step(self, messages: Sequence[_Message], now_ms: int) -> None:
         """Stores the messages, delivers what is due, and sends back what CG_mail cannot consume."""
         failed = self._store(messages, now_ms) if messages else []
         run_once(self.path, ["schedule"], now_ms, apply=True, disk_limit=_DISK_LIMIT)
@@ -95,7 +255,7 @@ class Broker:
     def _is_mail_down(self, time_ms: int) -> bool:
         return self.storm_ms <= time_ms < self.storm_ms + _STORM_LENGTH_MS
 
-    def _store(self, messages: Sequence[Message], now_ms: int) -> list[retry.Place]:
+    def _store(self, messages: Sequence[_Message], now_ms: int) -> list[retry.Place]:
         """Appends the messages; returns the places of those that CG_mail fails to consume."""
         times = np.array([each.time_ms for each in messages], np.int64)
         options = CommitOptions(sync=False, new_topics=_QUEUES, clock=lambda: now_ms, disk_limit=_DISK_LIMIT)
@@ -111,7 +271,7 @@ class Broker:
                 failed.append((each.topic, each.queue_id, offset))
         return failed
 
-    def _columns(self, messages: Sequence[Message], times: NDArray[np.int64]) -> MessageColumns:
+    def _columns(self, messages: Sequence[_Message], times: NDArray[np.int64]) -> MessageColumns:
         numbers = np.fromiter(self.ids, np.int64, len(messages))
         unique = _unique_ids(times, numbers)
         names = sorted({name for each in messages for name in each.properties})

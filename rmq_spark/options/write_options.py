@@ -15,8 +15,7 @@ from rmq_spark.options.option import WRITE, Given, Option, file_path, plain_fiel
 from rmq_spark.options.read_options import OPTIONS, user_options
 from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
-from rmq_spark.produce.queues import SELECTORS
-from rmq_spark.produce.routes import DEFAULT_TOPIC_QUEUE_NUMS
+from rmq_spark.produce.queues import DEFAULT_TOPIC_QUEUE_NUMS, SELECTORS
 from store_format.bookkeeping.ledger import refuse_service_key
 from store_format.errors import OptionError
 from store_format.message.compression import COMPRESSION_TYPES

@@ -2,13 +2,13 @@
 
 Names match in any case, as in Spark. Columns that only a read fills are accepted and ignored, so that a
 DataFrame that was read can be written. The driver checks a DataFrame's columns before any task runs; tasks
-bind the same columns of each Arrow batch.
+bind the same columns of each Arrow batch. `column_places` finds the columns of writes with other tables.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -242,3 +242,22 @@ def _write_column(name: str) -> WriteColumn:
 
 def _found(kind: str) -> str:
     return f"{kind}; cast it to timestamp, which has a time zone" if kind == "timestamp_ntz" else kind
+
+
+def column_places(names: Sequence[str], documented: Iterable[str], option: str) -> dict[str, int]:
+    """The places of the documented columns among `names`, which match in any case, as in Spark.
+
+    Raises OptionError, which begins with `option`, for a column that is there twice.
+
+    >>> column_places(["MSGID", "other"], ["brokerName", "msgId"], "transaction=commit")
+    {'msgId': 0}
+    """
+    known = {name.lower(): name for name in documented}
+    found: dict[str, int] = {}
+    for place, name in enumerate(names):
+        column = known.get(name.lower())
+        if column in found:
+            raise OptionError(f"{option}: expected the column {column} once, found it twice")
+        if column is not None:
+            found[column] = place
+    return found

@@ -1,10 +1,12 @@
 """One Arrow batch of a write as arrays: topics as codes, numbers as numpy, text as bytes, hosts parsed.
 
-An invalid value is an IllegalMessageError that names the row. The types of columns are checked in `columns`.
+An invalid value is an IllegalMessageError that names the row; so are an invalid name of a topic, and a topic
+that only a broker writes to. The types of columns are checked in `columns`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -15,12 +17,12 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.columns import bind_columns
-from rmq_spark.produce.reserved import topic_name
 from store_format.arrays.ranges import flat_bytes
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.java.text import decode_utf8
 from store_format.message.encode import Integers
 from store_format.message.hosts import parse_host
+from store_format.names import LMQ_PREFIX, NOT_ALLOWED_SEND_TOPICS, SYSTEM_PREFIX
 
 _KIND = pa.large_binary()
 _PER_SECOND = {"s": 1, "ms": 1000, "us": 1_000_000, "ns": 1_000_000_000}
@@ -29,6 +31,37 @@ _INT_MIN, _INT_MAX = -(1 << 31), (1 << 31) - 1
 _SECONDS_MAX = 1 << 53  # more seconds do not fit 64 bits as ms
 
 Host = tuple[bytes, int]  # raw address of 4 or 16 bytes, port
+
+_TOPIC_LENGTH_MAX = 127  # Validators.checkTopic of the client; a broker lets %RETRY% topics have 255
+_TOPIC = re.compile(rb"[%|a-zA-Z0-9_-]+")  # TopicValidator.VALID_CHAR_BIT_MAP
+
+
+# A broker accepts a message to these topics and then treats it as its own bookkeeping: timer wheel, pop
+# checkpoints, light queues. %RETRY% and %DLQ% are allowed, as in RocketMQ: operators resend dead letters.
+_REFUSED_PREFIXES = (SYSTEM_PREFIX, LMQ_PREFIX)
+
+
+# ---- names of topics ---------------------------------------------------------------------------------------
+
+
+def topic_name(raw: bytes) -> str:
+    """The name of a topic that a client may send to; raises IllegalMessageError for any other."""
+    topic = decode_utf8(raw)
+    shown = topic[:_TOPIC_LENGTH_MAX]
+    if not raw:
+        raise IllegalMessageError("topic: expected at least one character, found none")
+    if not _TOPIC.fullmatch(raw):
+        raise IllegalMessageError(f"topic: expected letters, digits, %, |, - and _, found {shown!r}")
+    if len(raw) > _TOPIC_LENGTH_MAX:
+        raise IllegalMessageError(
+            f"topic {shown}…: expected at most {_TOPIC_LENGTH_MAX} characters, found {len(raw)}"
+        )
+    if topic in NOT_ALLOWED_SEND_TOPICS or topic.startswith(_REFUSED_PREFIXES):
+        raise IllegalMessageError(f"topic {topic}: it is RocketMQ's own, and only a broker writes to it")
+    return topic
+
+
+# ---- rows --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

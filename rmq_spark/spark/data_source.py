@@ -28,9 +28,8 @@ from rmq_spark.options.read_options import (
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from rmq_spark.spark.compat import refuse_group
-from rmq_spark.spark.message_schema import fields_from_schema
 from rmq_spark.spark.short_errors import short_errors
-from rmq_spark.spark.types import to_spark_schema
+from rmq_spark.spark.types import fields_from_schema, to_spark_schema
 from store_format.errors import OptionError, StoreError
 
 if TYPE_CHECKING:

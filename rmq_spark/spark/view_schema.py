@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.output_fields import refuse_duplicates
-from rmq_spark.spark.message_schema import refuse_field
+from rmq_spark.spark.types import refuse_field
 from store_format.errors import OptionError
 from store_format.names import did_you_mean
 from store_format.views.registry import view_named

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.write.column_places import column_places
+from rmq_spark.produce.columns import column_places
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, stage_send_back
 from rmq_spark.write.stage_and_commit import Staged, commit_write, is_sync
 from rmq_spark.write.target import TargetStore, WriteTarget

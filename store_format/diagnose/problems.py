@@ -15,7 +15,7 @@ from itertools import starmap
 from typing import Literal
 
 from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
-from store_format.display.problem_list import problem_list
+from store_format.display.page import problem_list
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
 from store_format.read.served_elsewhere import DLEDGER

@@ -1,23 +1,34 @@
 """HTML cards of a store, a view, a message and any table.
 
 A card is made when a notebook shows the object, from directory listings and a few reads. A card names files
-that cannot be read; it does not fail.
+that cannot be read; it does not fail. The card of a message has its queue and offset, times, ids, all
+properties, and the start of the body.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import starmap
+from datetime import UTC, date, datetime
+from itertools import islice, starmap
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from store_format.bookkeeping.journal import StoreState
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of, schema_of
-from store_format.display.message import message, title_of
-from store_format.display.page import Html, PageSpace, card, fact, facts, note, text, warning
-from store_format.display.problem_list import problem_list
-from store_format.display.table import LIMIT, table
+from store_format.display.page import (
+    Html,
+    PageSpace,
+    body,
+    card,
+    fact,
+    facts,
+    note,
+    problem_list,
+    text,
+    warning,
+)
+from store_format.display.table import LIMIT, cell, table, time_text
 from store_format.display.units import size_text
 from store_format.errors import StoreError
 from store_format.views.registry import view_batches, view_named
@@ -36,6 +47,21 @@ _TOPIC_COLUMNS = (
     ViewColumn("queues", INT, "Number of queues that have or had messages."),
     ViewColumn("messages", LONG, "Number of messages that can be read."),
 )
+
+_BODY_BYTES = 1024
+_PROPERTIES_MAX = 200
+_FIRST = (
+    "topic",
+    "queueId",
+    "queueOffset",
+    "brokerName",
+    "tags",
+    "keys",
+    "msgId",
+    "storeTimestamp",
+    "bornTimestamp",
+)
+_BELOW = ("properties", "body", "rawBody")
 
 
 def table_card(
@@ -81,12 +107,12 @@ def message_cards(rows: Iterable[Mapping[str, Any]], *, limit: int = _MESSAGES_M
             parts.append(note(f"the first {shown:,} messages{why}"))
             break
         if shown:
-            head = f'<div class="s">{text(title_of(row))}</div>'
+            head = f'<div class="s">{text(_title_of(row))}</div>'
             space.spend(len(head.encode()) + _MESSAGE_FRAME_SIZE)
             parts.append(head)
         else:
-            title = title_of(row)
-        parts += message(row, space)
+            title = _title_of(row)
+        parts += _message(row, space)
         shown += 1
     return card(title, "message" if shown < 2 else f"{shown:,} messages", parts or [note("no message")])
 
@@ -135,3 +161,83 @@ def _topic_table(queues: list[Queue]) -> str:
     return table(
         [batch], schema_of(_TOPIC_COLUMNS), PageSpace(), limit=_TOPICS_SHOWN, total=len(rows), about=about
     )
+
+
+# ---- a message ---------------------------------------------------------------------------------------------
+
+
+def _title_of(row: Mapping[str, Any]) -> str:  # Any: values of columns
+    """Topic, queue and offset of a message, as far as the row has them."""
+    topic, queue, offset = (row.get(name) for name in ("topic", "queueId", "queueOffset"))
+    place = "" if queue is None else f"-{queue}" if offset is None else f"-{queue} at {offset}"
+    return f"{topic}{place}" if topic is not None else "message"
+
+
+def _message(row: Mapping[str, Any], space: PageSpace) -> list[str]:
+    """The parts of the message's card, as many as fit on the page."""
+    values = {str(name): _plain_value(value, is_map=name == "properties") for name, value in row.items()}
+    order = [name for name in _FIRST if name in values] + [
+        name for name in values if name not in _FIRST + _BELOW
+    ]
+    lines, left_out = [], 0
+    for name in order:
+        line = fact(name, _value(name, values[name]))
+        if space.takes(line):
+            lines.append(line)
+        else:
+            left_out += 1
+    parts = [facts(lines)]
+    if left_out:
+        parts.append(note(f"{left_out:,} more columns: the page is full"))
+    if isinstance(values.get("properties"), Mapping):
+        parts += _property_table(values["properties"], space)
+    parts += [
+        part
+        for name in ("body", "rawBody")
+        if isinstance(values.get(name), bytes)
+        for part in _body_parts(name, values[name], space)
+    ]
+    return parts
+
+
+def _value(name: str, value: Any) -> str:
+    if name.endswith("Timestamp") and isinstance(value, str):
+        return f"{text(time_text(value))} UTC"
+    return cell(value, name)
+
+
+def _property_table(properties: Mapping[str, Any], space: PageSpace) -> list[str]:
+    rows = []
+    for name, value in islice(properties.items(), _PROPERTIES_MAX):
+        row = f"<tr><td>{text(str(name))}</td><td>{text(str(value))}</td></tr>"
+        if not space.takes(row):
+            break
+        rows.append(row)
+    heads = "<thead><tr><th>property</th><th>value</th></tr></thead>"
+    parts = [f'<table class="r">{heads}<tbody>{"".join(rows)}</tbody></table>'] if rows else []
+    if len(rows) < len(properties):
+        parts.append(note(f"the first {len(rows):,} of {len(properties):,} properties"))
+    return parts
+
+
+def _body_parts(name: str, value: bytes, space: PageSpace) -> list[str]:
+    head = f'<div class="s">{name}<span class="k">{len(value):,} bytes</span></div>'
+    if not value:
+        return [head]
+    part = f'<pre class="b">{body(value, _BODY_BYTES, lines=True)}</pre>'
+    return [head, part if space.takes(part) else note("not shown: the page is full")]
+
+
+def _plain_value(value: Any, *, is_map: bool) -> Any:
+    """A value of Arrow's `to_pylist` or of a Spark row in the form of `plain_rows`."""
+    if isinstance(value, datetime):
+        # Spark collects times in the time zone of this machine
+        moment = value if value.tzinfo is not None else value.astimezone()
+        return moment.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    if isinstance(value, date):
+        return value.isoformat()
+    if isinstance(value, bytearray | memoryview):
+        return bytes(value)
+    if is_map and isinstance(value, list):
+        return dict(value)
+    return value

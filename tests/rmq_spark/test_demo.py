@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark import demo
 from rmq_spark.demo.__main__ import main
-from rmq_spark.demo.shop import messages_until
+from rmq_spark.demo.broker import messages_until
 from store_format import MessageStore
 from store_format.errors import OptionError
 

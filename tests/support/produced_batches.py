@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 
 from rmq_spark.produce.messages import ProducedMessages, Producer, ProducerSettings
-from rmq_spark.produce.queues import ROUNDROBIN, QueueSelector
-from rmq_spark.produce.routes import Routes, StoreTopics
+from rmq_spark.produce.queues import ROUNDROBIN, QueueSelector, Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.message.encode import EncodedUnits, encode
 from store_format.metadata.values import TopicConfig

@@ -15,7 +15,7 @@ import pyarrow as pa
 from rmq_spark.broker.services.decisions import HalfName, TransactionDecision
 from rmq_spark.broker.services.service import Now, PartsFailedError
 from rmq_spark.broker.services.transaction import DecisionPlan, plan_decisions
-from rmq_spark.write.column_places import column_places
+from rmq_spark.produce.columns import column_places
 from rmq_spark.write.stage_and_commit import abort_write, commit_options
 from rmq_spark.write.target import WriteTarget
 from store_format.arrays.sql_types import type_name

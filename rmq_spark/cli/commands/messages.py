@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
     from store_format.read.tolerance import Tolerance
-    from store_format.search.found import Found
+    from store_format.search.look_up import Found
 
 _COUNT = 10
 

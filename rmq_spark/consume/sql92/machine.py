@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.consume.sql92.steps import (
+from rmq_spark.consume.sql92.parser import (
     Between,
     In,
     Kind,

@@ -1,5 +1,8 @@
 """Compiles SQL92 filter expressions to steps, by RocketMQ's grammar (SelectorParser.jj) and its checks.
 
+A compiled expression is a list of steps of a stack machine, in the order of evaluation. It is a list instead
+of a tree, so that evaluation, pickling and `==` of a long expression do not recurse.
+
 Operators nest as in the grammar, one method a rule. The checks are those of the `create…` methods of
 ComparisonExpression, UnaryExpression and ConstantExpression. The parser asks for one token at a time: as in
 RocketMQ, text after a complete expression is ignored, and never read.
@@ -10,19 +13,9 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from enum import Enum
+from typing import NamedTuple, TypeAlias
 
-from rmq_spark.consume.sql92.steps import (
-    Between,
-    In,
-    Kind,
-    Literal,
-    Operator,
-    Ordering,
-    Property,
-    Search,
-    Step,
-)
 from store_format.errors import OptionError
 
 _LENGTH_MAX = 1 << 18  # an IN list of some ten thousand keys
@@ -65,6 +58,89 @@ _ADVICE = {
     "%": "SQL92 has no arithmetic",
     "LIKE": "SQL92 has no LIKE; use STARTSWITH, ENDSWITH or CONTAINS with plain text",
 }
+
+
+# ---- steps -------------------------------------------------------------------------------------------------
+
+
+class Kind(Enum):
+    """The Java class of a value that is not null, known before any message is read."""
+
+    TEXT = "String"
+    INTEGER = "Integer"
+    LONG = "Long"
+    DOUBLE = "Double"
+    TRUTH = "Boolean"
+    NOTHING = "null"  # the negative of a value that is not a number
+
+    @property
+    def is_number(self) -> bool:
+        return self in (Kind.INTEGER, Kind.LONG, Kind.DOUBLE)
+
+
+@dataclass(frozen=True, slots=True)
+class Literal:
+    """Pushes a constant; None is NULL, whose kind is TRUTH (ConstantExpression)."""
+
+    kind: Kind
+    value: str | int | float | bool | None
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """Pushes a property of the message: text, or null if it is absent (PropertyExpression)."""
+
+    name: str
+
+
+class Operator(Enum):
+    """Steps whose operands are all on the stack."""
+
+    NEGATE = "-"
+    # a bare property: null if absent, else FALSE (UnaryExpression.createBooleanCast)
+    CAST = "as a boolean"
+    NOT = "NOT"
+    AND = "AND"
+    OR = "OR"
+    EQUAL = "="
+    IS_NULL = "IS NULL"
+
+
+@dataclass(frozen=True, slots=True)
+class Ordering:
+    """`left symbol right`, with one of > >= < <=."""
+
+    symbol: str
+
+
+@dataclass(frozen=True, slots=True)
+class Between:
+    """`value [NOT] BETWEEN low AND high`."""
+
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class In:
+    """`property [NOT] IN ('a', 'b')`."""
+
+    values: tuple[str, ...]
+    negated: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """`operand [NOT] CONTAINS 'text'`, STARTSWITH or ENDSWITH."""
+
+    how: str
+    text: str
+    negated: bool
+
+
+Step: TypeAlias = Literal | Property | Operator | Ordering | Between | In | Search
+
+
+# ---- the parser --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ import pytest
 import vl_convert
 
 from rmq_spark import charts
-from rmq_spark.charts.axes import count_axis, highest, size_axis
+from rmq_spark.charts.drawing import count_axis, highest, size_axis
 
 KIB, MIB = 1 << 10, 1 << 20
 

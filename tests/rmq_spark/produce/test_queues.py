@@ -11,8 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.produce.queues import HASH, RANDOM, ROUNDROBIN, SELECTORS, QueueSelector, SelectedQueues
-from rmq_spark.produce.routes import Routes, StoreTopics
+from rmq_spark.produce.queues import (
+    HASH,
+    RANDOM,
+    ROUNDROBIN,
+    SELECTORS,
+    QueueSelector,
+    Routes,
+    SelectedQueues,
+    StoreTopics,
+)
 from rmq_spark.produce.rows import WriteRows
 from store_format.errors import IllegalMessageError, StoreInUseError
 from store_format.java.hashes import java_hash

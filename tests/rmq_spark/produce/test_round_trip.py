@@ -15,8 +15,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.produce.messages import Producer, ProducerSettings
-from rmq_spark.produce.queues import QueueSelector
-from rmq_spark.produce.routes import Routes, StoreTopics
+from rmq_spark.produce.queues import QueueSelector, Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
 from store_format.java.hashes import java_hash

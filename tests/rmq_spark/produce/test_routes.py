@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from rmq_spark.produce.routes import NAMED_QUEUES_MAX, QueueGroup, Routes, StoreTopics
+from rmq_spark.produce.queues import NAMED_QUEUES_MAX, QueueGroup, Routes, StoreTopics
 from store_format.errors import IllegalMessageError, StoreError, StoreInUseError, UnsupportedFormatError
 from store_format.metadata.values import TopicConfig
 

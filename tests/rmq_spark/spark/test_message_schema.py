@@ -9,8 +9,7 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructFi
 
 from rmq_spark.options.read_options import ReadOptions, parse_read_options
 from rmq_spark.plan.output_fields import OutputField, OutputFields, fields_from_options
-from rmq_spark.spark.message_schema import fields_from_schema
-from rmq_spark.spark.types import to_spark_schema
+from rmq_spark.spark.types import fields_from_schema, to_spark_schema
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS
 

@@ -17,7 +17,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.layouts import INDEX_HEADER
-from store_format.search.found import Found
+from store_format.search.look_up import Found
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.staged import append, make_store, numbered

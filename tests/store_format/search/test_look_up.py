@@ -14,8 +14,7 @@ from store_format.errors import ChecksumError, OptionError
 from store_format.files.view import FileView
 from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance
-from store_format.search.found import Found
-from store_format.search.look_up import How, KeySearch, bytes_to_scan
+from store_format.search.look_up import Found, How, KeySearch, bytes_to_scan
 from store_format.store import MessageStore
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
