@@ -7,6 +7,7 @@ for command lines that name none. Reads configuration and directory names only.
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 import click
 from click.shell_completion import CompletionItem
@@ -69,14 +70,10 @@ def complete_topic(
     from store_format.consumequeue.files import list_queues
     from store_format.metadata.read import read_topics
 
-    store = _store(context)
-    if store is None:
-        return []
-    try:
-        names = {topic for topic, *_ in list_queues(store, lambda _: True)} | set(read_topics(store) or ())
-    except (StoreError, OSError):
-        return []
-    return _offer(names, incomplete)
+    def names(store: str) -> set[str]:
+        return {topic for topic, *_ in list_queues(store, lambda _: True)} | set(read_topics(store) or ())
+
+    return _offer_of_store(context, names, incomplete)
 
 
 def complete_group(
@@ -86,16 +83,11 @@ def complete_group(
     from store_format.metadata.group_offsets import read_committed
     from store_format.metadata.read import read_subscription_groups
 
-    store = _store(context)
-    if store is None:
-        return []
-    try:
-        names = set(read_subscription_groups(store) or ()) | {
-            group for group, _ in read_committed(store).pairs()
-        }
-    except (StoreError, OSError):
-        return []
-    return _offer(names, incomplete)
+    def names(store: str) -> set[str]:
+        committed = {group for group, _ in read_committed(store).pairs()}
+        return committed | set(read_subscription_groups(store) or ())
+
+    return _offer_of_store(context, names, incomplete)
 
 
 def complete_column(
@@ -133,6 +125,16 @@ def _store(context: click.Context) -> str | None:
     )
     given = given if isinstance(given, str) else default_store()
     return None if given is None else os.path.abspath(given)
+
+
+def _offer_of_store(
+    context: click.Context, names: Callable[[str], set[str]], incomplete: str
+) -> list[CompletionItem]:
+    store = _store(context)
+    try:
+        return [] if store is None else _offer(names(store), incomplete)
+    except (StoreError, OSError):
+        return []
 
 
 def _offer(names: set[str], incomplete: str) -> list[CompletionItem]:

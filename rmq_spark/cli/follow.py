@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_spark.cli.reading import last_messages, merged, read_range
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.stream.losses import Losses
 from store_format.follow.follower import StoreFollower
 from store_format.read.choice import MessageChoice

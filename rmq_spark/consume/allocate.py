@@ -15,8 +15,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
-from rmq_spark.consume.client_ids import STRATEGIES
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import STRATEGIES, MessageQueue
 from store_format.errors import OptionError
 from store_format.java.text import utf16_key
 from store_format.names import did_you_mean

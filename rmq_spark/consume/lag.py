@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
 from rmq_spark.consume.stream_offset import StreamOffset
 from store_format import MessageStore

@@ -12,8 +12,14 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from rmq_spark.consume.client_ids import BROADCASTING, CLUSTERING, OFFSET_STORES, check_client_id, check_group
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import (
+    BROADCASTING,
+    CLUSTERING,
+    OFFSET_STORES,
+    MessageQueue,
+    check_client_id,
+    check_group,
+)
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import CheckedLock, StoreLock
 from store_format.files.read import stat_identity

@@ -10,12 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
-from rmq_spark.consume.group.directory import Stop
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from store_format.errors import OptionError
 
 FOREVER = -1
 _ERROR_SHOWN_MAX = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Where an orderly handler stopped in a queue (`rmq_spark.services.Orderly`).
+
+    The messages before `offset` are handled. The handler has failed `times` times at the message there, and
+    the queue waits until `until_ms`, in ms since the epoch. `times` 0: it has not failed; a micro-batch that
+    Spark repeats goes on at `offset`.
+    """
+
+    offset: int
+    times: int = 0
+    until_ms: int = 0
 
 
 @dataclass(frozen=True, slots=True)

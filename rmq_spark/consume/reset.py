@@ -22,9 +22,9 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
+from rmq_spark.consume.consumer import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.group.change import Change, write_change
 from rmq_spark.consume.group.directory import group_directory, other_places, read_state
-from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.offset_store import OffsetStore, make_path, offset_store
 from store_format import MessageStore, Queue
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of

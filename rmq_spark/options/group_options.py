@@ -15,23 +15,21 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
-from rmq_spark.consume.client_ids import (
+from rmq_spark.consume.consumer import (
     BROADCASTING,
     CLUSTERING,
+    CONSUME_FROM_WHERE,
     OFFSET_STORES,
     STRATEGIES,
+    ConsumeFromWhere,
+    MessageQueue,
     check_client_id,
     check_group,
     client_ids,
-    default_client_id,
-)
-from rmq_spark.consume.consume_from_where import (
-    CONSUME_FROM_WHERE,
-    ConsumeFromWhere,
     consume_from_where,
     consume_timestamp_ms,
+    default_client_id,
 )
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.options import option as values
 from rmq_spark.options.option import BATCH, STREAM, Given, Option, parse_assign, plain_fields
 from store_format.errors import OptionError

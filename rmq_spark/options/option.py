@@ -25,7 +25,6 @@ from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from rmq_spark.consume.stream_offset import AGAIN, AT, FROM, RESET
 from store_format.display.rows import iso_utc
 from store_format.errors import OptionError
 from store_format.files import paths
@@ -679,6 +678,9 @@ def _walk(
     """(queue, where in the JSON, value) of every leaf. A value that is an object makes its name a broker,
     else a queue.
     """
+    # Here, because every command imports this module, and few read the offsets of a stream.
+    from rmq_spark.consume.stream_offset import AGAIN, AT, FROM, RESET
+
     for topic, members in topics.items():
         if topic in (AT, FROM, RESET, AGAIN):
             continue  # of the offset of a stream, as its progress shows it: for its own query only

@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from rmq_spark.consume.client_ids import CLUSTERING
-from rmq_spark.consume.tag_filter import Tags, parse_subscription
+from rmq_spark.consume.consumer import CLUSTERING, Tags, parse_subscription
 from rmq_spark.options import option as values
 from rmq_spark.options.group_options import GROUP_OPTIONS, MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.option import (

@@ -11,12 +11,11 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.options.option import Earliest, Latest, Offset, Timestamp
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
-from rmq_spark.plan.starts import Starts, offset_at, open_stores, refuse_unknown
+from rmq_spark.plan.starts import Starts, open_stores, refuse_unknown, stated_offset
 from store_format import Queue
 from store_format.consumequeue.slices import QueueSlice
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, OptionError, StorePermissionError
@@ -76,7 +75,8 @@ class _Planning:
         options, name = self.options, MessageQueue.of(queue)
         self.queues.append(name)
         start_option, start = self.starts.of(queue)
-        stop_option, stop = options.ending.option, _stop(queue, name, options)
+        stop_option = options.ending.option
+        stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)
         low, high = queue.min_offset, queue.max_offset
         for option, offset in ((start_option, start), (stop_option, stop)):
             if not low <= offset <= high:
@@ -106,18 +106,6 @@ class _Planning:
                 f"{name}: {start_option} starts at offset {start}, after {stop_option}, which ends at {stop}"
             )
         return queue.range.piece(start, stop)
-
-
-def _stop(queue: Queue, name: MessageQueue, options: ReadOptions) -> int:
-    match options.ending.for_queue(*name):
-        case Earliest():
-            return queue.min_offset
-        case Latest():
-            return queue.max_offset
-        case Offset(value):
-            return value
-        case Timestamp(ms):
-            return offset_at(queue, ms, options.mode)
 
 
 # ---- one key or message id ---------------------------------------------------------------------------------

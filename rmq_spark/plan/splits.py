@@ -20,7 +20,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.options.read_options import COMMITLOG, QUEUE, WHOLE_QUEUE, ReadOptions
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.errors import OptionError

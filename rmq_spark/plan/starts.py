@@ -13,11 +13,18 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 
-from rmq_spark.consume.client_ids import BROADCASTING, consuming_group
-from rmq_spark.consume.consume_from_where import ConsumeFromWhere, Start, start_offset
-from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
+from rmq_spark.consume.consumer import (
+    BROADCASTING,
+    ConsumeFromWhere,
+    MessageQueue,
+    Start,
+    consuming_group,
+    offset_limits,
+    sort_queues,
+    start_offset,
+)
 from rmq_spark.options.group_options import GroupOptions
-from rmq_spark.options.option import Earliest, Latest, Offset, OffsetSpec, Timestamp
+from rmq_spark.options.option import Earliest, Latest, Offset, OffsetSpec, Position, Timestamp
 from rmq_spark.options.read_options import ReadOptions
 from store_format import Queue
 from store_format.consumequeue.slices import read_slice
@@ -279,7 +286,20 @@ def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
 
 def start_by_options(queue: Queue, options: ReadOptions) -> int:
     """The first offset to read by the `starting…` options. It may be outside of the queue."""
-    match options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id):
+    stated = options.starting.for_queue(*MessageQueue.of(queue))
+    offset = stated_offset(queue, stated, options.mode)
+    missing = isinstance(stated, Timestamp) and offset == queue.max_offset > queue.min_offset
+    if missing and options.starting_offsets_by_timestamp_strategy == "error":
+        raise OffsetOutOfRangeError(
+            f"{MessageQueue.of(queue)}: no message at or after {stated}; take an earlier "
+            "time, or set startingOffsetsByTimestampStrategy=latest to skip this queue"
+        )
+    return offset
+
+
+def stated_offset(queue: Queue, stated: Position, mode: str) -> int:
+    """The offset in the queue that the value of an option states. It may be outside of the queue."""
+    match stated:
         case Earliest():
             return queue.min_offset
         case Latest():
@@ -287,14 +307,7 @@ def start_by_options(queue: Queue, options: ReadOptions) -> int:
         case Offset(value):
             return value
         case Timestamp(ms):
-            offset = offset_at(queue, ms, options.mode)
-            missing = offset == queue.max_offset > queue.min_offset
-            if missing and options.starting_offsets_by_timestamp_strategy == "error":
-                raise OffsetOutOfRangeError(
-                    f"{MessageQueue.of(queue)}: no message at or after {Timestamp(ms)}; take an earlier "
-                    "time, or set startingOffsetsByTimestampStrategy=latest to skip this queue"
-                )
-            return offset
+            return offset_at(queue, ms, mode)
 
 
 def offset_at(queue: Queue, timestamp_ms: int, mode: str) -> int:

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.consumer import check_group
 from rmq_spark.produce.rows import Host
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError

@@ -16,7 +16,7 @@ from pyspark.errors import PySparkAttributeError, PySparkNotImplementedError
 from pyspark.sql import Row
 from pyspark.sql.conversion import ArrowTableToRowsConversion
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport
 from store_format.errors import OptionError
 

@@ -12,9 +12,8 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from rmq_spark.consume.client_ids import BROADCASTING, consuming_group
+from rmq_spark.consume.consumer import BROADCASTING, MessageQueue, consuming_group, offset_limits, sort_queues
 from rmq_spark.consume.group.directory import (
-    Stop,
     group_directory,
     inherit,
     live_topics,
@@ -22,8 +21,8 @@ from rmq_spark.consume.group.directory import (
     refuse_members_elsewhere,
 )
 from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, SoleMember, join
-from rmq_spark.consume.message_queue import MessageQueue, offset_limits, sort_queues
 from rmq_spark.consume.offset_store import CheckedOffsets, OffsetStore
+from rmq_spark.consume.orderly import Stop
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.starts import begin_of, refuse_unknown, subscribe_set, usable_offsets

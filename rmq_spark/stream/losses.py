@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
 from store_format.follow.replaced import Replaced

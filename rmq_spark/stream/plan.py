@@ -9,7 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rmq_spark.consume.message_queue import MessageQueue, offset_limits
+from rmq_spark.consume.consumer import MessageQueue, offset_limits
 from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.splits import Plan, Split, StoreSlices, available_cores, make_splits, splits_of_clients

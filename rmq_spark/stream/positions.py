@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused

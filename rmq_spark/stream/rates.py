@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.splits import estimate_bytes
 from rmq_spark.stream.stores import StreamStores

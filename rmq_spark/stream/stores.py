@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.stream_offset import MARK
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.starts import open_stores

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.produce.rows import topic_name

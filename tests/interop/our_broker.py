@@ -10,9 +10,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rmq_spark.broker.services.decisions import HalfMessage
-from rmq_spark.consume.group.directory import Stop
-from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.orderly import OrderlyRun, QueueReport
+from rmq_spark.consume.consumer import MessageQueue
+from rmq_spark.consume.orderly import OrderlyRun, QueueReport, Stop
 from rmq_spark.produce.send_back import give_up
 from rmq_spark.services import retry, run_once, timer, transaction
 from store_format import MessageStore

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import copy_offsets, group_place, reset_by_time, reset_to
 from store_format import MessageStore

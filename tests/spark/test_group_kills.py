@@ -19,9 +19,9 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.change import OwnershipEvent
 from rmq_spark.consume.group.directory import read_state
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.stream.plan import ranges

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.errors import PySparkException
 
-from rmq_spark.consume.group.directory import Stop, read_state
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
+from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.offset_store import StoreOffsets
-from rmq_spark.consume.orderly import OrderlyRun
+from rmq_spark.consume.orderly import OrderlyRun, Stop
 from rmq_spark.services import Orderly
 from rmq_spark.spark.orderly_tasks import handle_rows
 from store_format import MessageStore

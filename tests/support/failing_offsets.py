@@ -14,8 +14,8 @@ import signal
 import sys
 
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.member import Membership, join
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.member import Membership, join
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from tests.support.ownership import begins
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.orderly import OrderlyRun
 
 BROKER = "broker-a"

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
+from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.consume.group.change import OwnershipEvent
 from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.group.member import Assignment
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from store_format.files.read import read_bytes
 
 _ENDS = ("release", "expire")

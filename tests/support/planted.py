@@ -84,7 +84,7 @@ PLANTED = (
     ),
     Planted(
         "Tags are trimmed as Java trims them: a full-width space belongs to the tag.",
-        "rmq_spark/consume/tag_filter.py",
+        "rmq_spark/consume/consumer.py",
         "part.strip(_JAVA_TRIM)",
         "part.strip()",
         ("tests/rmq_spark/consume/test_tag_filter.py",),

@@ -22,7 +22,7 @@ from rmq_spark.broker.pop.order import OrderPop
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.broker.pop.topic_pop import DeadLetters, PopRequest, ShareRules, Subscription, TopicPop
 from rmq_spark.broker.pop.waiting import StoreLook, Waiter, WaiterClosedError, WaiterLook, notify
-from rmq_spark.consume.client_ids import consuming_group
+from rmq_spark.consume.consumer import consuming_group
 from store_format.errors import (
     CorruptStoreError,
     InvalidReceiptHandleError,

@@ -30,7 +30,7 @@ import numpy as np
 
 from rmq_spark.broker.pop.hand_over import hand_over, take_over
 from rmq_spark.broker.pop.revive import ReviveCounts, finish_revive, revive_due, revive_turn
-from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.consumer import check_group
 from rmq_spark.consume.group.directory import PopLease, live_clients, live_topics
 from rmq_spark.consume.group.offset_mirror import PopOffsetMirror, opened
 from rmq_spark.produce.send_back import send_back

@@ -21,9 +21,8 @@ from rmq_spark.broker.pop.opened_stores import Calls, OpenedStores, PopSettings
 from rmq_spark.broker.pop.share import InitMode, ShareOptions
 from rmq_spark.broker.pop.topic_pop import MESSAGES_MAX, PopRequest, Subscription, check_message_num
 from rmq_spark.broker.pop.waiting import WaiterClosedError
-from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.consumer import check_group, parse_tags
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
-from rmq_spark.consume.tag_filter import parse_tags
 from rmq_spark.options.option import Given, single_path
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from store_format.pop.log import in_flight_directory

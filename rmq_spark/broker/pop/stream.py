@@ -25,8 +25,7 @@ from dataclasses import dataclass, replace
 from itertools import groupby
 
 from rmq_spark.broker.pop.share import ConsumerShare, InitMode, ShareOptions, is_ordered
-from rmq_spark.consume.client_ids import consuming_group
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue, consuming_group
 from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
 from rmq_spark.options.group_options import PopOptions
 from rmq_spark.plan.scan import Scan

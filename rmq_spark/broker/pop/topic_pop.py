@@ -40,8 +40,8 @@ from rmq_spark.broker.pop.message import (
 )
 from rmq_spark.broker.pop.share import ConsumerShare
 from rmq_spark.broker.pop.waiting import notify
+from rmq_spark.consume.consumer import Tags
 from rmq_spark.consume.sql92 import CountingFilter
-from rmq_spark.consume.tag_filter import Tags
 from store_format.consumequeue.slices import read_slice
 from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.display.text import shown

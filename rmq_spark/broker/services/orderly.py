@@ -14,11 +14,10 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from rmq_spark.consume.client_ids import BROADCASTING
+from rmq_spark.consume.consumer import BROADCASTING, MessageQueue
 from rmq_spark.consume.group.change import Change, write_change
-from rmq_spark.consume.group.directory import Stop, group_directory, has_state, read_state
-from rmq_spark.consume.message_queue import MessageQueue
-from rmq_spark.consume.orderly import FOREVER, DeadLetter, QueueReport
+from rmq_spark.consume.group.directory import group_directory, has_state, read_state
+from rmq_spark.consume.orderly import FOREVER, DeadLetter, QueueReport, Stop
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import WHOLE_QUEUE, ReadOptions, parse_read_options

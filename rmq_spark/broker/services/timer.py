@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, Tally, tallied
-from rmq_spark.consume.client_ids import check_group
+from rmq_spark.consume.consumer import check_group
 from rmq_spark.produce.delivered import real_queues, recall_messages, recalled, timer_copies
 from rmq_spark.write.timer_wheel import (
     BEHIND_SLOTS_MAX,

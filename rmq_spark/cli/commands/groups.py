@@ -215,7 +215,7 @@ def _plan(
     import time
 
     from rmq_spark.consume import reset
-    from rmq_spark.consume.message_queue import MessageQueue
+    from rmq_spark.consume.consumer import MessageQueue
     from rmq_spark.options.option import Given, timestamp_ms
 
     paths = {

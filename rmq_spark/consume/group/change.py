@@ -16,8 +16,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from types import MappingProxyType
 
-from rmq_spark.consume.group.directory import GroupState, MemberEntry, QueueEntry, Stop, write_state
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
+from rmq_spark.consume.group.directory import GroupState, MemberEntry, QueueEntry, write_state
+from rmq_spark.consume.orderly import Stop
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites

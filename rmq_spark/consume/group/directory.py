@@ -35,9 +35,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from rmq_spark.consume.client_ids import check_group
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue, check_group
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
+from rmq_spark.consume.orderly import Stop
 from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError
 from store_format.files.lock import StoreLock, lock_holder
@@ -85,20 +85,6 @@ class MemberEntry:
     process_id: int
     lease_seconds: float
     brokers: list[str] = field(default_factory=list)
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Where an orderly handler stopped in a queue (`rmq_spark.services.Orderly`).
-
-    The messages before `offset` are handled. The handler has failed `times` times at the message there, and
-    the queue waits until `until_ms`, in ms since the epoch. `times` 0: it has not failed; a micro-batch that
-    Spark repeats goes on at `offset`.
-    """
-
-    offset: int
-    times: int = 0
-    until_ms: int = 0
 
 
 @dataclass(slots=True)

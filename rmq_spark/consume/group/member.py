@@ -25,12 +25,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence, S
 from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, described
+from rmq_spark.consume.consumer import MessageQueue, sort_clients, sort_queues
 from rmq_spark.consume.group.change import Change, write_change
 from rmq_spark.consume.group.directory import (
     GroupState,
     Lease,
     MemberEntry,
-    Stop,
     Watch,
     host_name,
     read_state,
@@ -39,8 +39,8 @@ from rmq_spark.consume.group.directory import (
     state_serial,
 )
 from rmq_spark.consume.group.offset_mirror import GroupOffsetMirror
-from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
 from rmq_spark.consume.offset_store import OffsetStore, make_path
+from rmq_spark.consume.orderly import Stop
 from store_format.display.text import first_names, shown
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock

@@ -40,9 +40,9 @@ import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.change import Change
 from rmq_spark.consume.group.directory import NOT_IN_FILE, QueueEntry
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import OffsetStore
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError

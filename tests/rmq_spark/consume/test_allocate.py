@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_spark.consume.allocate import AllocateMessageQueueStrategy, described, strategy
-from rmq_spark.consume.message_queue import MessageQueue, sort_clients, sort_queues
+from rmq_spark.consume.consumer import MessageQueue, sort_clients, sort_queues
 from store_format.errors import OptionError
 
 VECTORS: dict[str, Any] = json.loads(

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.consume.consume_from_where import (
+from rmq_spark.consume.consumer import (
     CONSUME_FROM_WHERE,
     ConsumeFromWhere,
     consume_from_where,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.lag import (
     CatchUp,
     catch_up,
@@ -22,7 +23,6 @@ from rmq_spark.consume.lag import (
     nodes_needed,
     threads_per_node,
 )
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from store_format import MessageStore
 from store_format.display.columns import batch_of, schema_of

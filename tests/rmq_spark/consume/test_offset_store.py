@@ -15,9 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.client_ids import check_client_id, client_ids, default_client_id
+from rmq_spark.consume.consumer import MessageQueue, check_client_id, client_ids, default_client_id
 from rmq_spark.consume.group.directory import group_directory
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets, offset_store
 from store_format.errors import (
     CorruptStoreError,

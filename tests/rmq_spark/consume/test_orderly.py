@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_spark.consume.group.directory import Stop
-from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport
+from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport, Stop
 from store_format.errors import OptionError
 from tests.support.orderly_rows import handled, queue
 

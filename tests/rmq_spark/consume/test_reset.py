@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.group.member import Membership, join
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
 from rmq_spark.consume.reset import (
     RESET_COLUMNS,
     GroupPlace,

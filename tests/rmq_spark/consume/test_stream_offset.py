@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.stream_offset import FROM, StreamOffset
 from store_format.errors import OptionError
 

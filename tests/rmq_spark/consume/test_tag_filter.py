@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rmq_spark.consume.tag_filter import parse_tags
+from rmq_spark.consume.consumer import parse_tags
 from store_format.errors import OptionError
 from store_format.java.hashes import java_hash
 from store_format.read.choice import MessageChoice

@@ -7,8 +7,7 @@ from dataclasses import fields
 
 import pytest
 
-from rmq_spark.consume.consume_from_where import ConsumeFromWhere
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import ConsumeFromWhere, MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, StoreOffsets
 from rmq_spark.options.group_options import GROUP_OPTIONS, GroupOptions
 from rmq_spark.options.option import Given

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.read_options import ReadOptions, parse_read_options
 from rmq_spark.plan.batch import plan

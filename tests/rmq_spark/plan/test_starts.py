@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.consume_from_where import ConsumeFromWhere
-from rmq_spark.consume.message_queue import MessageQueue, sort_queues
+from rmq_spark.consume.consumer import ConsumeFromWhere, MessageQueue, sort_queues
 from rmq_spark.consume.offset_store import StoreOffsets
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.plan.starts import begin_of, start_of, subscribe_set

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from store_format import CommitOptions, MessageStore

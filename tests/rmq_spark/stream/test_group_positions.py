@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import GroupState, QueueEntry, read_state, write_state
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.stream.losses import Losses
 from store_format import MessageStore
 from store_format.follow.replaced import Replaced

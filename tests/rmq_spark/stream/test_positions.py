@@ -16,7 +16,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rmq_spark.consume.message_queue import MessageQueue
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options

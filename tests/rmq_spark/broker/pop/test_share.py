@@ -16,10 +16,10 @@ import pytest
 
 from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.consume.group.member import Membership, join
 from rmq_spark.consume.group.offset_mirror import compared
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import StoreOffsets, make_path
 from rmq_spark.consume.reset import group_place, reset_to, reset_to_earliest
 from rmq_spark.pop import SimpleConsumer

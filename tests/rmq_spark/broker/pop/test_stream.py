@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from rmq_spark.broker.pop.stream import PopPositions
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import live_topics
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.stream_offset import PopOffset, PoppedRange, StreamOffset
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options

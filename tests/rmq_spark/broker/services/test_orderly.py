@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.broker.services.orderly import OrderlyGroup
-from rmq_spark.consume.group.directory import Stop, read_state
+from rmq_spark.consume.group.directory import read_state
 from rmq_spark.consume.offset_store import StoreOffsets
-from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport
+from rmq_spark.consume.orderly import DeadLetter, OrderlyRun, QueueReport, Stop
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from rmq_spark.options.option import STREAM

@@ -18,6 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.change import Change, OwnershipEvent, append_events
 from rmq_spark.consume.group.directory import (
     GroupState,
@@ -28,7 +29,6 @@ from rmq_spark.consume.group.directory import (
     write_state,
 )
 from rmq_spark.consume.group.member import Assignment, GroupMember, Membership, join
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, NoOffsets, OffsetStore, StoreOffsets
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError
 from store_format.files.lock import StoreLock

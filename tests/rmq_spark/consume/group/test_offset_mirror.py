@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.directory import read_state
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, StoreOffsets
 from store_format.errors import StoreInUseError
 from tests.rmq_spark.consume.group.test_member import LEASE, QUEUES, Group, _at, _settle, _zero

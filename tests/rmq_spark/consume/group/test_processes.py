@@ -19,9 +19,9 @@ from typing import Any
 
 import pytest
 
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.change import OwnershipEvent
 from rmq_spark.consume.group.directory import read_state
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets
 from tests.support.group_worker import QUEUES, spec_of
 from tests.support.ownership import double_ownership, read_events

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.allocate import strategy
+from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.consume.group.member import Membership, SoleMember
-from rmq_spark.consume.message_queue import MessageQueue
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets
 from store_format.files.polling import Clocks
 from tests.support.ownership import begins, queues_by_client
