@@ -1,4 +1,5 @@
-"""Every name that RocketMQ reserves, once: topics, prefixes, groups, message properties; and "did you mean".
+"""Every name that RocketMQ reserves, once: topics, prefixes, groups, message properties; delay levels; and
+"did you mean".
 
 TopicValidator has the system topics, MixAll the prefixes, MessageConst the properties, PermName the text of
 `perm`.
@@ -125,6 +126,13 @@ INNER_MULTI_DISPATCH = "INNER_MULTI_DISPATCH"  # further queues of the message, 
 INNER_MULTI_QUEUE_OFFSET = "INNER_MULTI_QUEUE_OFFSET"  # the queue offsets in these queues
 
 BORN_HOST = "__BORNHOST"  # the producer's address, set by a proxy
+
+# the delays in ms of DELAY; level 1 is the first (the default of MessageStoreConfig.messageDelayLevel)
+DELAY_LEVELS_MS = (
+    *(seconds * 1000 for seconds in (1, 5, 10, 30)),
+    *(minutes * 60_000 for minutes in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
+    *(hours * 3_600_000 for hours in (1, 2)),
+)
 
 # MessageConst: the properties that a client sets on an ordinary message, not its user
 CLIENT_PROPERTIES = frozenset(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from store_format.diagnose.problems import Diagnosis
     from store_format.message.columns import PropertyFilter
     from store_format.message.encode import MessageColumns
-    from store_format.metadata.broker_conf import BrokerConf
+    from store_format.metadata.read import BrokerConf
     from store_format.search.look_up import Found
 
 

@@ -17,7 +17,7 @@ from store_format.commitlog.walk import Damage
 from store_format.files.read import offset_file_name
 from store_format.layouts import DLEDGER_HEAD, unpack
 from store_format.message.one import UnitCheck, UnitKind, check_unit
-from store_format.message.properties import DELAY_LEVELS_MS
+from store_format.names import DELAY_LEVELS_MS
 from tests.support import oracle
 from tests.support.rows import ALL, BROKER, expected_row, table_rows
 from tests.test_oracle import VECTORS, vector_message

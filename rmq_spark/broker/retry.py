@@ -48,8 +48,7 @@ from store_format.commitlog.walk import Damage
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batch_of
 from store_format.errors import CorruptStoreError, IllegalMessageError, OptionError, StoreWriteError
 from store_format.files.read import read_bytes
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import BrokerConf, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import (
     DLQ_PREFIX,

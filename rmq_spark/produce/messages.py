@@ -45,7 +45,7 @@ from store_format.message.encode import (
 )
 from store_format.message.property_encoder import PropertyMaps, encode_property_columns
 from store_format.message.sysflag import BORN_HOST_V6, MULTI_TAGS
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.names import (
     CHECK_IMMUNITY_TIME,
     KEYS,

@@ -26,11 +26,12 @@ from store_format.java.hashes import java_hash_many
 from store_format.message import sysflag
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX, MessageColumns, StoredMessages, edited_properties
 from store_format.message.hosts import offset_msg_ids
-from store_format.message.properties import DELAY_LEVELS_MS, PropertyTable
+from store_format.message.properties import PropertyTable
 from store_format.message.property_encoder import encode_property_columns
 from store_format.metadata.values import SubscriptionGroup
 from store_format.names import (
     DELAY,
+    DELAY_LEVELS_MS,
     FIRST_POP_TIME,
     INNER_MULTI_DISPATCH,
     INNER_NUM,

@@ -15,7 +15,7 @@ from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.spark.view_schema import ViewFields
 from store_format import MessageStore
 from store_format.errors import StoreError, UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf, read_broker_conf
+from store_format.metadata.read import BrokerConf, read_broker_conf
 from store_format.views.registry import view_batches
 
 if TYPE_CHECKING:

@@ -16,10 +16,9 @@ from rmq_spark.produce.rows import Host
 from rmq_spark.produce.send_back import refuse_without_retries, send_back
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.errors import IllegalMessageError
-from store_format.message.properties import DELAY_LEVELS_MS
 from store_format.metadata.read import read_subscription_groups, read_topics
 from store_format.metadata.values import SubscriptionGroup, TopicConfig
-from store_format.names import dead_letter_topic, retry_topic
+from store_format.names import DELAY_LEVELS_MS, dead_letter_topic, retry_topic
 from store_format.read.stored_messages import FoundPlaces
 
 # A message that is in the store is stored again, also above the maxMessageSize of today.

@@ -20,9 +20,8 @@ from store_format.commit.create_store import is_store
 from store_format.commit.unsupported import full_disk, refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
 from store_format.files.lock import described, foreign_holder, lock_holder
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import BrokerConf, read_topics
 from store_format.names import SYNC_MEMBER_PREFIX
 from store_format.read.store_root import store_roots
 from store_format.store import MessageStore

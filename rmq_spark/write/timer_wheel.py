@@ -26,8 +26,7 @@ from store_format.java.hashes import java_hash_many
 from store_format.java.number_columns import read_integers
 from store_format.message.encode import StoredMessages
 from store_format.message.locate import Identity
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import config_path
+from store_format.metadata.read import BrokerConf, config_path
 from store_format.metadata.timer import (
     WHEEL_SLOTS,
     TimerCheck,

@@ -16,7 +16,7 @@ from store_format.files.read import list_directories, list_store_files, read_byt
 from store_format.files.view import open_view
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, confirms, list_index_files
 from store_format.layouts import CQ_UNIT
-from store_format.metadata.broker_conf import BrokerConf, parse_properties, read_broker_conf
+from store_format.metadata.read import BrokerConf, parse_properties, read_broker_conf
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 _COMMIT_LOG_FILE_SIZE_MIN = 1 << 10

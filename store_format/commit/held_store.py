@@ -13,7 +13,7 @@ from store_format.commitlog.write import LogFiles
 from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import IndexGeometry
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 
 
 @dataclass(frozen=True, slots=True)

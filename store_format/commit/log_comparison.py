@@ -25,9 +25,8 @@ from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.message.properties import DELAY_LEVELS_MS
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
-from store_format.names import QueueKey
+from store_format.names import DELAY_LEVELS_MS, QueueKey
 from store_format.survey.fates import (
     Fate,
     FateDecision,

@@ -33,8 +33,7 @@ from store_format.commitlog.log import CommitLog
 from store_format.errors import CorruptStoreError
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import Checkpoint, read_checkpoint
+from store_format.metadata.read import BrokerConf, Checkpoint, read_checkpoint
 from store_format.survey.gone import refuse_lost_log
 
 _log = logging.getLogger(__name__)

@@ -24,7 +24,7 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
-from store_format.names import DELAY, KEYS, TAGS, UNIQ_KEY
+from store_format.names import DELAY, DELAY_LEVELS_MS, KEYS, TAGS, UNIQ_KEY
 
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])
 _PROPERTY = bytes([PROPERTY_SEPARATOR])
@@ -36,14 +36,6 @@ WORDS_TYPE = pa.list_(pa.field("element", pa.string()))
 
 _Ints = NDArray[np.int64]
 _Places = tuple[_Ints, _Ints]  # where each value lies in the bytes, and its size; -1: absent
-
-_SECOND, _MINUTE, _HOUR = 1000, 60_000, 3_600_000
-# MessageStoreConfig.messageDelayLevel; level 1 is the first
-DELAY_LEVELS_MS = (
-    *(n * _SECOND for n in (1, 5, 10, 30)),
-    *(n * _MINUTE for n in (1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 20, 30)),
-    *(n * _HOUR for n in (1, 2)),
-)
 
 
 # ---- the properties of one message -------------------------------------------------------------------------

@@ -28,8 +28,7 @@ from store_format.layouts import (
     pack,
     unpack,
 )
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import config_path
+from store_format.metadata.read import BrokerConf, config_path
 
 MAGIC_NORMAL = 1  # TimerMessageStore.MAGIC_DEFAULT; every unit has it
 MAGIC_ROLL = 2  # fires before the message is due; the message is then stored again

@@ -30,9 +30,8 @@ from store_format.java.fastjson import loads
 from store_format.java.hashes import java_hash
 from store_format.java.numbers import parse_long
 from store_format.message.columns import DecodeOptions
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
-from store_format.metadata.read import config_path
+from store_format.metadata.read import BrokerConf, config_path
 from store_format.metadata.timer import read_timer_check, recover_timer, with_wheel_precision
 from store_format.metadata.values import dumps
 from store_format.names import (

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import (
+    BrokerConf,
     config_path,
     read_order_infos,
     read_request_modes,

@@ -37,8 +37,8 @@ from store_format.java.hashes import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate
-from store_format.message.properties import DELAY_LEVELS_MS, PropertyTable
-from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
+from store_format.message.properties import PropertyTable
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
 from store_format.survey.right_entries import is_own, last_own, place_of_message

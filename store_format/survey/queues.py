@@ -47,8 +47,7 @@ from store_format.files.read import list_store_files
 from store_format.files.view import open_view
 from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
-from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.names import SCHEDULE_TOPIC, QueueKey
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.log_queue import LogQueue
 
 PART_SIZE = 64 << 20  # bytes of the log

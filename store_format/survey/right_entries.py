@@ -34,8 +34,7 @@ from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.locate import Units
 from store_format.message.one import find_parts, read_head
-from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.names import QueueKey, is_light_queue
+from store_format.names import DELAY_LEVELS_MS, QueueKey, is_light_queue
 from store_format.survey.log_end import entry_at
 
 _log = logging.getLogger(__name__)

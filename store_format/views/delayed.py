@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.errors import StoreError
 from store_format.java.numbers import parse_long
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import config_path, read_delay_offsets
+from store_format.metadata.read import BrokerConf, config_path, read_delay_offsets
 from store_format.metadata.timer import (
     TimerCheck,
     TimerLog,

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.message.columns import DecodeOptions
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.pop.in_flight import InFlight, read_pop_progress
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import Committed, RetryOwners, read_committed
-from store_format.metadata.read import TopicConfigs, read_topics
+from store_format.metadata.read import BrokerConf, TopicConfigs, read_topics
 from store_format.names import QueueKey, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
 from store_format.read.served_elsewhere import tiered_metadata

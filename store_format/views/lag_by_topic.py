@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.pop.in_flight import read_pop_progress
 from store_format.views.lag import LAG_COLUMNS, group_queues, lag_row, measured_places
 from store_format.views.retention import NextLoss, next_losses

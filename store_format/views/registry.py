@@ -37,7 +37,7 @@ from store_format.views import (
 from store_format.views.view import View
 
 if TYPE_CHECKING:
-    from store_format.metadata.broker_conf import BrokerConf
+    from store_format.metadata.read import BrokerConf
     from store_format.read.store import Store
 
 VIEWS: tuple[View, ...] = (  # in the order of the reference

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.files.read import file_status
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.names import QueueKey
 from store_format.pop.in_flight import read_pop_progress
 from store_format.views.lag import GroupQueue, group_queues

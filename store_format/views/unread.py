@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from store_format.consumequeue.slices import split_at
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.pop.in_flight import read_pop_progress
 from store_format.views.delayed import VIEW as DELAYED
 from store_format.views.lag import GroupQueue, group_queues

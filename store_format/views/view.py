@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.display.columns import ViewColumn, schema_of
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 
 if TYPE_CHECKING:
     from store_format.read.store import Store

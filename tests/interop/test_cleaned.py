@@ -12,7 +12,7 @@ import pytest
 
 from rmq_spark.services import clean, run_once
 from store_format.commit.options import CommitOptions
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support.staged import append, make_store, numbered, rows_by_queue
 

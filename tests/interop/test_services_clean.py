@@ -21,7 +21,7 @@ from rmq_spark.services import clean
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
 from tests.support.staged import append, make_store, numbered

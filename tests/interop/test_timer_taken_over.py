@@ -14,7 +14,7 @@ from rmq_spark.write.timer_wheel import put_late_in_wheel
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.create_store import create_store
 from store_format.commit.options import CommitOptions
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support.staged import messages_of
 from tests.support.waiting import append, timed

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
 from tests.support import timer_broker
 from tests.support.halves import BORN_MS, add_halves, half_store, op_message, states
@@ -87,7 +87,7 @@ def _make_timers(root: Path) -> None:
 def _run_timer(root: str, now_ms: int) -> None:
     """A turn with small limits and timerlog files. A clock never goes back behind what it has written."""
     from rmq_spark.services import run_once, timer
-    from store_format.metadata.broker_conf import BrokerConf
+    from store_format.metadata.read import BrokerConf
 
     vars(timer).update(TURN_MESSAGES_MAX=12, _PART_MESSAGES_MAX=12)
     written = max(m.store_timestamp for m in messages_of(Path(root)))

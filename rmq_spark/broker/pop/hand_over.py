@@ -39,14 +39,13 @@ from store_format.commit.unsupported import refuse_timeline
 from store_format.display.text import shown
 from store_format.errors import StoreError, UnsupportedFormatError
 from store_format.message.sysflag import STORE_HOST_V6
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import (
     add_subscription_group,
     is_broker_49,
     read_committed,
     read_group_offsets,
 )
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import BrokerConf, read_topics
 from store_format.metadata.timer import with_wheel_precision
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC, QueueKey
 from store_format.pop.broker_in_flight import (

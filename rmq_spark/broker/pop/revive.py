@@ -38,9 +38,8 @@ from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batc
 from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.message.encode import StoredMessages, join_columns, stored_messages
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
-from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.metadata.read import BrokerConf, read_subscription_groups, read_topics
 from store_format.names import QueueKey
 from store_format.pop.log import InFlightLog, InFlightReader, PopName, in_flight_logs
 from store_format.pop.records import BegunRevive, PointKey

@@ -36,8 +36,8 @@ from store_format.message.compression import decompress
 from store_format.message.encode import MessageColumns, StoredMessages, join_columns
 from store_format.message.properties import PropertyTable
 from store_format.message.sysflag import COMPRESSED, STORE_HOST_V6
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, read_group_offsets
+from store_format.metadata.read import BrokerConf
 from store_format.names import (
     CHECKER_GROUP,
     HALF_TOPIC,

@@ -17,7 +17,7 @@ import pyarrow as pa
 from store_format.bookkeeping.ledger import Ledger
 from store_format.commit.session import WriteSession
 from store_format.errors import StoreError
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 
 # The most that a service writes in one turn. Then the other services come, and the lock is released.

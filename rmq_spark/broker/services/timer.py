@@ -51,8 +51,7 @@ from store_format.errors import (
 )
 from store_format.java.number_columns import read_integers
 from store_format.message.encode import EncodedTopics, MessageColumns, StoredMessages
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import config_path, read_topics
+from store_format.metadata.read import BrokerConf, config_path, read_topics
 from store_format.metadata.timer import MAGIC_DELETE, MAGIC_ROLL, TimerState, read_timer_check, recover_timer
 from store_format.metadata.timer_write import (
     write_timer_log,

@@ -51,9 +51,8 @@ from store_format.files import paths
 from store_format.java.numbers import parse_long
 from store_format.message.encode import MessageColumns, StoredMessages, join_columns
 from store_format.message.locate import Identity
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import is_broker_49, write_group_offsets_held
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import BrokerConf, read_topics
 from store_format.metadata.values import TopicConfig
 from store_format.names import (
     CHECK_IMMUNITY_TIME,

@@ -37,7 +37,7 @@ from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.files.read import entry_names
 from store_format.files.write import FileWrites
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.names import did_you_mean
 from store_format.read.store import Store
 

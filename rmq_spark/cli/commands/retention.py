@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from rmq_spark.broker import Forecast
     from store_format import MessageStore
-    from store_format.metadata.broker_conf import BrokerConf
+    from store_format.metadata.read import BrokerConf
 
 _BY_TOPIC: tuple[str, ...] = (
     "group",
@@ -255,7 +255,7 @@ def _write_json(
 def _conf(store: MessageStore, given: str | None, hours: int | None, delete_when: str | None) -> BrokerConf:
     """The broker's settings, with those of the command line."""
     from store_format.bookkeeping.settings import broker_conf_of
-    from store_format.metadata.broker_conf import parse_hours
+    from store_format.metadata.read import parse_hours
 
     conf = broker_conf_of(store.path, given)
     if hours is not None:

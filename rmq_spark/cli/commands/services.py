@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from rmq_spark.broker import turn
-    from store_format.metadata.broker_conf import BrokerConf
+    from store_format.metadata.read import BrokerConf
 
 
 @click.command("services")
@@ -70,7 +70,7 @@ def services_(
     """
     from rmq_spark.broker import chosen_services
     from rmq_spark.options.option import Given, duration_ms
-    from store_format.metadata.broker_conf import read_broker_conf
+    from store_format.metadata.read import read_broker_conf
 
     every_ms = duration_ms(Given("--every", every, 0))
     if every_ms <= 0:

@@ -24,8 +24,7 @@ from store_format.errors import (
 )
 from store_format.files.lock import StoreLock
 from store_format.message.encode import MessageColumns
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import BrokerConf, read_topics
 from tests.support import goldens
 
 GOLDEN = "retry-dlq-5.5.0"

@@ -9,10 +9,9 @@ import pytest
 
 from store_format.errors import IllegalMessageError
 from store_format.java.hashes import java_hash
-from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.metadata.values import TopicConfig
-from store_format.names import SCHEDULE_TOPIC, TIMER_TOPIC
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TIMER_TOPIC
 from tests.support.oracle import Message
 from tests.support.produced_batches import NOW_MS, batch_of, decoded, message_of, produce, routes_of, unplaced
 

@@ -16,8 +16,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter
 from store_format.message.columns import DEFAULT_COLUMNS
 from store_format.message.encode import encode
-from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.names import SCHEDULE_TOPIC
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC
 from store_format.store import MessageStore
 from tests.support.produced_batches import NOW_MS, STORE_HOST, batch_of, produce
 from tests.support.staged import make_store

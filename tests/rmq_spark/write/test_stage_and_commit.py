@@ -32,8 +32,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files.read import disk_space
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_topics
+from store_format.metadata.read import BrokerConf, read_topics
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.staged import append, make_store, numbered

@@ -19,8 +19,7 @@ from store_format.commit.append import commit, recover
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import is_sync
 from store_format.errors import StoreError
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_checkpoint
+from store_format.metadata.read import BrokerConf, read_checkpoint
 from store_format.store import MessageStore
 from tests.support.failing_writer import Failure, cut_small, install, write
 from tests.support.fork_server import ForkServer

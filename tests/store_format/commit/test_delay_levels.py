@@ -12,9 +12,8 @@ from store_format.commit.append import recover
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
 from store_format.files.write import FileWrites
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import write_delay_offsets
-from store_format.metadata.read import read_delay_offsets
+from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
 from tests.support.staged import columns_of, make_store
 from tests.support.waiting import BEGIN_MS, append, delayed

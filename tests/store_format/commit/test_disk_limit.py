@@ -13,7 +13,7 @@ from store_format.commit.options import CommitOptions
 from store_format.commit.unsupported import full_disk, refuse_full_disk
 from store_format.errors import StoreWriteError
 from store_format.files.read import disk_space
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from tests.support.staged import columns_of, make_store, numbered
 
 _Unchanged = Callable[[Path], AbstractContextManager[None]]

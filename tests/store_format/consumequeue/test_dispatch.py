@@ -14,7 +14,7 @@ from hypothesis import given, settings
 
 from store_format.commitlog.log import CommitLog
 from store_format.files.view import FileCache
-from store_format.message.properties import DELAY_LEVELS_MS
+from store_format.names import DELAY_LEVELS_MS
 from store_format.survey.newest_entries import missing_entries
 from tests.support import oracle, strategies
 from tests.support.oracle import Message

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.errors import OptionError, StoreNotFoundError
-from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.metadata.broker_conf import (
+from store_format.metadata.read import (
     BrokerConf,
     parse_delay_levels,
     parse_properties,
     read_broker_conf,
 )
+from store_format.names import DELAY_LEVELS_MS
 from tests.support import goldens
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import wheel_precision_ms, with_wheel_precision
 from tests.support import goldens
 

@@ -11,8 +11,7 @@ import shutil
 import pytest
 
 from store_format.errors import UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import config_path
+from store_format.metadata.read import BrokerConf, config_path
 from store_format.metadata.timer import read_timer_check
 from store_format.names import UNIQ_KEY
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight

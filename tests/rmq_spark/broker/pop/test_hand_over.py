@@ -17,9 +17,8 @@ from store_format.commit.session import write_session
 from store_format.commit.steps import write_topics
 from store_format.diagnose import diagnose
 from store_format.files.write import FileWrites
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
-from store_format.metadata.read import read_subscription_groups, read_topics
+from store_format.metadata.read import BrokerConf, read_subscription_groups, read_topics
 from store_format.names import REVIVE_GROUP, REVIVE_PREFIX, TIMER_TOPIC
 from store_format.pop.broker_in_flight import (
     BrokerCheckPoint,

@@ -23,7 +23,7 @@ from store_format.commit.options import CommitOptions
 from store_format.diagnose import diagnose
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, TIMER_LOG_UNIT, pack
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 from store_format.views.unread import unread_before
 from tests.support import goldens

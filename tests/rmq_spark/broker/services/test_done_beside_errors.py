@@ -20,7 +20,7 @@ from rmq_spark.broker.services.turn import TurnReport, take_turn
 from rmq_spark.services import retry, timer, transaction
 from store_format.commit.options import CommitOptions
 from store_format.errors import StoreInUseError
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.read import stored_messages
 from tests.support.failing_writer import Failure, install
 from tests.support.halves import BORN_MS, half_store, visible

@@ -14,8 +14,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.journal import StoreState, abort_mark
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.options import CommitOptions
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_checkpoint
+from store_format.metadata.read import BrokerConf, read_checkpoint
 from store_format.read.store import Store
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import BEGIN_MS, delayed

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.services import HalfMessage, transaction
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
 from tests.support.halves import (
     BORN_MS,

@@ -23,8 +23,7 @@ from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_delay_offsets
+from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC
 from tests.rmq_spark.broker.pop.test_revive import without_places
 from tests.support import oracle

@@ -8,8 +8,7 @@ import pytest
 
 from rmq_spark.services import recover, run_once
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_delay_offsets
+from store_format.metadata.read import BrokerConf, read_delay_offsets
 from tests.support.staged import make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed
 

@@ -14,8 +14,7 @@ from rmq_spark.services import run_once, timer
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf
-from store_format.metadata.read import read_timer_metrics
+from store_format.metadata.read import BrokerConf, read_timer_metrics
 from store_format.metadata.timer import TimerCheck, TimerLog, read_timer_check
 from store_format.metadata.timer_write import timer_check_bytes
 from tests.support import oracle

@@ -15,7 +15,7 @@ from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.consumequeue.updates import pre_blank_bytes
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import read_timer_check
 from store_format.names import TIMER_TOPIC
 from tests.support import oracle

@@ -15,7 +15,7 @@ import pytest
 from rmq_spark.services import run_once, timer
 from rmq_spark.write.stage_and_commit import commit_write, stage_rows
 from store_format import MessageStore
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import read_timer_check
 from tests.support.staged import make_store
 from tests.support.timer_broker import lost, to_come

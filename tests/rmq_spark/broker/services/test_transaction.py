@@ -12,7 +12,7 @@ import pytest
 
 from rmq_spark.services import HalfMessage, run_once, transaction
 from store_format.errors import OptionError, UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
 from tests.support.halves import (
     BORN_MS,

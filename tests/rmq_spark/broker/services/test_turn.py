@@ -17,7 +17,7 @@ from rmq_spark.services import recover, run_once
 from store_format.bookkeeping.ledger import Ledger
 from store_format.bookkeeping.service_counters import read_counters
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
-from store_format.metadata.broker_conf import BrokerConf
+from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 from tests.support.staged import make_store
 from tests.support.waiting import BEGIN_MS, append, bodies, delayed, poisoned

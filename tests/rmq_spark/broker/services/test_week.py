@@ -22,10 +22,10 @@ from rmq_spark.services import retry, transaction
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
-from store_format.message.properties import DELAY_LEVELS_MS
-from store_format.metadata.broker_conf import BrokerConf
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.metadata.read import BrokerConf
 from store_format.names import (
+    DELAY_LEVELS_MS,
     HALF_TOPIC,
     SCHEDULE_TOPIC,
     TIMER_TOPIC,
