@@ -1,4 +1,4 @@
-"""Draws the tables of `charts.view_data`, and the overview: all charts of a store as one."""
+"""Draws the tables of `charts.data`, and the overview: all charts of a store as one."""
 
 from __future__ import annotations
 

@@ -474,7 +474,7 @@ def test_missing_directory_is_unknown(tmp_path: Path) -> None:
         value
         for name, value in vars(config_json).items()
         if name.startswith("read_") and getattr(value, "__module__", None) == config_json.__name__
-        if name not in ("read_config", "read_local_offsets", "read_checkpoint")
+        if name not in ("read_config", "read_local_offsets", "read_checkpoint", "read_broker_conf")
     ]
     assert len(readers) == 11
     for reader in readers:
