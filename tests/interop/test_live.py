@@ -11,11 +11,14 @@ from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from store_format.bookkeeping.journal import StoreState
 from store_format.store import MessageStore
 from tests.interop.harness import RocketMQ
 from tests.interop.programs import Line
 from tests.interop.rows import as_client, ours
+from tests.interop.versions import OLD
 
 TOPIC = "Live"
 # Small files: what is read rolls over while it is read.
@@ -31,10 +34,11 @@ KILLED_AFTER = 150
 SECONDS_MAX = 60
 
 
+@pytest.mark.parametrize("version", OLD)
 def test_a_store_that_a_broker_is_writing_reads_as_a_prefix_and_after_sigkill_as_its_successor_serves_it(
-    rocketmq: Callable[[str], RocketMQ], tmp_path: Path
+    rocketmq: Callable[[str], RocketMQ], tmp_path: Path, version: str
 ) -> None:
-    store, java = tmp_path / "store", rocketmq("5.5.0")
+    store, java = tmp_path / "store", rocketmq(version)
     with java.broker(store, CONFIG) as broker:
         client = broker.client()
         client.begin("send", TOPIC, SENT, "seed=1", f"pause={PAUSE_MS}")

@@ -148,6 +148,7 @@ def test_the_code_travels_where_it_is_not_installed(
     assert printed[-5:] == ["numpy pyarrow", "True", "True", expected(), expected().split()[0]]
 
 
+@pytest.mark.whole  # says what a new Spark does, not what ours does
 def test_artifacts_do_not_reach_the_source_of_a_stream_4_3(tmp_path: Path) -> None:
     """A zip added to the session is importable where a batch read is planned, and not where a stream is.
 

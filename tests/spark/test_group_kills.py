@@ -1,7 +1,8 @@
 """Real queries in processes of their own share a group of 16 queues; one is killed, the other takes over, it
 comes back.
 
-Other orders, and a process that stands still, are in tests/rmq_spark/consume/group/test_processes.py.
+Other orders, and a process that stands still, are in tests/rmq_spark/consume/group/test_processes.py, which
+CI runs; the proofs run this too.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from tests.support.ownership import double_ownership, read_events
 from tests.support.spark.processes import ROOT, signal_session
 from tests.support.staged import append, make_store, numbered
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.whole]
 
 QUEUES, RATE, LEASE_S = 16, 64, 5
 PORTION = 4 * RATE // QUEUES  # messages of each queue that four batches read

@@ -23,7 +23,6 @@ LONGEST = (
     "tests/interop/test_services_handover.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_by_value.py",
-    "tests/spark/test_group_kills.py",
     "tests/spark/test_write_attempts.py",
     "tests/spark/test_pop_kills.py",
 )

@@ -42,7 +42,7 @@ STRATEGIES: dict[str, dict[str, dict[str, Any]]] = {
     },
 }
 _BUSY = 1.0  # seconds for which a machine full of tests may keep a thread waiting
-_QUICK = ("AVG", "CONFIG")
+_IN_CI = ("AVG", "CONFIG")  # the proofs run all
 
 
 @dataclass
@@ -248,7 +248,7 @@ def _reading_at_once(group: Group) -> list[str]:
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    "name", [name if name in _QUICK else pytest.param(name, marks=pytest.mark.slow) for name in STRATEGIES]
+    "name", [name if name in _IN_CI else pytest.param(name, marks=pytest.mark.whole) for name in STRATEGIES]
 )
 def test_two_then_three_then_two_processes(group: Group, name: str) -> None:
     group.strategy = name
