@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import given_up_ranges
+from store_format.bookkeeping.given_up import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
@@ -108,8 +108,9 @@ def completed_queues(
     ends: Mapping[QueueKey, int] = {}
     if end is not None and not end.remains:
         ends = last_commit_ends(root, log, end.offset)
+        begins = noted_begins(root)  # of queues that may have been created again since the commit
         short = {
-            key: max(queue.bounds.last_physical_offset, log.min_offset)
+            key: max(queue.bounds.last_physical_offset, log.min_offset, begins.get(key, 0))
             for key, queue in (queues.items() if ends else ())
             if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
         }
