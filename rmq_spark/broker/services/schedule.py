@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.broker.services.service import TURN_BYTES_MAX, TURN_MESSAGES_MAX, Now, PartsFailedError
 from rmq_spark.produce.delivered import RealQueues, delivered_from_level, real_queues
+from rmq_spark.write.timer_wheel import lost_queue
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
 from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice
@@ -58,7 +59,7 @@ class Schedule:
     def plan(self, store: Store, ledger: Ledger, now: Now) -> SchedulePlan:
         """Raises CorruptStoreError for lost consume queues and for a damaged delayOffset.json."""
         if not store.has_consume_queues:
-            raise _lost(f"{store.path}/consumequeue")
+            raise lost_queue(f"{store.path}/consumequeue")
         progress = read_delay_offsets(store.path) or {}
         taken = take_snapshot(store.path, store.log.relisted(), store.state, SCHEDULE_TOPIC.__eq__)
         queues = {queue.queue_id + 1: queue for queue in store.queues_of(taken)}
@@ -82,12 +83,6 @@ def _level_part(level: int) -> str:
     return f"schedule/{level}"
 
 
-def _lost(path: str) -> CorruptStoreError:
-    return CorruptStoreError(
-        path, 0, "consume queue files", "none, but the store had messages; run rmqlog recover"
-    )
-
-
 def _queue_of_level(
     level: int, queues: Mapping[int, Queue], taken: Snapshot, progress: Mapping[int, int], store: Store
 ) -> Queue | None:
@@ -97,7 +92,7 @@ def _queue_of_level(
         raise damage
     queue = queues.get(level)
     if (queue is None or queue.range.bounds is None) and progress.get(level, 0) > 0:
-        raise _lost(f"{store.path}/consumequeue/{SCHEDULE_TOPIC}/{level - 1}")
+        raise lost_queue(f"{store.path}/consumequeue/{SCHEDULE_TOPIC}/{level - 1}")
     return queue
 
 
