@@ -22,6 +22,7 @@ __all__ = [
     "StoreInUseError",
     "StoreNotFoundError",
     "StorePermissionError",
+    "StoreUnreachableError",
     "StoreWriteError",
     "TruncatedRecordError",
     "UnsupportedFormatError",
@@ -102,6 +103,10 @@ class StoreNotFoundError(StoreError, LookupError):
 
 class StorePermissionError(StoreError, PermissionError):
     """The user may not read a file or directory of a store. The cause has the errno."""
+
+
+class StoreUnreachableError(StoreError, ConnectionError):
+    """Object storage does not answer, or not as expected. The message has no part of a signed request."""
 
 
 class StoreWriteError(StoreError, OSError):

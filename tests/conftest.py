@@ -13,19 +13,24 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support import goldens
 from tests.support.fork_server import ForkServer
 from tests.support.longest_first import longest_first
+from tests.support.object_server import ObjectServer, served
 from tests.support.spark import fast_start
 from tests.support.unchanged import unchanged as _unchanged
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_buckets = count()
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -198,3 +203,22 @@ def unchanged() -> Callable[[Path], AbstractContextManager[None]]:
     afterwards.
     """
     return _unchanged
+
+
+@pytest.fixture
+def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectServer]:
+    """A server of object storage, whose only bucket is new to this process, which knows it."""
+    bucket = tmp_path / "buckets" / f"bucket-{os.getpid()}-{next(_buckets)}"
+    bucket.mkdir(parents=True)
+    with served(bucket.parent) as told:
+        for name, value in told.environment().items():
+            monkeypatch.setenv(name, value)
+        yield told
+
+
+@pytest.fixture
+def basic(server: ObjectServer) -> Path:
+    """The store basic-5.5.0 in the bucket of `server`."""
+    root = server.bucket / "store"
+    root.mkdir()
+    return goldens.unpack("basic-5.5.0", root)

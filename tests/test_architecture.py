@@ -300,6 +300,7 @@ def test_a_relative_import_and_a_new_room_are_found(tmp_path: Path) -> None:
 
 
 def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> None:
+    """One module alone knows the client of object storage, which is an extra."""
     allowed = {"llvmlite", "numpy", "numba", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
     found = {
         module: names
@@ -307,7 +308,7 @@ def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> Non
         if module.startswith("store_format/")
         and (names := _top(_imports(ast.walk(_tree(module)))) - allowed)  # for the type checker neither
     }
-    assert found == {}
+    assert found == {"store_format/files/source.py": {"obstore"}}
 
 
 @pytest.mark.process

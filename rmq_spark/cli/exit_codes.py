@@ -1,17 +1,11 @@
-"""The exit codes of `rmqlog`, and remarks: lines on stderr that a person reads beside the data on stdout.
+"""The exit codes of `rmqlog`: one table, from which --help and the reference are made.
 
-From the one table of codes --help and the reference are made. 1 and 2 are those of grep: nothing matches, and
-wrong usage. 70 is EX_SOFTWARE of sysexits.h.
+1 and 2 are those of grep: nothing matches, and wrong usage. 70 is EX_SOFTWARE of sysexits.h.
 """
 
 from __future__ import annotations
 
-import shlex
-import sys
-
 import click
-
-from store_format.display.text import shown
 
 OK, NOT_FOUND, USAGE, DAMAGE, PARTIAL, IO, IN_USE = range(7)
 BUG = 70
@@ -43,35 +37,8 @@ EXIT_CODES: tuple[tuple[int, str, str], ...] = (
     (INTERRUPTED, "interrupted", "Ctrl-C ended the command."),
 )
 
-WORDS = "rmqlog.words"  # the words behind `rmqlog`, in the meta data of a context
-
 
 class NotFoundError(click.ClickException):
     """The store has no such topic, group or message. The text names the nearest known name."""
 
     exit_code = NOT_FOUND
-
-
-# ---- remarks -----------------------------------------------------------------------------------------------
-
-
-def remark(text: str) -> None:
-    """Prints one line, escaped."""
-    print(f"rmqlog: {shown(text)}", file=sys.stderr)
-
-
-def nothing(text: str) -> int:
-    """Says that the answer is empty, and returns the exit code for that."""
-    remark(text)
-    return NOT_FOUND
-
-
-def given_store() -> str:
-    """The STORE of the command line, quoted for a shell: for the next command to type."""
-    return shlex.quote(shown(str(click.get_current_context().params.get("store", "STORE"))))
-
-
-def given_command(*more: str) -> str:
-    """The command line with `more` words, quoted for a shell: for the next command to type."""
-    words = ["rmqlog", *click.get_current_context().meta[WORDS], *more]
-    return " ".join(shlex.quote(shown(word)) for word in words)

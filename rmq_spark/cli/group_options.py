@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.completion import complete_group
-from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError, nothing, remark
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import Command
+from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where
 from store_format.names import did_you_mean
 

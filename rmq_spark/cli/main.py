@@ -35,9 +35,9 @@ from rmq_spark.cli.exit_codes import (
     NOT_FOUND,
     OK,
     USAGE,
-    WORDS,
 )
 from rmq_spark.cli.output_file import forget_output
+from rmq_spark.cli.remarks import WORDS
 from store_format.display.text import shown
 from store_format.errors import (
     CorruptStoreError,

@@ -9,8 +9,6 @@ end of an id. The steps: leave out columns that have one value in all rows; prin
 free text; leave out the middle of ids and the zeros of file names, then the milliseconds; leave out columns,
 the least useful first. Where that is not enough, each row becomes a record: one line per column, one line per
 entry of a map.
-
-Times are shown in a time zone: `--tz local`, `UTC`, `Asia/Shanghai` or `+08:00`.
 """
 
 from __future__ import annotations
@@ -18,12 +16,11 @@ from __future__ import annotations
 import csv
 import io
 import os
-import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta, timezone, tzinfo
+from datetime import datetime
 from io import TextIOBase
 from itertools import chain, islice
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
@@ -49,10 +46,10 @@ from rmq_spark.cli.column_look import (
 )
 from rmq_spark.cli.completion import complete_column
 from rmq_spark.cli.options import Command, standing_for
+from rmq_spark.cli.zones import UTC_ZONE, Zone, zone_of
 from store_format.display.rows import Row, plain_rows
 from store_format.display.text import body_text, cut, json_text, shown, width
 from store_format.display.units import size_text, unit_of
-from store_format.errors import OptionError
 
 if TYPE_CHECKING:
     import subprocess
@@ -69,69 +66,6 @@ _GAP = "  "
 
 _BODY_CHARACTERS = 2000
 _PROPERTIES_MAX = 200
-
-_OFFSET = re.compile(r"([+-])(\d\d):?(\d\d)")
-
-
-# ---- time zones --------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class Zone:
-    """A time zone; `place` None means that of this machine."""
-
-    place: tzinfo | None
-
-    def moment(self, iso: str) -> datetime | None:
-        """A time of `plain_rows` in this zone; None if the calendar has no such time."""
-        try:
-            return datetime.fromisoformat(iso).astimezone(self.place)
-        except (ValueError, OverflowError, OSError):
-            return None
-
-    def full(self, iso: str) -> str:
-        """ISO 8601 with the offset of the zone; `Z` for UTC.
-
-        >>> Zone(timezone(timedelta(hours=8))).full("2026-11-21T06:52:34.605Z")
-        '2026-11-21T14:52:34.605+08:00'
-        """
-        if self.place is UTC:  # as `plain_rows` has it: saves 10 % of the time of a long listing
-            return iso
-        moment = self.moment(iso)
-        return iso if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-    def label(self, moment: datetime) -> str:
-        """The zone at a moment, such as `UTC+08:00`."""
-        offset = moment.strftime("%z")
-        return "UTC" if offset == "+0000" else f"UTC{offset[:3]}:{offset[3:5]}"
-
-
-UTC_ZONE = Zone(UTC)
-
-
-def zone_of(name: str | None, *, to_terminal: bool) -> Zone:
-    """The zone of `--tz`; without it that of this machine on a terminal, and UTC elsewhere."""
-    if name is None:
-        return Zone(None) if to_terminal else UTC_ZONE
-    if name.lower() in ("local", "utc", "z"):
-        return Zone(None) if name.lower() == "local" else UTC_ZONE
-    offset = _OFFSET.fullmatch(name)
-    if offset is not None:
-        minutes = int(offset[2]) * 60 + int(offset[3])
-        if minutes < 24 * 60:
-            return Zone(timezone(timedelta(minutes=-minutes if offset[1] == "-" else minutes)))
-    from zoneinfo import ZoneInfo  # 10 ms that few runs need
-
-    try:
-        return Zone(ZoneInfo(name))
-    except (ValueError, OSError, LookupError) as error:
-        raise OptionError(
-            f"--tz: unknown time zone {name!r}; expected local, UTC, an offset such as +08:00, or a name "
-            "such as Asia/Shanghai"
-        ) from error
-
-
-# ---- rows --------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

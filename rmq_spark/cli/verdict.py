@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from textwrap import fill
 
 from rmq_spark.cli.column_look import BOLD, RED, painted
-from rmq_spark.cli.exit_codes import remark
 from rmq_spark.cli.output import Output
+from rmq_spark.cli.remarks import remark
 from store_format.display.text import shown
 
 

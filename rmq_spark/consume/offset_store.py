@@ -21,8 +21,9 @@ from rmq_spark.consume.consumer import (
     check_group,
 )
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError
+from store_format.files import paths
 from store_format.files.lock import CheckedLock, StoreLock
-from store_format.files.read import stat_identity
+from store_format.files.read import is_directory, stat_identity
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import (
     merge_local_offsets,
@@ -273,11 +274,10 @@ class CheckedOffsets:
 def make_path(path: str) -> None:
     """Creates the directory and its missing parents."""
     missing: list[str] = []
-    base = os.path.abspath(path)
-    while not os.path.isdir(base):
-        base, _, name = base.rpartition("/")
-        base = base or "/"
-        missing.insert(0, name)
+    base = paths.absolute(path)
+    while not is_directory(base) and paths.parent(base) != base:
+        missing.insert(0, paths.base_name(base))
+        base = paths.parent(base)
     FileWrites(sync=True).make_directories(base.rstrip("/") or "/", *missing)
 
 

@@ -78,7 +78,6 @@ _TIME_UNITS_ADVICE = "the units are ms, s, m (minutes), h, d and w, or their Eng
 _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours)"
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
-_FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
 
 MESSAGES = "messages"  # the view that is a read of messages
 _WITH_VIEW = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf"))
@@ -353,7 +352,19 @@ def json_object(given: Given, example: str) -> dict[str, object]:
 
 
 def single_path(given: Given) -> tuple[str, ...]:
-    """One path."""
+    """One path of a store that is read."""
+    return (_place(given, given.text),)
+
+
+def written_path(given: Given) -> tuple[str, ...]:
+    """One path of a store that is written to."""
+    if paths.is_remote(given.text.strip()):
+        raise given.error(
+            "a local path",
+            repr(given.text),
+            "a write needs a lock and files that grow, which object storage does not have; write to a local "
+            "or mounted directory, and copy the store",
+        )
     return (_local(given, given.text),)
 
 
@@ -370,21 +381,28 @@ def paths_json(given: Given) -> tuple[str, ...]:
         raise given.error('a JSON list of paths such as ["/data/a","/data/b"]') from error
     if not isinstance(found, list) or not found or not all(isinstance(path, str) for path in found):
         raise given.error('a JSON list of paths such as ["/data/a","/data/b"]')
-    return _each_once(given, [_local(given, path) for path in found])
+    return _each_once(given, [_place(given, path) for path in found])
 
 
 def path_list(given: Given) -> tuple[str, ...]:
     """Paths separated by commas, as the broker's `storePathCommitLog` (MixAll.MULTI_PATH_SPLITTER)."""
-    return _each_once(given, [_local(given, path.strip()) for path in given.text.split(",")])
+    return _each_once(given, [_place(given, path.strip()) for path in given.text.split(",")])
+
+
+def _place(given: Given, path: str) -> str:
+    """An absolute path on a local disk or on object storage."""
+    if paths.is_remote(path) and "\0" not in path:
+        return paths.absolute(path)
+    return _local(given, path)
 
 
 def _local(given: Given, path: str) -> str:
     """An absolute path. Not percent-decoded: in Spark's Hadoop paths `%20` is three characters."""
-    plain = _FILE_URI.sub("", path, count=1)
+    plain = paths.without_file_scheme(path)
     scheme = _SCHEME.match(plain)
     if scheme is not None:
         raise given.error(
-            "a local path",
+            f"a local path or one of {', '.join(f'{each}://' for each in paths.SCHEMES)}",
             repr(path),
             f"file systems such as {scheme[1]}: cannot be read; copy or mount the store",
         )

@@ -44,6 +44,7 @@ from rmq_spark.options.option import (
     value_text,
 )
 from store_format.errors import OptionError
+from store_format.files import paths
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice
@@ -481,6 +482,7 @@ def parse_read_options(
         read["maxOffsetsPerTrigger"] = max(MAX_OFFSETS_PER_TRIGGER, read["minOffsetsPerTrigger"] or 0)
     group = None if pop is not None else GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
+    _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop)
     choice = _choice(read, group, pop, tags, condition)
     combined = {
         "paths": read["paths"] or read["path"],
@@ -629,6 +631,30 @@ def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Giv
                 f"consumers and {name} are given together, but each consumer is one partition; "
                 f"leave out consumers or {name}"
             )
+
+
+def _refuse_shared_by_none(stores: Sequence[str], group: GroupOptions | None, pop: PopOptions | None) -> None:
+    """Raises OptionError: nothing can be written beside a store on object storage."""
+    place = next(filter(paths.is_remote, stores), None)
+    if place is None:
+        return
+    if pop is not None:
+        raise OptionError(
+            f"pop writes to the store, and {place} is on object storage, which is only read; "
+            "use group, or a store on a disk"
+        )
+    if group is None:
+        return
+    needed = {"groupPath": group.group_path}
+    if group.offset_store != "none":
+        needed["offsetStorePath"] = group.offset_store_path
+    missing = [name for name, value in needed.items() if value is None]
+    if missing or group.offset_store not in ("local", "none"):
+        raise OptionError(
+            f"group {group.group}: {place} is on object storage, where a group cannot keep its offsets; set "
+            "offsetStore=local, and with offsetStorePath and groupPath two directories that the drivers of "
+            "all queries of the group share"
+        )
 
 
 def _refuse_beside_whole_queue(split_by: str, given: Mapping[str, Given]) -> None:

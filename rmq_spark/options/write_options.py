@@ -11,7 +11,7 @@ from typing import Any
 
 from rmq_spark.options import option as values
 from rmq_spark.options.group_options import parse_group
-from rmq_spark.options.option import WRITE, Given, Option, file_path, plain_fields, single_path, value_text
+from rmq_spark.options.option import WRITE, Given, Option, file_path, plain_fields, value_text, written_path
 from rmq_spark.options.read_options import OPTIONS, user_options
 from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
@@ -50,7 +50,7 @@ WRITE_OPTIONS: tuple[Option, ...] = (
     _row(
         "path",
         "path",
-        single_path,
+        written_path,
         "A store root, or a directory of store roots: a cluster. Created if missing.",
         otherwise="required",
     ),

@@ -66,6 +66,7 @@ class Scan:
             broker_name=share.broker_name,
             commit_log_paths=share.commit_log_paths,
             files=_FILES,
+            objects=share.objects,
         )
         choice, retry = self.options.choice, self.options.choice.retry_topic
         for is_retry in (False, True):

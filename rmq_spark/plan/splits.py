@@ -24,6 +24,9 @@ from rmq_spark.consume.consumer import MessageQueue, sort_queues
 from rmq_spark.options.read_options import COMMITLOG, QUEUE, WHOLE_QUEUE, ReadOptions
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.errors import OptionError
+from store_format.files import paths
+from store_format.files.source import StoredObject
+from store_format.files.tree import objects_below
 from store_format.read.store import Queue, Store
 from store_format.survey.log_queue import LogQueue
 
@@ -36,6 +39,8 @@ _SIZES_SAMPLED = 8
 _PART_BYTES = 256 << 10  # smaller parts cost a task more to open than the pages that it shares with others
 _PLACES_SAMPLED = 16  # messages of a slice whose places are looked up …
 _SLICES_SAMPLED_MAX = 256  # … if there are at most so many slices; of more, the first and the last
+
+_OTHERS = "/(consumequeue|batchconsumequeue|index|timerlog)/"  # a task needs those of its queues only
 
 _Floats = NDArray[np.float64]
 _Part = tuple[int, "_Sized"]  # the number of the slice, and the part
@@ -56,6 +61,7 @@ class StoreShare:
     slices: tuple[QueueSlice, ...]
     scan: tuple[int, int] | None = None
     repeated: tuple[LogQueue, ...] = ()
+    objects: tuple[StoredObject, ...] = ()  # of a store on object storage, those that the task needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +253,13 @@ def _shares(slices: Sequence[_Sized]) -> Iterator[StoreShare]:
 
 
 def _share(store: Store, slices: Sequence[QueueSlice]) -> StoreShare:
-    return StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices))
+    objects: tuple[StoredObject, ...] = ()
+    if paths.is_remote(store.path):
+        bounds = [each.queue.bounds for each in slices if each.queue.bounds is not None]
+        objects = objects_below(store.path, _OTHERS, {each.directory for each in bounds})
+        for log in store.commit_log_paths:
+            objects += () if paths.is_inside(log, store.path) else objects_below(log, _OTHERS, ())
+    return StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices), objects=objects)
 
 
 def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[StoreShare]:

@@ -66,7 +66,7 @@ class RmqLogDataSource(DataSource):
         if parsed.view == MESSAGES:
             arrow_schema = fields_from_options(parsed).to_arrow_schema()
         else:
-            from rmq_spark.spark.view_reader import view_from_options
+            from rmq_spark.spark.view_schema import view_from_options
 
             arrow_schema = view_from_options(parsed).to_arrow_schema()
         return remember_options(to_spark_schema(arrow_schema), options)
@@ -75,7 +75,8 @@ class RmqLogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_read_options(recall_options(schema, _option_dict(self.options)))
         if options.view != MESSAGES:
-            from rmq_spark.spark.view_reader import RmqLogViewReader, view_from_schema
+            from rmq_spark.spark.view_reader import RmqLogViewReader
+            from rmq_spark.spark.view_schema import view_from_schema
 
             return RmqLogViewReader(view_from_schema(schema, options), options)
         from rmq_spark.spark.batch_reader import RmqLogReader

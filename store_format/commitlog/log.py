@@ -24,7 +24,7 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files import paths
-from store_format.files.read import StoreFile, list_store_files, offset_file_name
+from store_format.files.read import StoreFile, list_store_files, look_again, offset_file_name
 from store_format.files.view import Buffers, FileCache, FileView, FileWindow
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
@@ -108,6 +108,8 @@ class CommitLog:
 
     def relisted(self) -> CommitLog:
         """The log with the files that exist now: lists the directories again, and keeps open files open."""
+        for directory in self._directories:
+            look_again(directory)
         return replace(CommitLog.open(self._directories, self._cache), whole_size=self.whole_size)
 
     def apart(self) -> CommitLog:

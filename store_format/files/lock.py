@@ -19,6 +19,7 @@ import threading
 import time
 
 from store_format.errors import CorruptStoreError, StoreError, StoreInUseError, StoreWriteError
+from store_format.files import paths
 from store_format.files.polling import attempts
 from store_format.files.read import (
     entry_names,
@@ -81,7 +82,7 @@ def own_holder(path: str) -> int | None:
 
 def _holders(path: str) -> tuple[int | None, int | None]:
     """Returns the holders of the store's byte and of the second byte."""
-    if not _LINUX:
+    if not _LINUX or paths.is_remote(path):
         return None, None
     with _mutex:
         try:

@@ -6,18 +6,77 @@ Only this room knows what a path leads to: no other module of `store_format` ask
 from __future__ import annotations
 
 import os
+import posixpath
+import re
 
-absolute = os.path.abspath  # from the root directory, without `.`, `..` and a `/` at the end
-parent = os.path.dirname
+from store_format.files import tree
+
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+_FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
+_REMOTE = re.compile(rf"({'|'.join(SCHEMES)})://+", re.ASCII | re.IGNORECASE)
+
 base_name = os.path.basename
 join = os.path.join  # the second path alone if it is absolute
-relative = os.path.relpath  # from the second path to the first
-real = os.path.realpath  # without symbolic links: two paths with one real path are one place
-exists = os.path.lexists  # also for a symbolic link that leads nowhere
-is_link = os.path.islink
-is_file = os.path.isfile  # a regular file, or a link to one
+
+
+def is_remote(path: str) -> bool:
+    """Returns whether a path leads to object storage, such as `s3://bucket/store`."""
+    return path[:1] != "/" and _REMOTE.match(path) is not None
+
+
+def without_file_scheme(path: str) -> str:
+    """Returns the local path of `file:/x` and `file:///x`, and every other path as it is."""
+    return _FILE_URI.sub("", path, count=1)
+
+
+def absolute(path: str) -> str:
+    """Returns the path from the root directory, without `.`, `..` and a `/` at the end.
+
+    >>> absolute("S3A://backup/store/")
+    's3://backup/store'
+    """
+    found = _REMOTE.match(path) if path[:1] != "/" else None
+    if found is None:
+        return os.path.abspath(without_file_scheme(path))
+    scheme = {"s3a": "s3"}.get(found[1].lower(), found[1].lower())
+    return f"{scheme}:/{posixpath.normpath('/' + path[found.end() :])}"
+
+
+def parent(path: str) -> str:
+    """Returns the directory that a path is in; a bucket itself."""
+    found = os.path.dirname(path)
+    return path if is_remote(path) and not is_remote(f"{found}/") else found
+
+
+def relative(path: str, directory: str) -> str:
+    """Returns the path from the directory to the first path."""
+    if is_remote(directory):
+        return posixpath.relpath(f"/{path}", f"/{directory}")
+    return os.path.relpath(path, directory)
+
+
+def real(path: str) -> str:
+    """Returns the path without symbolic links: two paths with one real path are one place."""
+    return path if is_remote(path) else os.path.realpath(path)
+
+
+def exists(path: str) -> bool:
+    """Returns whether a path leads to anything, also to a symbolic link that leads nowhere."""
+    if is_remote(path):
+        return tree.is_directory(path) or tree.stored_object(path) is not None
+    return os.path.lexists(path)
+
+
+def is_link(path: str) -> bool:
+    """Returns whether a path is a symbolic link."""
+    return not is_remote(path) and os.path.islink(path)
+
+
+def is_file(path: str) -> bool:
+    """Returns whether a path is a regular file, or a link to one."""
+    return tree.stored_object(path) is not None if is_remote(path) else os.path.isfile(path)
 
 
 def is_inside(path: str, directory: str) -> bool:
     """Returns whether an absolute path is the directory, or lies in it."""
-    return os.path.commonpath((path, directory)) == directory
+    return f"{path.rstrip('/')}/".startswith(f"{directory.rstrip('/')}/")

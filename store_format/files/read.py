@@ -7,16 +7,20 @@ link below the root of a store is refused: a store may be hostile, and the link 
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import pwd
 import re
 import stat
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, StorePermissionError
+from store_format.files import blocks, paths, tree
+from store_format.files.source import StoredObject
 
 # fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
 # TopicValidator does not allow `+`.
@@ -65,6 +69,8 @@ def _user(number: int) -> str:
 
 def is_directory(path: str) -> bool:
     """Returns whether `path` is a directory or a link to one. Raises StorePermissionError."""
+    if paths.is_remote(path):
+        return tree.is_directory(path)
     try:
         return stat.S_ISDIR(os.stat(path).st_mode)
     except PermissionError as error:
@@ -73,14 +79,32 @@ def is_directory(path: str) -> bool:
         return False
 
 
+def look_again(path: str) -> None:
+    """Says that what is at a path may have changed: lists objects again. A local disk shows it itself."""
+    if paths.is_remote(path):
+        tree.renew(path)
+
+
 def directory_identity(path: str) -> tuple[int, int, int] | None:
-    """Returns (device, inode, mtime in ns) of a directory, following links; None when it is missing."""
+    """Returns (device, inode, mtime in ns) of a directory, following links; None when it is missing.
+
+    On object storage it differs once a name in the directory does.
+    """
+    if paths.is_remote(path):
+        names = tree.names_in(path)
+        return (
+            None
+            if names is None
+            else (0, zlib.crc32(path.encode()), zlib.crc32("/".join(sorted(names)).encode()))
+        )
     status = _status(path, follow_symlinks=True)
     return None if status is None else (status.st_dev, status.st_ino, status.st_mtime_ns)
 
 
 def stat_identity(path: str) -> tuple[int, int, int] | None:
     """Returns (inode, size, mtime in ns), which differs once a file is replaced; None when it is missing."""
+    if paths.is_remote(path):
+        return _version_identity(tree.stored_object(path))
     status = _status(path, follow_symlinks=False)
     return None if status is None else (status.st_ino, status.st_size, status.st_mtime_ns)
 
@@ -95,9 +119,24 @@ def is_settled(identity: tuple[int, int, int] | None, now_ns: int) -> bool:
 
 
 def file_status(path: str) -> tuple[int, int] | None:
-    """Returns (bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk."""
+    """Returns (bytes on disk, mtime in ms); None when the file is missing. Holes take no bytes on disk.
+
+    On object storage the time is that of the upload.
+    """
+    if paths.is_remote(path):
+        item = tree.stored_object(path)
+        return None if item is None else (item.size, item.mtime_ms)
     status = _status(path, follow_symlinks=False)
     return None if status is None else (status.st_blocks * 512, status.st_mtime_ns // 1_000_000)
+
+
+def _version_identity(item: StoredObject | None) -> tuple[int, int, int] | None:
+    return None if item is None else (version_number(item), item.size, item.mtime_ms * 1_000_000)
+
+
+def version_number(item: StoredObject) -> int:
+    """Returns a number that differs for another version of an object, for what an inode is to a file."""
+    return int.from_bytes(hashlib.blake2b(f"{item.version} {item.mtime_ms}".encode(), digest_size=7).digest())
 
 
 def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
@@ -111,6 +150,9 @@ def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:
 
 def named_identity(path: str) -> tuple[int, int] | None:
     """Returns (device, inode) of what a path names, also of a link itself; None when it is missing."""
+    if paths.is_remote(path):
+        item = tree.stored_object(path)
+        return None if item is None else (0, version_number(item))
     try:
         status = os.lstat(path)
     except FileNotFoundError:
@@ -144,7 +186,9 @@ class DiskSpace:
 
 
 def disk_space(path: str) -> DiskSpace:
-    """Returns the file system of a path, which may not exist yet."""
+    """Returns the file system of a path, which may not exist yet. Object storage has no size: all is 0."""
+    if paths.is_remote(path):
+        return DiskSpace(path, 0, 0, 0)
     place = os.path.realpath(path)
     while not os.path.lexists(place):
         place = os.path.dirname(place)
@@ -199,6 +243,13 @@ def list_store_files(
     that gives `irregular` gets the errors of such entries instead.
     """
     found = []
+    if paths.is_remote(directory):
+        for item in tree.objects_of(directory):
+            match = name.match(paths.base_name(item.path))
+            if match is not None:
+                start, number = int(match[match.lastindex or 0]), version_number(item)
+                found.append(StoreFile(item.path, start, item.size, (0, number)))
+        return sorted(found, key=lambda file: file.start)
     for entry in _scan(directory):
         match = name.match(entry.name)
         if match is None:
@@ -245,6 +296,13 @@ def _file_status(entry: os.DirEntry[str]) -> os.stat_result | None:
 
 def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
     """Returns the names in a directory. Raises StoreNotFoundError for a missing directory and for a file."""
+    if paths.is_remote(directory):
+        names = tree.names_in(directory)
+        if names is None and not missing_ok:
+            raise StoreNotFoundError(
+                f"{directory}: no object is there; give the directory of the store's copy"
+            )
+        return names or frozenset()
     try:
         return frozenset(os.listdir(directory))
     except FileNotFoundError as error:
@@ -276,6 +334,9 @@ def list_directories(
     `lost+found` is skipped. For a link `refused` is called with a CorruptStoreError; if it returns, the link
     is skipped.
     """
+    if paths.is_remote(directory):
+        below = ((name, f"{directory}/{name}") for name in sorted(tree.names_in(directory) or ()))
+        return [each for each in below if select(each[0]) and tree.is_directory(each[1])]
     found = []
     for entry in _scan(directory):
         if entry.name == LOST_AND_FOUND or not select(entry.name):
@@ -331,6 +392,12 @@ def list_entries(directory: str) -> list[DirectoryEntry]:
 
     Raises CorruptStoreError when `directory` is a file. `diagnose` calls this: it reports links.
     """
+    if paths.is_remote(directory):
+        found = [DirectoryEntry(name, path, "directory", 0) for name, path in list_directories(directory)] + [
+            DirectoryEntry(paths.base_name(item.path), item.path, "file", item.size)
+            for item in tree.objects_of(directory)
+        ]
+        return sorted(found, key=lambda entry: entry.name)
     found = [_described_entry(entry) for entry in _scan(directory) if entry.name != LOST_AND_FOUND]
     return sorted(found, key=lambda entry: entry.name)
 
@@ -351,6 +418,11 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
 
     Raises CorruptStoreError for a link, a directory, and a file of more than `size_max` bytes.
     """
+    if paths.is_remote(path):
+        item = tree.stored_object(path)
+        if item is not None and item.size > size_max:
+            raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{item.size} bytes")
+        return None if item is None else bytes(blocks.read(item, 0, item.size))
     try:
         descriptor = open_descriptor(path)
     except FileNotFoundError:
@@ -370,6 +442,8 @@ def readable_identity(path: str) -> tuple[int, int, int] | None:
 
     Raises CorruptStoreError for a link, and StorePermissionError.
     """
+    if paths.is_remote(path):
+        return stat_identity(path)
     try:
         descriptor = open_descriptor(path)
     except FileNotFoundError:
@@ -386,6 +460,10 @@ def read_range(path: str, position: int, length: int, size: int) -> bytes:
 
     For one read of a file: a `FileView` costs twice as much.
     """
+    if paths.is_remote(path):
+        item = tree.stored_object(path)
+        is_there = item is not None and item.size == size and position + length <= size
+        return bytes(blocks.read(item, position, position + length)) if item is not None and is_there else b""
     try:
         descriptor = open_descriptor(path)
     except FileNotFoundError:

@@ -10,8 +10,10 @@ import errno
 import os
 import stat
 import sys
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator
+from concurrent.futures import Future
+from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
 from typing import ClassVar, NamedTuple
@@ -20,12 +22,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, FileReplacedError, StoreError, StoreNotFoundError
-from store_format.files.read import StoreFile, denied, open_descriptor
+from store_format.files import blocks, paths, tree
+from store_format.files.read import StoreFile, denied, open_descriptor, version_number
 
 # Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
 _GAP_MAX = 16 << 10
 _SPARSE = 2  # ranges are read in one go if that reads at most so many times their bytes
 _PAGE_SIZE = 4096
+
+# Of objects: gaps that are fetched with their ranges, pieces that are fetched ahead, and how far before the
+# end of the last read the next one may begin.
+_FETCHED_GAP_MAX = 512 << 10
+_AHEAD = 3
+_OVERLAP_MAX = 4 << 20
 
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int64]
@@ -121,28 +130,22 @@ class FileView:
             data = _room(buffers, high - low, low)
             self._fill(low, data)
             return FileWindow(data, starts - low)
-        order = np.argsort(starts, kind="stable")
-        reach = np.maximum.accumulate(stops[order])
-        cuts = np.flatnonzero(starts[order][1:] > reach[:-1] + _GAP_MAX) + 1
-        first = np.concatenate(([0], cuts))
-        lows, highs = starts[order][first], reach[np.append(cuts, len(reach)) - 1]
-        ends = np.cumsum(highs - lows)
-        shift = ends - highs  # from a place in the file to the place in the window, of each run of ranges
-        data = _room(buffers, int(ends[-1]), low)
-        for run_low, run_high, by in zip(lows.tolist(), highs.tolist(), shift.tolist(), strict=True):
+        runs = _runs(starts, stops, _GAP_MAX)
+        data = _room(buffers, runs.size, low)
+        for run_low, run_high, by in runs:
             self._fill(run_low, data[run_low + by : run_high + by])
-        positions = np.empty(len(starts), np.int64)
-        positions[order] = starts[order] + np.repeat(shift, np.diff(np.append(first, len(starts))))
-        return FileWindow(data, positions)
+        return FileWindow(data, runs.positions)
 
     def _fill(self, position: int, buffer: _Bytes) -> None:
         found = self.read_into(position, buffer)
         if found < len(buffer):
-            raise FileReplacedError(
-                f"{self.path}: expected at least {position + len(buffer)} bytes, found {position + found}: "
-                "the file became shorter while it was read. If a program copies the store, wait until the "
-                "copy is complete"
-            )
+            self._refuse_end(position + len(buffer), position + found)
+
+    def _refuse_end(self, expected: int, found: int) -> None:
+        raise FileReplacedError(
+            f"{self.path}: expected at least {expected} bytes, found {found}: the file became shorter while "
+            "it was read. If a program copies the store, wait until the copy is complete"
+        )
 
     def data_from(self, position: int) -> int:
         """Returns the first position from `position` on that is in no hole; the file's size without any.
@@ -186,9 +189,163 @@ class FileView:
             self._descriptor = -1
 
 
+class _Runs(NamedTuple):
+    """Ranges of a file that are read together: where each run begins and ends in the file, and the way from
+    there to its place in the window. `positions` are those of the ranges in the window.
+    """
+
+    lows: _Ints
+    highs: _Ints
+    shift: _Ints
+    positions: _Ints
+
+    @property
+    def size(self) -> int:
+        return int(self.highs[-1] + self.shift[-1])
+
+    def __iter__(self) -> Iterator[tuple[int, int, int]]:  # type: ignore[override]
+        return zip(self.lows.tolist(), self.highs.tolist(), self.shift.tolist(), strict=True)
+
+
+def _runs(starts: _Ints, stops: _Ints, gap_max: int) -> _Runs:
+    """Joins ranges in any order with gaps of at most so many bytes."""
+    order = np.argsort(starts, kind="stable")
+    reach = np.maximum.accumulate(stops[order])
+    cuts = np.flatnonzero(starts[order][1:] > reach[:-1] + gap_max) + 1
+    first = np.concatenate(([0], cuts))
+    lows, highs = starts[order][first], reach[np.append(cuts, len(reach)) - 1]
+    shift = np.cumsum(highs - lows) - highs
+    positions = np.empty(len(starts), np.int64)
+    positions[order] = starts[order] + np.repeat(shift, np.diff(np.append(first, len(starts))))
+    return _Runs(lows, highs, shift, positions)
+
+
+class ObjectView(FileView):
+    """An object of object storage, in the version that was listed: what `FileView` is to a file.
+
+    Long ranges are fetched ahead, in the order in which the caller takes them.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path, self._descriptor = path, -1
+        self._object = tree.existing_object(path)
+        self.size = self.allocated = self._object.size
+        self.identity = (0, version_number(self._object))
+        self._ahead: OrderedDict[int, Future[memoryview]] = OrderedDict()  # by where they begin
+        self._reached = -1  # where the last long read ended
+
+    def read(self, position: int, length: int) -> bytes:
+        return bytes(self._bytes(position, min(position + length, self.size)))
+
+    def read_into(self, position: int, buffer: _Bytes) -> int:
+        data = self._bytes(position, min(position + len(buffer), self.size))
+        buffer[: len(data)] = np.frombuffer(data, np.uint8)
+        return len(data)
+
+    def _bytes(self, start: int, stop: int) -> memoryview:
+        if stop - start < blocks.BLOCK_SIZE or self.size <= blocks.WHOLE_MAX:
+            data = blocks.read(self._object, start, stop)
+        elif self._reached - _OVERLAP_MAX <= start <= self._reached:
+            data = self._next(start, stop)
+        else:
+            data = blocks.fetch(self._object, start, stop).result()
+            self._ahead.clear()
+        self._reached = stop
+        FileView.bytes_read += len(data)
+        return data
+
+    def _next(self, start: int, stop: int) -> memoryview:
+        """Bytes behind those of the last read: whole pieces, with the next ones on their way."""
+        first = start - start % blocks.RANGE_MAX
+        wanted = range(first, stop, blocks.RANGE_MAX)
+        held = min(len(self._ahead), _AHEAD)  # a short walk fetches little ahead
+        for at in range(first, min(wanted[-1] + (held + 1) * blocks.RANGE_MAX, self.size), blocks.RANGE_MAX):
+            if at not in self._ahead:
+                end = min(at + blocks.RANGE_MAX, self.size)
+                self._ahead[at] = blocks.fetch(self._object, at, end)
+        for at in [at for at in self._ahead if at < first]:
+            del self._ahead[at]
+        parts = [self._ahead[at].result() for at in wanted]
+        whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
+        return whole[start - first : stop - first]
+
+    def windows(
+        self, parts: Iterable[tuple[_Ints, _Ints]], buffers: Buffers | None = None
+    ) -> Iterator[FileWindow]:
+        buffers = [] if buffers is None else buffers
+        waiting: deque[_Piece] = deque()
+        for piece in self._pieces(parts):
+            waiting.append(piece)
+            if len(waiting) > _AHEAD:
+                yield from waiting.popleft().place(buffers)
+        for piece in waiting:
+            yield from piece.place(buffers)
+
+    def _pieces(self, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[_Piece]:
+        """The fetches of all windows, each begun when it is asked for."""
+        for starts, stops in parts:
+            fetched, runs = _runs(starts, stops, _FETCHED_GAP_MAX), _runs(starts, stops, _GAP_MAX)
+            window = _ObjectWindow(self, runs, int(starts.min()))
+            cuts = [piece for low, high, _ in fetched for piece in _joined_pieces(low, high)]
+            for low, high in cuts:
+                if high > self.size:
+                    self._refuse_end(high, self.size)
+                is_last = (low, high) == cuts[-1]
+                yield _Piece(window, low, blocks.fetch(self._object, low, high), is_last)
+
+    def data_from(self, position: int) -> int:
+        return position
+
+    def is_current(self) -> bool:
+        return tree.existing_object(self.path).version == self._object.version
+
+    def copy_on_write(self, length: int) -> _Bytes:
+        return np.frombuffer(bytearray(self.read(0, length)), np.uint8)
+
+
+def _joined_pieces(low: int, high: int) -> Iterator[tuple[int, int]]:
+    """[low, high) in ranges of at most 8 MiB."""
+    for start in range(low, high, blocks.RANGE_MAX):
+        yield start, min(start + blocks.RANGE_MAX, high)
+
+
+@dataclass(slots=True)
+class _ObjectWindow:
+    """A window that fills while its pieces come."""
+
+    view: ObjectView
+    runs: _Runs
+    low: int
+    data: _Bytes | None = None
+
+
+class _Piece(NamedTuple):
+    """A fetch from byte `start` of the object on, and whether it is the last one of its window."""
+
+    window: _ObjectWindow
+    start: int
+    fetched: Future[memoryview]
+    is_last: bool
+
+    def place(self, buffers: Buffers) -> Iterator[FileWindow]:
+        """Copies the bytes to their places. Yields the window if no other piece follows."""
+        window, data = self.window, np.frombuffer(self.fetched.result(), np.uint8)
+        if window.data is None:
+            window.data = _room(buffers, window.runs.size, window.low)
+        stop, runs = self.start + len(data), window.runs
+        first = int(np.searchsorted(runs.highs, self.start, side="right"))
+        last = int(np.searchsorted(runs.lows, stop, side="left"))
+        for low, high, by in zip(*(each[first:last].tolist() for each in runs[:3]), strict=True):
+            low, high = max(low, self.start), min(high, stop)
+            window.data[low + by : high + by] = data[low - self.start : high - self.start]
+        FileView.bytes_read += len(data)
+        if self.is_last:
+            yield FileWindow(window.data, runs.positions)
+
+
 def open_view(path: str) -> FileView:
     """Opens a store file. Raises FileNotFoundError, and CorruptStoreError for a link or a directory."""
-    return FileView(path)
+    return ObjectView(path) if paths.is_remote(path) else FileView(path)
 
 
 def read_sizes(starts: _Ints, stops: _Ints) -> _Ints:

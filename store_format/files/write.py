@@ -20,7 +20,8 @@ from functools import cache
 from threading import Lock
 from typing import Any
 
-from store_format.errors import CorruptStoreError, StoreWriteError
+from store_format.errors import CorruptStoreError, OptionError, StoreWriteError
+from store_format.files import paths
 from store_format.files.read import Descriptor, named_identity, open_identity, symbolic_link
 
 _OPEN = os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
@@ -36,7 +37,14 @@ _NOT_MOVABLE = (errno.EXDEV, errno.EBUSY, errno.ENOTEMPTY, errno.EEXIST, errno.E
 
 @contextmanager
 def naming(path: str, what: str) -> Iterator[None]:
-    """Raises StoreWriteError, with the path and what was tried, for an OSError of the block."""
+    """Raises StoreWriteError, with the path and what was tried, for an OSError of the block, and OptionError
+    for a path on object storage.
+    """
+    if paths.is_remote(path):
+        raise OptionError(
+            f"{path}: cannot {what}: object storage is only read, because a write needs a lock and files "
+            "that grow; copy the store to a disk, and give that directory"
+        )
     try:
         yield
     except OSError as error:

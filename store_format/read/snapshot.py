@@ -26,6 +26,7 @@ from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import paths
+from store_format.files.blocks import looked_at
 from store_format.files.read import (
     Refused,
     list_directories,
@@ -266,17 +267,23 @@ def _queues_on_disk(
     """
     queues: dict[QueueKey, QueueRange] = {}
     damaged: dict[QueueKey, StoreError] = {}
-    for topic, queue_id, directory, kind in list_queues(root, select, refused):
+
+    def look(found: tuple[str, int, str, QueueKind]) -> QueueRange | StoreError:
+        topic, queue_id, directory, kind = found
         try:
             _refuse_foreign_name(topic, directory)
             queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
-        except CorruptStoreError as error:
-            damaged[topic, queue_id] = error
-            continue
-        except StorePermissionError as error:
-            refused(error)
-            continue
-        queues[topic, queue_id] = queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
+        except (CorruptStoreError, StorePermissionError) as error:
+            return error
+        return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
+
+    for (topic, queue_id, *_), queue in looked_at(root, list_queues(root, select, refused), look):
+        if isinstance(queue, QueueRange):
+            queues[topic, queue_id] = queue
+        elif isinstance(queue, CorruptStoreError):
+            damaged[topic, queue_id] = queue
+        else:
+            refused(queue)
     damaged |= _cut_queues(root, queues)
     return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
 

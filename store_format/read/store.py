@@ -37,7 +37,9 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files import paths
-from store_format.files.read import refuse
+from store_format.files.read import look_again, refuse
+from store_format.files.source import StoredObject
+from store_format.files.tree import adopt
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
@@ -92,6 +94,7 @@ class Store:
         skip_unreadable: bool = False,
         unfiled_queues: Unfiled | None = None,
         fail_on_unknown: bool | None = None,
+        objects: Collection[StoredObject] = (),
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -105,10 +108,13 @@ class Store:
         them, or "skip" them. None is an OptionError when you ask for the queue; with `fail_on_unknown` False,
         the queue is skipped with a warning. By default it is treated as one that may not be read.
 
+        `objects` are those of a store on object storage that the reader needs: nothing is listed then.
+
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
         root = paths.absolute(path)
+        adopt(root, objects) if objects else look_again(root)
         directories = log_directories(root, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files)

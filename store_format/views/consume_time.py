@@ -17,8 +17,9 @@ import pyarrow as pa
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.java.numbers import parse_long
 from store_format.names import TRACE_PREFIXES
+from store_format.views.messages import read_queues
 from store_format.views.trace_records import consume_records
-from store_format.views.view import View, read_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store

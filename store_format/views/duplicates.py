@@ -34,7 +34,8 @@ from store_format.display.columns import (
 )
 from store_format.java.hashes import java_hash_many
 from store_format.names import ORIGIN_MESSAGE_ID, RESENT_FROM, UNIQ_KEY, is_system_topic
-from store_format.views.view import View, read_queues
+from store_format.views.messages import read_queues
+from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store

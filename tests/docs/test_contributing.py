@@ -478,7 +478,8 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from store_format.message.encode import MessageColumns, StoredMessages
+from store_format.message.encode import MessageColumns
+from store_format.message.encode import StoredMessages
 
 
 def audited(messages: StoredMessages) -> MessageColumns:

@@ -23,7 +23,7 @@ from rmq_spark.broker.pop.topic_pop import MESSAGES_MAX, PopRequest, Subscriptio
 from rmq_spark.broker.pop.waiting import WaiterClosedError
 from rmq_spark.consume.consumer import check_group, parse_tags
 from rmq_spark.consume.sql92 import CountingFilter, parse_sql92
-from rmq_spark.options.option import Given, single_path
+from rmq_spark.options.option import Given, written_path
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from store_format.pop.log import in_flight_directory
 
@@ -155,7 +155,7 @@ class SimpleConsumer:
         random: Random | None = None,
         clock_ms: Callable[[], int] = _epoch_ms,
     ) -> None:
-        (self.path,) = single_path(Given("path", os.fsdecode(path), 0))
+        (self.path,) = written_path(Given("path", os.fsdecode(path), 0))
         self.group = check_group(group)
         self._await = _check_seconds("await_duration", await_duration, 0.0)
         self._invisible_min = _check_seconds(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, BinaryIO
 import click
 
 from rmq_spark.cli.commands.messages import skip_damage_option, tolerance_for, warn_of_damage
-from rmq_spark.cli.exit_codes import nothing, remark
 from rmq_spark.cli.options import (
     MESSAGE_FILTERS,
     filter_options,
@@ -30,6 +29,7 @@ from rmq_spark.cli.output import (
 )
 from rmq_spark.cli.output_file import new_file
 from rmq_spark.cli.progress import Progress
+from rmq_spark.cli.remarks import nothing, remark
 from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.display.units import size_text

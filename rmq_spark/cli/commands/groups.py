@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.completion import complete_group
-from rmq_spark.cli.exit_codes import OK, remark
+from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, no_rows_of_groups, what_is_unknown
 from rmq_spark.cli.options import (
     filter_options,
@@ -19,6 +19,7 @@ from rmq_spark.cli.options import (
     without_topic,
 )
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.exit_codes import given_store, nothing, remark
 from rmq_spark.cli.group_options import (
     group_options,
     no_rows_of_groups,
@@ -21,6 +20,7 @@ from rmq_spark.cli.options import (
     without_topic,
 )
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
 from store_format.display.text import shown
 from store_format.display.units import until_text

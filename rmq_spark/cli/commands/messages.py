@@ -13,7 +13,7 @@ import click
 
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.cells import BODY_FORMS
-from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError, nothing, remark
+from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import (
     HEAD_FILTERS,
     MESSAGE_FILTERS,
@@ -25,6 +25,7 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
 from rmq_spark.cli.progress import Progress
+from rmq_spark.cli.remarks import nothing, remark
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice
 

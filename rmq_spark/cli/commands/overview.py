@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rmq_spark.cli.completion import complete_view
-from rmq_spark.cli.exit_codes import OK, nothing
+from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.options import (
     broker_conf_option,
     filter_options,
@@ -20,6 +20,7 @@ from rmq_spark.cli.options import (
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import nothing
 from rmq_spark.cli.verdict import Verdict, write_verdict
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.exit_codes import OK, given_store, remark
+from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
 from rmq_spark.cli.options import (
     broker_conf_option,
@@ -19,9 +19,11 @@ from rmq_spark.cli.options import (
     now_option,
     store_argument,
 )
-from rmq_spark.cli.output import Output, output_options, print_json, zone_of
+from rmq_spark.cli.output import Output, output_options, print_json
+from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.verdict import Verdict, is_report, write_verdict
 from rmq_spark.cli.view_rows import KeepWhere, first_rows, keep_where, show_batches
+from rmq_spark.cli.zones import zone_of
 from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text
@@ -158,8 +160,11 @@ def _facts(forecast: Forecast, output: Output) -> list[str]:
         f"{conf.disk_max_used_percent} % deletes at any hour, {conf.disk_forcibly_percent} % at any age, "
         f"{conf.disk_warning_percent} % refuses writes"
     )
+    used = f"{disk.used_percent} % of {size_text(disk.total_bytes)} used: {_LEVELS[forecast.level]}"
+    if not disk.total_bytes:
+        used = "object storage: a copy, whose files are as old as their upload"
     facts = [
-        ("disk", f"{disk.used_percent} % of {size_text(disk.total_bytes)} used: {_LEVELS[forecast.level]}"),
+        ("disk", used),
         ("levels", levels),
         ("commitlog", f"{_files(len(log))}, {size_text(sum(file.size for file in log))}"),
         (

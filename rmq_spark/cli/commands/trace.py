@@ -10,9 +10,10 @@ import click
 
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
 from rmq_spark.cli.column_look import BOLD, painted
-from rmq_spark.cli.exit_codes import NotFoundError, given_store, remark
+from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import filter_options, known_topics, refuse_unknown_topic, store_argument
 from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.remarks import given_store, remark
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice

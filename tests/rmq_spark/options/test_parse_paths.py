@@ -31,15 +31,16 @@ def test_several() -> None:
     assert path_list(Given("storePathCommitLog", "/a, /b", 0)) == ("/a", "/b")
 
 
+PLACE = "a local path or one of s3://, s3a://, gs://, az://, abfs://, abfss://"
 REMOTE = "file systems such as {}: cannot be read; copy or mount the store"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hdfs://host/x", f"path: expected a local path, found 'hdfs://host/x'; {REMOTE.format('hdfs')}"),
-        ("s3a:/x", f"path: expected a local path, found 's3a:/x'; {REMOTE.format('s3a')}"),
-        ("file://host/x", f"path: expected a local path, found 'file://host/x'; {REMOTE.format('file')}"),
+        ("hdfs://host/x", f"path: expected {PLACE}, found 'hdfs://host/x'; {REMOTE.format('hdfs')}"),
+        ("s3a:/x", f"path: expected {PLACE}, found 's3a:/x'; {REMOTE.format('s3a')}"),
+        ("file://host/x", f"path: expected {PLACE}, found 'file://host/x'; {REMOTE.format('file')}"),
         (
             " ",
             "path: expected a path, found ' '; give the broker's store directory, as in load('/data/store')",

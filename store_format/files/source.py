@@ -1,0 +1,193 @@
+"""Where stores lie that are on no local disk: object storage, and exact bytes of one version of an object.
+
+An object may be replaced at any time, so each request names the version that was listed. Credentials come
+from the platform's own chain (environment, profile, instance); they are in no value of this project: a source
+holds them, and it cannot be pickled.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import cache
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from store_format.errors import (
+    FileReplacedError,
+    OptionError,
+    StoreNotFoundError,
+    StorePermissionError,
+    StoreUnreachableError,
+)
+
+if TYPE_CHECKING:
+    from obstore import GetOptions
+    from obstore.store import ObjectStore
+
+_LISTED_AT_ONCE = 1000  # objects, as many as one request of S3 returns
+_LIST_TRIES = 5
+_TRY_SECONDS = 0.2
+_STATUS = re.compile(r"\b([45]\d\d) [A-Z]")  # such as "503 Service Unavailable"
+
+
+_Listed = TypeVar("_Listed")
+
+
+@dataclass(frozen=True, slots=True)
+class StoredObject:
+    """One version of an object: a plain value without a client.
+
+    `version` is the etag, which a request names; empty where there is none.
+    """
+
+    path: str
+    size: int
+    version: str
+    mtime_ms: int
+
+
+class Bucket(Protocol):
+    """A place that holds objects. `path` is always whole: scheme, bucket and key."""
+
+    def all_below(self, path: str) -> list[StoredObject]:
+        """Returns all objects below a path, at any depth."""
+        ...
+
+    def names(self, path: str) -> tuple[list[str], list[StoredObject]]:
+        """Returns the names one level below a path that have objects below them, and the objects there."""
+        ...
+
+    def get(self, item: StoredObject, start: int, stop: int) -> memoryview:
+        """Returns exactly the bytes [start, stop) of this version.
+
+        Raises FileReplacedError for another version, FileNotFoundError without an object,
+        StorePermissionError and StoreUnreachableError.
+        """
+        ...
+
+
+def source_of(path: str) -> Bucket:
+    """Returns the source of a path such as `s3://bucket/key`, one for each bucket in a process."""
+    scheme, _, rest = path.partition("://")
+    return _source(os.getpid(), scheme, rest.partition("/")[0])
+
+
+@cache
+def _source(process: int, scheme: str, bucket: str) -> Bucket:
+    """Not shared with a forked process, which has none of the client's threads."""
+    return ObjectBucket(scheme, bucket, os.environ)
+
+
+class ObjectBucket:
+    """A bucket of object storage, through obstore, which the extra `objects` installs."""
+
+    def __init__(self, scheme: str, bucket: str, environment: Mapping[str, str]) -> None:
+        try:
+            import obstore
+            from obstore.store import from_url
+        except ImportError as error:
+            raise OptionError(
+                f"{scheme}://{bucket}: object storage is read with the package obstore, which is missing; "
+                "run `pip install obstore`, also for the Python of the executors"
+            ) from error
+        self._place, self._api = f"{scheme}://{bucket}", obstore
+        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+        self._host = endpoint.partition("://")[2] or scheme
+        has_region = scheme != "s3" or "AWS_REGION" in environment or "AWS_DEFAULT_REGION" in environment
+        config: dict[str, Any] = {} if has_region else {"region": "us-east-1"}  # Any: keys of obstore
+        self._store: ObjectStore = from_url(
+            self._place,
+            client_options={"allow_http": endpoint.startswith("http://"), "timeout": timedelta(seconds=60)},
+            retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=60)},
+            **config,
+        )
+
+    def __reduce__(self) -> str:
+        raise TypeError(f"the client of {self._place} has credentials, and may not be pickled")
+
+    def __repr__(self) -> str:
+        return f"<ObjectBucket {self._place}>"
+
+    def all_below(self, path: str) -> list[StoredObject]:
+        key = self._key(path) or None
+
+        def listed() -> list[StoredObject]:
+            batches = self._api.list(self._store, key, chunk_size=_LISTED_AT_ONCE)
+            return [self._object(each) for batch in batches for each in batch]
+
+        return self._tried(path, listed)
+
+    def names(self, path: str) -> tuple[list[str], list[StoredObject]]:
+        key = self._key(path) or None
+        found = self._tried(path, lambda: self._api.list_with_delimiter(self._store, key))
+        prefixes = [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
+        return prefixes, [self._object(each) for each in found["objects"]]
+
+    def get(self, item: StoredObject, start: int, stop: int) -> memoryview:
+        with self._errors(item.path):
+            options: GetOptions = {"range": (start, stop)}
+            if item.version:
+                options["if_match"] = item.version
+            data = memoryview(self._api.get(self._store, self._key(item.path), options=options).bytes())
+        if len(data) != stop - start:
+            raise FileReplacedError(
+                f"{item.path}: expected {stop - start} bytes from byte {start} on, found {len(data)}"
+            )
+        return data
+
+    def _tried(self, path: str, listed: Callable[[], _Listed]) -> _Listed:
+        """The client repeats a request that fails, but not one whose answer is cut."""
+        for _ in range(_LIST_TRIES - 1):
+            try:
+                with self._errors(path):
+                    return listed()
+            except StoreUnreachableError:
+                time.sleep(_TRY_SECONDS)
+        with self._errors(path):
+            return listed()
+
+    def _key(self, path: str) -> str:
+        return path.removeprefix(self._place).strip("/")
+
+    def _object(self, found: Mapping[str, Any]) -> StoredObject:  # Any: a value of obstore
+        path = f"{self._place}/{found['path']}"
+        mtime_ms = int(found["last_modified"].timestamp() * 1000)
+        return StoredObject(path, found["size"], found["e_tag"] or "", mtime_ms)
+
+    @contextmanager
+    def _errors(self, path: str) -> Iterator[None]:
+        """Raises our errors for those of the client, whose texts may have parts of a signed request."""
+        from obstore import exceptions
+
+        try:
+            yield
+        except exceptions.PreconditionError:
+            raise FileReplacedError(
+                f"{path}: another version was uploaded since the objects were listed. If a program copies "
+                "the store, wait until the copy is complete"
+            ) from None
+        except FileNotFoundError:
+            raise FileNotFoundError(path) from None
+        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
+            raise self._refused(path) from None
+        except (exceptions.BaseError, ValueError) as error:
+            status = _STATUS.search(str(error))
+            if status is not None and status[1] == "404":
+                raise StoreNotFoundError(f"{path}: {self._host} does not know {self._place}") from None
+            if status is not None and status[1] in ("401", "403"):
+                raise self._refused(path) from None
+            told = f"it answered {status[1]}" if status else "no answer"
+            raise StoreUnreachableError(
+                f"{path}: {self._host} could not be read, {told}, after several tries"
+            ) from None
+
+    def _refused(self, path: str) -> StorePermissionError:
+        return StorePermissionError(
+            f"{path}: {self._host} refused the request; give the credentials the right to list and get "
+            "objects there, in the way of the platform (environment, profile, role of the instance)"
+        )

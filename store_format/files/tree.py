@@ -1,0 +1,160 @@
+"""The objects of a store on object storage, by one listing: what directories and files are on a local disk.
+
+A listing costs a request for each 1,000 objects, so it is taken once by who opens a store, and again by who
+looks at the store again (`renew`). All that asks in between gets the answer of one moment.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+
+from store_format.files.source import StoredObject, source_of
+
+_TREES_MAX = 256
+_AGE_MIN_S = 1.0
+_MARKS = frozenset({"commitlog", "consumequeue", "batchconsumequeue", "config"})  # of the root of a store
+_OFFSET_SIZE = 20  # digits of a file of the commitlog
+
+_trees: OrderedDict[str, Tree] = OrderedDict()
+_levels: dict[str, Tree] = {}  # what is directly in directories that are no stores
+_lock = threading.Lock()
+
+
+@dataclass(slots=True)
+class Tree:
+    """All objects below a root, by their paths, and the names in each directory."""
+
+    root: str
+    objects: dict[str, StoredObject] = field(default_factory=dict)
+    names: dict[str, set[str]] = field(default_factory=dict)
+    taken: float = field(default_factory=time.monotonic)
+
+    def add(self, item: StoredObject) -> None:
+        path, self.objects[item.path] = item.path, item
+        while len(path) > len(self.root):
+            directory, _, name = path.rpartition("/")
+            there = self.names.setdefault(directory, set())
+            if name in there:
+                return
+            there.add(name)
+            path = directory
+
+
+def take(root: str) -> Tree:
+    """Lists the objects below a root, and keeps them for all that asks about paths there."""
+    tree = Tree(root)
+    for item in source_of(root).all_below(root):
+        tree.add(item)
+    return _keep(tree)
+
+
+def adopt(root: str, objects: Iterable[StoredObject]) -> None:
+    """Keeps objects that another process has listed: a task lists nothing."""
+    tree = Tree(root)
+    for item in objects:
+        tree.add(item)
+    _keep(tree)
+
+
+def _keep(tree: Tree) -> Tree:
+    with _lock:
+        _trees[tree.root] = tree
+        _trees.move_to_end(tree.root)
+        while len(_trees) > _TREES_MAX:
+            _trees.popitem(last=False)
+    return tree
+
+
+def renew(path: str) -> None:
+    """Lists the objects of the tree of a path again, at most once a second."""
+    tree = _known(path)
+    if tree is not None and not _is_young(tree):
+        take(tree.root)
+
+
+def _is_young(tree: Tree) -> bool:
+    return tree.taken > time.monotonic() - _AGE_MIN_S
+
+
+def _known(path: str) -> Tree | None:
+    """The tree with the longest root that a path lies in."""
+    with _lock:
+        while "://" in path:
+            if path in _trees:
+                return _trees[path]
+            path = path.rpartition("/")[0]
+    return None
+
+
+def _tree_of(path: str) -> Tree:
+    """The tree of a path. Of a directory that is no store, only what is directly in it is listed."""
+    tree = _known(path)
+    if tree is not None:
+        return tree
+    level = _levels.get(path)
+    if level is not None and _is_young(level):
+        return level
+    directories, objects = source_of(path).names(path)
+    names = {item.path.rpartition("/")[2] for item in objects}
+    is_log = any(len(name) == _OFFSET_SIZE and name.isdigit() for name in names)
+    if is_log or not _MARKS.isdisjoint(directories):
+        return take(path)
+    tree = Tree(path)
+    for item in objects:
+        tree.add(item)
+    if directories:
+        tree.names.setdefault(path, set()).update(directories)
+        tree.names.update({f"{path}/{name}": set() for name in directories})
+    if len(_levels) > _TREES_MAX:
+        _levels.clear()
+    _levels[path] = tree
+    return tree
+
+
+def names_in(directory: str) -> frozenset[str] | None:
+    """The names in a directory; None where no object is below it."""
+    found = _tree_of(directory).names.get(directory)
+    return None if found is None else frozenset(found)
+
+
+def is_directory(path: str) -> bool:
+    """Whether objects are below a path."""
+    return path in _tree_of(path).names
+
+
+def stored_object(path: str) -> StoredObject | None:
+    """The object of a path; None without one, and for a directory."""
+    tree = _known(path) or _tree_of(path.rpartition("/")[0])
+    return None if path in tree.names else tree.objects.get(path)
+
+
+def objects_of(directory: str) -> list[StoredObject]:
+    """The objects directly in a directory, by name."""
+    tree = _tree_of(directory)
+    paths = (f"{directory}/{name}" for name in sorted(tree.names.get(directory, ())))
+    return [tree.objects[path] for path in paths if path in tree.objects and path not in tree.names]
+
+
+def objects_below(root: str, left_out: str, kept: Collection[str]) -> tuple[StoredObject, ...]:
+    """The objects of a store without those whose path below the root matches the regular expression
+    `left_out`, but with all in the directories `kept`.
+    """
+    is_left_out = re.compile(re.escape(root) + left_out).match
+    return tuple(
+        item
+        for path, item in _tree_of(root).objects.items()
+        if not is_left_out(path) or path.rpartition("/")[0] in kept
+    )
+
+
+def existing_object(path: str) -> StoredObject:
+    """`stored_object`, which raises FileNotFoundError without one."""
+    found = stored_object(path)
+    if found is None:
+        raise FileNotFoundError(path)
+    return found

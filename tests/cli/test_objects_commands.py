@@ -1,0 +1,57 @@
+"""The commands on a store in object storage: what reads says the same, and what writes is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from store_format import MessageStore
+from tests.support.cli_runs import Runner
+from tests.support.object_server import ObjectServer
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("info",), ("ls", "-l"), ("du",), ("verify",), ("lag",), ("groups",), ("offsets",), ("recover",),
+        ("clean",), ("services",), ("delay",), ("half",), ("head", "-t", "Orders"),
+        ("find", "-t", "Orders", "--key", "order-7"),
+    ],
+)  # fmt: skip
+def test_a_command_says_the_same(
+    server: ObjectServer, basic: Path, rmqlog: Runner, words: tuple[str, ...]
+) -> None:
+    now = ("--now", "2026-01-01T00:00:00Z") if words[0] in ("clean", "services", "lag") else ()
+    local = rmqlog(words[0], basic, *words[1:], *now)
+    remote = rmqlog(words[0], server.url_of(basic), *words[1:], *now)
+    assert remote.code == local.code
+    assert remote.out.replace(server.url_of(basic), str(basic)) == local.out
+    assert remote.err.replace(server.url_of(basic), str(basic)) == local.err
+    assert not server.refused
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("recover", "--apply"), ("clean", "--file-reserved-time", "1", "--apply"), ("services", "--apply")],
+)
+def test_a_command_that_writes_is_refused(
+    server: ObjectServer, basic: Path, rmqlog: Runner, words: tuple[str, ...]
+) -> None:
+    (basic / "abort").write_text("")
+    done = rmqlog(words[0], server.url_of(basic), *words[1:])
+    assert done.code not in (0, 1)
+    assert "object storage is only read" in done.err
+    assert not server.refused
+
+
+def test_a_copy_is_recovered_to_a_disk(
+    server: ObjectServer, basic: Path, rmqlog: Runner, tmp_path: Path
+) -> None:
+    shutil.rmtree(basic / "consumequeue/Orders")
+    new = tmp_path / "new"
+    done = rmqlog("recover", server.url_of(basic), "--into", new, "--apply")
+    assert done.code == 0, done.err
+    assert MessageStore.open(str(new)).queues("Orders".__eq__)
+    assert not server.refused

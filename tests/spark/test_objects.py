@@ -1,0 +1,46 @@
+"""A store on object storage through Spark: the rows of a disk, few listings, and no secret anywhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from tests.support.object_server import ObjectServer
+from tests.support.spark.object_job import rows_of
+
+pytestmark = pytest.mark.slow
+
+_LISTINGS_MAX = 40  # of two batches, a view, and two streams, which look for each of their batches
+
+
+def test_batch_stream_and_group_read_the_same(
+    spark: SparkSession, server: ObjectServer, basic: Path, tmp_path: Path
+) -> None:
+    place = tmp_path / "job"
+    place.mkdir()
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.support.spark.object_job", server.url_of(basic), str(place)],
+        env=os.environ | server.environment(), capture_output=True, text=True, check=False, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    right = rows_of(spark.read.format("rmqlog").load(str(basic)))
+    orders = rows_of(spark.read.format("rmqlog").option("subscribe", "Orders").load(str(basic)))
+    assert found["batch"] == found["stream"] == right
+    assert found["sql92"] == found["group"] == orders
+    assert found["queues"] == spark.read.format("rmqlog").option("view", "queues").load(str(basic)).count()
+    assert not server.refused
+    assert server.counts()["list"] <= _LISTINGS_MAX
+    texts = [done.stdout, done.stderr, *(_text(path) for path in place.rglob("*") if path.is_file())]
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert not [text for text in texts if server.environment()[name] in text]
+
+
+def _text(path: Path) -> str:
+    return path.read_bytes().decode("latin-1")

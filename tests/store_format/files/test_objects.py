@@ -1,0 +1,240 @@
+"""Stores on object storage: the answers of a disk, few requests, and one clear error for each fault.
+
+The server speaks the S3 API on loopback (tests/support/object_server.py); each test has a bucket of its own.
+"""
+
+from __future__ import annotations
+
+import pickle
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from store_format import MessageStore
+from store_format.errors import (
+    FileReplacedError,
+    OptionError,
+    StoreError,
+    StoreNotFoundError,
+    StorePermissionError,
+    StoreUnreachableError,
+)
+from store_format.files import tree
+from store_format.files.read import list_store_files, read_bytes
+from store_format.files.source import source_of
+from store_format.files.view import FileView, open_view
+from store_format.message.encode import MessageColumns
+from store_format.names import QueueKey
+from tests.support import goldens
+from tests.support.object_server import Fault, ObjectServer, Request
+
+_Rows = dict[QueueKey, tuple[int, int, pa.Table | None]]
+_FAULTS_AT_ONCE = 3  # of each ten requests
+
+
+def _rows(path: str) -> _Rows:
+    return {
+        queue.key: (
+            queue.min_offset,
+            queue.max_offset,
+            queue.to_table() if queue.max_offset > queue.min_offset else None,
+        )
+        for queue in MessageStore.open(path).queues()
+    }
+
+
+# ---- the same answers --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", goldens.NAMES)
+def test_a_store_of_a_broker_reads_the_same(server: ObjectServer, name: str) -> None:
+    root = server.bucket / name
+    root.mkdir()
+    for store, _ in goldens.brokers(name, goldens.unpack(name, root)).values():
+        url = server.url_of(store)
+        server.requests.clear()
+        assert MessageStore.open(url).state is MessageStore.open(str(store)).state
+        assert _rows(url) == _rows(str(store))
+        assert server.counts()["list"] <= 2
+        assert server.counts()["head"] == 0
+    assert not server.refused
+
+
+def test_a_new_look_sees_new_objects(server: ObjectServer, basic: Path) -> None:
+    store = MessageStore.open(server.url_of(basic))
+    before = len(store.log.relisted().files)
+    last = max((basic / "commitlog").iterdir())
+    size = last.stat().st_size
+    (last.parent / f"{int(last.name) + size:020d}").write_bytes(bytes(size))
+    tree.take(store.path)
+    assert len(store.log.relisted().files) == before + 1
+
+
+def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None:
+    chance, path = random.Random(1), server.bucket / "store/commitlog" / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data := chance.randbytes(25 << 20))
+    (file,) = list_store_files(server.url_of(path.parent))
+    with open_view(file.path) as view, FileView(str(path)) as local:
+        for start in range(0, len(data), 900_000):  # as a walk does, whose reads overlap
+            assert view.read(start, 1 << 20) == local.read(start, 1 << 20)
+        for _ in range(50):
+            start, length = chance.randrange(len(data)), chance.choice([1, 100, 70_000, 300_000, 9 << 20])
+            assert view.read(start, length) == local.read(start, length)
+        parts = []
+        for size_max, number in ((200, 30), (60_000, 300), (4_000_000, 5), (300, 1)):
+            starts = np.array([chance.randrange(len(data) - size_max) for _ in range(number)], np.int64)
+            parts.append(
+                (starts, starts + np.array([chance.randrange(1, size_max) for _ in starts], np.int64))
+            )
+        for (starts, stops), window in zip(parts, view.windows(parts), strict=True):
+            for start, stop, position in zip(starts, stops, window.positions, strict=True):
+                assert window.data[position : position + stop - start].tobytes() == data[start:stop]
+        with pytest.raises(FileReplacedError, match="expected at least"):
+            list(view.windows([(np.array([len(data) - 10]), np.array([len(data) + 1]))]))
+
+
+# ---- requests ----------------------------------------------------------------------------------------------
+
+
+def test_a_walk_of_a_log_takes_pieces_of_8_mib(server: ObjectServer) -> None:
+    path = server.bucket / "store/commitlog" / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(bytes(40 << 20))
+    (file,) = list_store_files(server.url_of(path.parent))
+    server.requests.clear()
+    with open_view(file.path) as view:
+        for start in range(0, view.size, 1 << 20):
+            view.read(start, 1 << 20)
+    assert server.counts() == {"get": 40 // 8 + 1}
+
+
+def test_a_queue_file_is_fetched_once(server: ObjectServer, basic: Path) -> None:
+    store = MessageStore.open(server.url_of(basic))
+    server.requests.clear()
+    for queue in store.queues("Orders".__eq__):
+        queue.to_table()
+    files = [request.key for request in server.requests if "/consumequeue/" in request.key]
+    assert sorted(files) == sorted(set(files))
+
+
+# ---- faults ------------------------------------------------------------------------------------------------
+
+
+def _some(kind: str) -> Fault:
+    chance = random.Random(4)
+    return lambda request: kind if chance.random() < _FAULTS_AT_ONCE / 10 else None
+
+
+@pytest.mark.parametrize("kind", ["unavailable", "cut", "slow"])
+def test_rows_are_right_where_some_requests_fail(server: ObjectServer, basic: Path, kind: str) -> None:
+    right = _rows(str(basic))
+    server.fault = _some(kind)
+    assert _rows(server.url_of(basic)) == right
+
+
+def _denied(request: Request) -> str | None:
+    return "denied" if request.kind == "get" and "commitlog" in request.key else None
+
+
+@pytest.mark.parametrize(
+    ("fault", "error", "text"),
+    [
+        (
+            _denied,
+            StorePermissionError,
+            "refused the request; give the credentials the right to list and get",
+        ),
+        (lambda request: "denied", StorePermissionError, "refused the request"),
+        (lambda request: "gone", StoreNotFoundError, "does not know s3://|no object is there"),
+    ],
+    ids=["a refused log", "all refused", "no bucket"],
+)
+def test_a_fault_is_one_clear_error(
+    server: ObjectServer, basic: Path, fault: Fault, error: type[StoreError], text: str
+) -> None:
+    server.fault = fault
+    with pytest.raises(error, match=text) as caught:
+        _rows(server.url_of(basic))
+    _is_without_secrets(server, repr(caught.value) + repr(caught.value.__cause__))
+
+
+def test_a_server_that_is_gone(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9 could not be read, no answer"):
+        MessageStore.open(f"s3://nowhere-{server.bucket.name}/store")
+
+
+def test_an_object_that_is_replaced_is_never_mixed(server: ObjectServer, basic: Path) -> None:
+    right = _rows(str(basic))
+    store = MessageStore.open(server.url_of(basic))
+    queues = [queue for queue in store.queues() if queue.max_offset > queue.min_offset]
+    for path in (basic / "commitlog").iterdir():
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data[::-1])
+    refused = []
+    for queue in queues:  # what was fetched before is still right
+        try:
+            assert queue.to_table() == right[queue.key][2]
+        except FileReplacedError as error:
+            refused.append(str(error))
+    assert refused
+    assert all("another version was uploaded since the objects were listed" in each for each in refused)
+
+
+def test_a_missing_store_and_a_missing_bucket(server: ObjectServer, basic: Path) -> None:
+    with pytest.raises(StoreNotFoundError, match="no object is there"):
+        MessageStore.open(f"{server.url_of(basic)}x")
+    with pytest.raises(StoreNotFoundError, match="is part of a store; the store root is s3://"):
+        MessageStore.open(f"{server.url_of(basic)}/consumequeue")
+
+
+# ---- what must not happen ----------------------------------------------------------------------------------
+
+
+def _is_without_secrets(server: ObjectServer, text: str) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert server.environment()[name] not in text
+
+
+def test_nothing_that_travels_has_a_secret(server: ObjectServer, basic: Path) -> None:
+    url = server.url_of(basic)
+    store = MessageStore.open(url)
+    store.queues()
+    with pytest.raises(TypeError, match="may not be pickled"):
+        pickle.dumps(source_of(url))
+    _is_without_secrets(server, repr(source_of(url)) + repr(store) + repr(tree.stored_object(f"{url}/abort")))
+
+
+_ONE = MessageColumns(topic="T", body=pa.array([b"x"]), properties=pa.array([b""]))
+_WRITES: dict[str, Callable[[str], object]] = {
+    "append": lambda url: MessageStore.open(url).append(_ONE),
+    "flush": lambda url: MessageStore.open(url).flush(),
+    "create": lambda url: MessageStore.create(f"{url}-new"),
+}
+
+
+@pytest.mark.parametrize("write", _WRITES.values(), ids=_WRITES)
+def test_writing_is_refused(
+    server: ObjectServer,
+    basic: Path,
+    write: Callable[[str], object],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(OptionError, match="object storage is only read"):
+        write(server.url_of(basic))
+    assert not server.refused
+    assert [path.name for path in tmp_path.iterdir()] == ["buckets"]
+
+
+def test_a_small_file_is_limited(server: ObjectServer, basic: Path) -> None:
+    with pytest.raises(StoreError, match="at most 10 bytes"):
+        read_bytes(f"{server.url_of(basic)}/config/topics.json", 10)
+    assert read_bytes(f"{server.url_of(basic)}/config/nothing") is None

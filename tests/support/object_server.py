@@ -1,0 +1,233 @@
+"""A server of the S3 API on loopback, over a directory whose first level are the buckets: lists and gets, and
+refuses all else. It counts requests, waits before each answer, and makes the faults of real services.
+
+Run as a program it serves until its standard input ends: `python -m tests.support.object_server DIRECTORY`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from urllib.parse import parse_qs, unquote, urlsplit
+from xml.sax.saxutils import escape
+
+_RANGE = re.compile(r"bytes=(\d+)-(\d+)")
+_LISTED_MAX = 1000
+
+Fault = Callable[["Request"], str | None]  # the kind of fault, or None for a right answer
+
+
+@dataclass(frozen=True)
+class Request:
+    """A request: list, head or get, the key, and the bytes [start, stop) that it asks for."""
+
+    kind: str
+    key: str
+    start: int = 0
+    stop: int = 0
+
+
+@dataclass
+class ObjectServer:
+    """What the server has seen, and how it answers."""
+
+    root: Path
+    delay_s: float = 0.0
+    fault: Fault = lambda request: None
+    requests: list[Request] = field(default_factory=list)
+    refused: list[str] = field(default_factory=list)  # methods that would change something
+    port: int = 0
+
+    @property
+    def bucket(self) -> Path:
+        """The directory of the only bucket."""
+        (bucket,) = self.root.iterdir()
+        return bucket
+
+    def url_of(self, path: Path) -> str:
+        """The address of a path in a bucket."""
+        return f"s3://{path.relative_to(self.root)}"
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def counts(self) -> Counter[str]:
+        return Counter(request.kind for request in self.requests)
+
+    def environment(self) -> dict[str, str]:
+        """What a client needs; the secret is a planted one that must appear nowhere."""
+        return {
+            "AWS_ENDPOINT_URL": self.url,
+            "AWS_ACCESS_KEY_ID": "AKIAPLANTEDKEY000000",
+            "AWS_SECRET_ACCESS_KEY": "planted/secret+that/is/nowhere+else00000",
+            "AWS_REGION": "us-east-1",
+        }
+
+
+@contextmanager
+def served(root: Path) -> Iterator[ObjectServer]:
+    """A server of the buckets in `root`, in this process."""
+    told = ObjectServer(root)
+
+    class Handler(_Handler):
+        server_of = told
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
+        http.daemon_threads = True
+        told.port = http.server_address[1]
+        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield told
+        finally:
+            http.shutdown()
+
+
+def etag_of(path: Path) -> str:
+    """Differs once the file is written again."""
+    status = path.stat()
+    return blake2b(f"{status.st_mtime_ns} {status.st_size}".encode(), digest_size=16).hexdigest()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server_of: ObjectServer
+    wbufsize = 1 << 16
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Says nothing."""
+
+    def do_GET(self) -> None:
+        place, query = urlsplit(self.path), parse_qs(urlsplit(self.path).query)
+        bucket, _, key = unquote(place.path).lstrip("/").partition("/")
+        if "list-type" in query:
+            self._list(bucket, {name: values[0] for name, values in query.items()})
+        else:
+            self._get(bucket, key)
+
+    def do_HEAD(self) -> None:
+        bucket, _, key = unquote(urlsplit(self.path).path).lstrip("/").partition("/")
+        path = self.server_of.root / bucket / key
+        if self._noted(Request("head", key)):
+            return
+        if path.is_file():
+            self._answer(200, b"", {"ETag": f'"{etag_of(path)}"', "Content-Length": str(path.stat().st_size)})
+        else:
+            self._answer(404, b"")
+
+    def do_PUT(self) -> None:
+        self.server_of.refused.append(f"{self.command} {self.path}")
+        self.close_connection = True
+        self._answer(405, b"")
+
+    do_POST = do_DELETE = do_PUT
+
+    def _noted(self, request: Request) -> bool:
+        """Notes the request; makes its fault and returns True, or returns False for a right answer."""
+        told = self.server_of
+        told.requests.append(request)
+        if told.delay_s:
+            time.sleep(told.delay_s)
+        fault = told.fault(request)
+        if fault is None or fault in ("cut", "slow"):
+            self._fault = fault
+            return False
+        status = {"unavailable": 503, "denied": 403, "gone": 404}[fault]
+        code = {503: "SlowDown", 403: "AccessDenied", 404: "NoSuchBucket"}[status]
+        text = f"<Error><Code>{code}</Code><AWSAccessKeyId>AKIAPLANTEDKEY000000</AWSAccessKeyId></Error>"
+        self._answer(status, text.encode())
+        return True
+
+    def _list(self, bucket: str, query: dict[str, str]) -> None:
+        prefix, after = query.get("prefix", ""), query.get("continuation-token", query.get("start-after", ""))
+        if self._noted(Request("list", prefix)):
+            return
+        root = self.server_of.root / bucket
+        if not root.is_dir():
+            self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
+            return
+        keys, folders = [], set[str]()
+        for path, _, names in os.walk(root):
+            for name in names:
+                key = os.path.relpath(os.path.join(path, name), root)
+                if not key.startswith(prefix):
+                    continue
+                rest = key[len(prefix) :]
+                if query.get("delimiter") and "/" in rest:
+                    folders.add(prefix + rest.partition("/")[0] + "/")
+                elif key > after:
+                    keys.append(key)
+        keys.sort()
+        page, is_cut = keys[:_LISTED_MAX], len(keys) > _LISTED_MAX
+        text = [f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>"]
+        if is_cut:
+            text.append(f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>")
+        for key in page:
+            path_of = root / key
+            status = path_of.stat()
+            time_of = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
+            text.append(
+                f"<Contents><Key>{escape(key)}</Key><LastModified>{time_of}</LastModified>"
+                f'<ETag>"{etag_of(path_of)}"</ETag><Size>{status.st_size}</Size></Contents>'
+            )
+        text += [
+            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders)
+        ]
+        self._answer(200, f"<ListBucketResult>{''.join(text)}</ListBucketResult>".encode())
+
+    def _get(self, bucket: str, key: str) -> None:
+        path = self.server_of.root / bucket / key
+        found = _RANGE.fullmatch(self.headers.get("Range", ""))
+        size = path.stat().st_size if path.is_file() else 0
+        start, stop = (int(found[1]), min(int(found[2]) + 1, size)) if found else (0, size)
+        if self._noted(Request("get", key, start, stop)):
+            return
+        if not path.is_file():
+            self._answer(404, b"<Error><Code>NoSuchKey</Code></Error>")
+            return
+        etag, wanted = f'"{etag_of(path)}"', self.headers.get("If-Match")
+        if wanted not in (None, etag, etag.strip('"')):
+            self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
+            return
+        with path.open("rb") as file:
+            file.seek(start)
+            data = file.read(stop - start)
+        headers = {"ETag": etag, "Last-Modified": self.date_time_string(int(path.stat().st_mtime))}
+        if found:
+            headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"
+        self._answer(206 if found else 200, data, headers)
+
+    def _answer(self, status: int, data: bytes, headers: dict[str, str] | None = None) -> None:
+        fault, self._fault = getattr(self, "_fault", None), None
+        self.send_response(status)
+        for name, value in ({"Content-Length": str(len(data))} | (headers or {})).items():
+            self.send_header(name, value)
+        self.end_headers()
+        if fault == "cut":
+            self.wfile.write(data[: len(data) // 2])
+            self.close_connection = True
+            return
+        if fault == "slow":
+            time.sleep(0.3)
+        self.wfile.write(data)
+
+
+def main(root: str) -> None:
+    with served(Path(root)) as told:
+        print(told.port, flush=True)
+        sys.stdin.read()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,60 @@
+"""A program: reads a store on object storage with Spark, as a batch, a stream and a group; prints JSON.
+
+`python -m tests.support.spark.object_job URL DIRECTORY`
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+from pyspark.sql import DataFrame, SparkSession
+
+import rmq_spark
+
+_KEYS = ("topic", "queueId", "queueOffset", "msgId", "body")
+
+
+def main(url: str, directory: Path) -> None:
+    (directory / "events").mkdir()
+    session = (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.dir", str(directory / "events"))
+        .getOrCreate()
+    )
+    rmq_spark.register(session)
+    reader = session.read.format("rmqlog")
+    batch = reader.load(url)
+    found = {
+        "batch": rows_of(batch),
+        "sql92": rows_of(reader.option("subscribe", "Orders").load(url)),
+        "queues": batch.sparkSession.read.format("rmqlog").option("view", "queues").load(url).count(),
+        "plan": batch._jdf.queryExecution().toString(),
+        "stream": _streamed(session, url, directory / "stream", startingOffsets="earliest"),
+        "group": _streamed(
+            session, url, directory / "group", group="CG", offsetStore="local", subscribe="Orders",
+            consumeFromWhere="CONSUME_FROM_FIRST_OFFSET", offsetStorePath=str(directory / "offsets"),
+            groupPath=str(directory / "members"),
+        ),
+    }  # fmt: skip
+    session.stop()
+    print(json.dumps(found))
+
+
+def _streamed(session: SparkSession, url: str, place: Path, **options: str) -> list[str]:
+    """What a stream reads, 300 messages in a batch."""
+    stream = session.readStream.format("rmqlog").options(maxOffsetsPerTrigger="300", **options).load(url)
+    written = stream.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
+    written.trigger(availableNow=True).start(str(place / "rows")).awaitTermination()
+    return rows_of(session.read.parquet(str(place / "rows")))
+
+
+def rows_of(frame: DataFrame) -> list[str]:
+    return sorted(str(row) for row in frame.select(*_KEYS).collect())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]))
