@@ -49,23 +49,17 @@ def read(item: StoredObject, start: int, stop: int) -> memoryview:
     return whole[start - first * size : stop - first * size]
 
 
-def looked_at(
-    root: str, found: Iterable[_Found], look: Callable[[_Found], _Look]
-) -> Iterator[tuple[_Found, _Look]]:
-    """Yields each of `found` with what `look` says of its files: on object storage, at many of them at once.
+def looked_at(found: Iterable[_Found], look: Callable[[_Found], _Look]) -> Iterator[tuple[_Found, _Look]]:
+    """Yields each of `found` with what `look` says of its objects, and looks at many at once.
 
-    Of very many files, only the blocks that are needed are fetched.
+    Of very many objects, only the blocks that are needed are fetched.
     """
-    if "://" not in root:
-        yield from ((each, look(each)) for each in found)
-        return
     global _whole_max
     every = list(found)
     is_many = len(every) > _MANY
     _whole_max = BLOCK_SIZE if is_many else WHOLE_MAX
-    with ThreadPoolExecutor(
-        _THREADS_OF_MANY if is_many else _THREADS, thread_name_prefix="rmqlog-look"
-    ) as pool:
+    threads = _THREADS_OF_MANY if is_many else _THREADS
+    with ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-look") as pool:
         yield from zip(every, pool.map(look, every), strict=True)
 
 

@@ -25,8 +25,7 @@ from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, li
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
-from store_format.files import paths
-from store_format.files.blocks import looked_at
+from store_format.files import blocks, paths
 from store_format.files.read import (
     Refused,
     list_directories,
@@ -277,7 +276,11 @@ def _queues_on_disk(
             return error
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
 
-    for (topic, queue_id, *_), queue in looked_at(root, list_queues(root, select, refused), look):
+    every = list_queues(root, select, refused)
+    looked = (
+        blocks.looked_at(every, look) if paths.is_remote(root) else ((each, look(each)) for each in every)
+    )
+    for (topic, queue_id, *_), queue in looked:
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
         elif isinstance(queue, CorruptStoreError):
