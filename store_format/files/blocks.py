@@ -2,7 +2,8 @@
 
 An object of at most `WHOLE_MAX` bytes is fetched whole: a consume queue file, an index of a small store, the
 configuration. Of a larger one, blocks of `BLOCK_SIZE` bytes serve single looks, and `fetch` takes longer
-ranges.
+ranges. Where whole objects have to go, the pages that somebody has looked at stay: a second look at the ends
+of 1,000 queues fetches nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import cache
 from typing import TypeVar
 
@@ -19,7 +21,10 @@ from store_format.files.source import StoredObject, source_of
 
 WHOLE_MAX = RANGE_MAX = 8 << 20
 BLOCK_SIZE = 64 << 10
-_CACHE_SIZE = 64 << 20
+_CACHE_SIZE = 128 << 20  # more than what is looked at in one moment
+_PAGE_SIZE = 4096
+_PAGES_MAX = 8192
+_PAGES_AT_ONCE = 17  # pages of a look that is kept; a longer one reads a queue
 _THREADS = 16  # requests at once
 _MANY = 2000  # files whose ends are looked for: of more, only blocks are fetched, but more at once
 _THREADS_OF_MANY = 64
@@ -32,6 +37,7 @@ _Key = tuple[str, str, int]
 _blocks: OrderedDict[_Key, tuple[Future[memoryview], int]] = OrderedDict()  # with their bytes
 _lock = threading.Lock()
 _held = 0  # bytes of all blocks
+_pages: OrderedDict[_Key, bytes] = OrderedDict()  # of objects that are fetched whole
 _whole_max = WHOLE_MAX
 
 
@@ -41,12 +47,33 @@ def read(item: StoredObject, start: int, stop: int) -> memoryview:
     if start >= stop:
         return memoryview(b"")
     size = item.size if item.size <= _whole_max else BLOCK_SIZE
+    if size > BLOCK_SIZE:
+        return _of_whole(item, start, stop)
     first, last = start // size, (stop - 1) // size
     for number in range(first, last + 1):
         _block(item, number, size)
     parts = [_block(item, number, size).result() for number in range(first, last + 1)]
     whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
     return whole[start - first * size : stop - first * size]
+
+
+def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
+    """The bytes [start, stop) of an object that is fetched whole, or of the pages that are left of it."""
+    key, wanted = (item.path, item.version), range(start // _PAGE_SIZE, (stop - 1) // _PAGE_SIZE + 1)
+    is_small = len(wanted) <= _PAGES_AT_ONCE
+    if is_small and (*key, 0) not in _blocks:
+        pages = [_pages.get((*key, number)) for number in wanted]
+        if None not in pages:
+            found = b"".join(page for page in pages if page is not None)
+            return memoryview(found)[start - wanted[0] * _PAGE_SIZE : stop - wanted[0] * _PAGE_SIZE]
+    data = _block(item, 0, item.size).result()
+    if is_small:
+        for number in wanted:
+            _pages[*key, number] = bytes(data[number * _PAGE_SIZE : (number + 1) * _PAGE_SIZE])
+        while len(_pages) > _PAGES_MAX:
+            with suppress(KeyError):  # another thread was faster
+                _pages.popitem(last=False)
+    return data[start:stop]
 
 
 def looked_at(found: Iterable[_Found], look: Callable[[_Found], _Look]) -> Iterator[tuple[_Found, _Look]]:

@@ -245,12 +245,13 @@ class ObjectView(FileView):
     def _bytes(self, start: int, stop: int) -> memoryview:
         if stop - start < blocks.BLOCK_SIZE or self.size <= blocks.WHOLE_MAX:
             data = blocks.read(self._object, start, stop)
-        elif self._reached - _OVERLAP_MAX <= start <= self._reached:
-            data = self._next(start, stop)
         else:
-            data = blocks.fetch(self._object, start, stop).result()
-            self._ahead.clear()
-        self._reached = stop
+            if self._reached - _OVERLAP_MAX <= start <= self._reached:
+                data = self._next(start, stop)
+            else:
+                data = blocks.fetch(self._object, start, stop).result()
+                self._ahead.clear()
+            self._reached = stop
         FileView.bytes_read += len(data)
         return data
 
