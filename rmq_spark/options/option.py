@@ -393,16 +393,16 @@ def _place(given: Given, path: str) -> str:
     """An absolute path on a local disk or on object storage."""
     if paths.is_remote(path) and "\0" not in path:
         return paths.absolute(path)
-    return _local(given, path)
+    return _local(given, path, f"a local path or one of {', '.join(f'{each}://' for each in paths.SCHEMES)}")
 
 
-def _local(given: Given, path: str) -> str:
+def _local(given: Given, path: str, expected: str = "a local path") -> str:
     """An absolute path. Not percent-decoded: in Spark's Hadoop paths `%20` is three characters."""
     plain = paths.without_file_scheme(path)
     scheme = _SCHEME.match(plain)
     if scheme is not None:
         raise given.error(
-            f"a local path or one of {', '.join(f'{each}://' for each in paths.SCHEMES)}",
+            expected,
             repr(path),
             f"file systems such as {scheme[1]}: cannot be read; copy or mount the store",
         )

@@ -478,8 +478,7 @@ from __future__ import annotations
 import numpy as np
 import pyarrow as pa
 
-from store_format.message.encode import MessageColumns
-from store_format.message.encode import StoredMessages
+from store_format.message.encode import MessageColumns, StoredMessages
 
 
 def audited(messages: StoredMessages) -> MessageColumns:

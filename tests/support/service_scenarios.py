@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.timer import TimerLog, TimerWheel
 from tests.support import timer_broker
@@ -89,13 +91,15 @@ def _run_timer(root: str, now_ms: int) -> None:
     from rmq_spark.services import run_once, timer
     from store_format.metadata.read import BrokerConf
 
-    vars(timer).update(TURN_MESSAGES_MAX=12, _PART_MESSAGES_MAX=12)
     written = max(m.store_timestamp for m in messages_of(Path(root)))
     conf = BrokerConf(timer_log_file_size=1024)
-    while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf, apply=True)[
-        "due"
-    ].to_pylist() != [0]:
-        pass
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(timer, "TURN_MESSAGES_MAX", 12)
+        patch.setattr(timer, "_PART_MESSAGES_MAX", 12)
+        while run_once(root, ["timer"], max(now_ms, written), broker_conf=conf, apply=True)[
+            "due"
+        ].to_pylist() != [0]:
+            pass
 
 
 def _run_timers(root: str) -> None:
@@ -330,13 +334,20 @@ def _run_pop(root: str) -> None:
 
     A run after a kill acknowledges what the run before has popped, as if the handles had survived.
     """
+    from store_format.pop import log
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log, "_COMPACT_SIZE", 400)
+        patch.setattr(log, "_COMPACT_FACTOR", 1)
+        _pop_revive_and_bury(root)
+
+
+def _pop_revive_and_bury(root: str) -> None:
     from rmq_spark.broker.pop.share import ConsumerShare, ShareOptions
     from rmq_spark.services import run_once
     from store_format import MessageStore
     from store_format.metadata.values import SubscriptionGroup
-    from store_format.pop import log
 
-    vars(log).update(_COMPACT_SIZE=400, _COMPACT_FACTOR=1)
     seconds = [0]
     options = ShareOptions(init_mode="MIN", clock_ms=lambda: BEGIN_MS + seconds[0] * _SECOND)
     share = ConsumerShare.open(MessageStore.open(root), "g", "T", options)

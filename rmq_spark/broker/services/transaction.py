@@ -125,17 +125,17 @@ class Checker:
     def __init__(self, decide: Decide) -> None:
         self._decide = decide
 
-    def plan(self, store: Store, ledger: Ledger, now: Now) -> CheckPlan:
+    def plan(self, store: Store, ledger: Ledger, now: Now) -> _CheckPlan:
         """The half messages that are due, at most a turn of them. Does not call `decide`."""
         queue = find_half_queue(store, now.conf)
-        plan = CheckPlan(store, queue, now, self._decide)
+        plan = _CheckPlan(store, queue, now, self._decide)
         if queue is not None:
             plan.walk(queue)
         return plan
 
 
 @dataclass(slots=True)
-class CheckPlan:
+class _CheckPlan:
     """What a check does: `halves` and `acts` in the order of the half queue, up to offset `stop`."""
 
     store: Store
@@ -317,7 +317,7 @@ class _Again:
     new_topics: Mapping[str, int] = field(default_factory=dict)
 
     @staticmethod
-    def of(plan: CheckPlan, session: WriteSession) -> _Again:
+    def of(plan: _CheckPlan, session: WriteSession) -> _Again:
         """A half message whose properties get too long with one more check in them is discarded."""
         assert plan.queue is not None
         halves, acts, answers = plan.halves(), np.array(plan.acts), list(plan.answered())
@@ -728,7 +728,7 @@ class CheckRun:
     store: Store
     service: Checker
     now: Now
-    plan: CheckPlan
+    plan: _CheckPlan
 
     def table(self) -> pa.Table:
         """Returns one row for each half message that is checked or discarded, with `CHECK_COLUMNS`."""

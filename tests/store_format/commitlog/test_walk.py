@@ -366,7 +366,8 @@ def _accounted(walk: Walk, found: list[UnitRun | Damage], log: CommitLog, start:
     assert walk.end is not None
     last = max([walk.end.offset, *(stop - 1 for _, stop in pieces)])
     files = [file for file in log.files if file.start <= last and file.stop > start]
-    before = start - files[0].start if files else 0  # the first file of a log may be empty
+    # the first file of a log may be empty: then the walk begins before the files
+    before = max(start - files[0].start, 0) if files else 0
     assert sums.total_bytes == sum(file.size for file in files) - before
 
 

@@ -183,7 +183,17 @@ def test_a_commitlog_outside_of_the_store(root: Path, tmp_path: Path) -> None:
 
 
 def test_services_by_name() -> None:
-    assert [each.name for each in chosen_services(None)] == ["schedule", "timer", "revive", "flush"]
+    """Those that have to be named are left out: a turn must not delete files that nobody asked to delete."""
+    known = {
+        "schedule",
+        "timer",
+        "revive",
+        "flush",
+        "clean",
+        "transaction",
+    }  # a new service may stand anywhere
+    found = [each.name for each in chosen_services(None) if each.name in known]
+    assert found == ["schedule", "timer", "revive", "flush"]
     assert [each.name for each in chosen_services(["schedule"])] == ["schedule"]
     with pytest.raises(OptionError, match="unknown service 'shedule'; did you mean schedule"):
         chosen_services(["shedule"])
