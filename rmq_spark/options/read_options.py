@@ -482,7 +482,7 @@ def parse_read_options(
         read["maxOffsetsPerTrigger"] = max(MAX_OFFSETS_PER_TRIGGER, read["minOffsetsPerTrigger"] or 0)
     group = None if pop is not None else GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
-    _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop)
+    _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop, where)
     choice = _choice(read, group, pop, tags, condition)
     combined = {
         "paths": read["paths"] or read["path"],
@@ -633,15 +633,24 @@ def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Giv
             )
 
 
-def _refuse_shared_by_none(stores: Sequence[str], group: GroupOptions | None, pop: PopOptions | None) -> None:
-    """Raises OptionError: nothing can be written beside a store on object storage."""
+def _refuse_shared_by_none(
+    stores: Sequence[str], group: GroupOptions | None, pop: PopOptions | None, where: str | None
+) -> None:
+    """Raises OptionError: nothing can be written beside a store on object storage, and no stream follows
+    objects that a program uploads again and again.
+    """
     place = next(filter(paths.is_remote, stores), None)
     if place is None:
         return
     if pop is not None:
         raise OptionError(
             f"pop writes to the store, and {place} is on object storage, which is only read; "
-            "use group, or a store on a disk"
+            "use a store on a disk"
+        )
+    if where == STREAM:
+        raise OptionError(
+            f"{place}: streams do not read object storage yet; read a batch, from offsets or times "
+            "(startingOffsets, startingTimestamp), or copy the store to a disk"
         )
     if group is None:
         return

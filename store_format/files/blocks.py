@@ -32,7 +32,7 @@ _THREADS_OF_MANY = 64
 _Found = TypeVar("_Found")
 _Look = TypeVar("_Look")
 
-_Key = tuple[str, str, int]
+_Key = tuple[StoredObject, int, int]  # the object, the bytes of a block, its number
 
 _blocks: OrderedDict[_Key, tuple[Future[memoryview], int]] = OrderedDict()  # with their bytes
 _lock = threading.Lock()
@@ -59,17 +59,17 @@ def read(item: StoredObject, start: int, stop: int) -> memoryview:
 
 def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
     """The bytes [start, stop) of an object that is fetched whole, or of the pages that are left of it."""
-    key, wanted = (item.path, item.version), range(start // _PAGE_SIZE, (stop - 1) // _PAGE_SIZE + 1)
+    wanted = range(start // _PAGE_SIZE, (stop - 1) // _PAGE_SIZE + 1)
     is_small = len(wanted) <= _PAGES_AT_ONCE
-    if is_small and (*key, 0) not in _blocks:
-        pages = [_pages.get((*key, number)) for number in wanted]
+    if is_small and (item, item.size, 0) not in _blocks:
+        pages = [_pages.get((item, _PAGE_SIZE, number)) for number in wanted]
         if None not in pages:
             found = b"".join(page for page in pages if page is not None)
             return memoryview(found)[start - wanted[0] * _PAGE_SIZE : stop - wanted[0] * _PAGE_SIZE]
     data = _block(item, 0, item.size).result()
     if is_small:
         for number in wanted:
-            _pages[*key, number] = bytes(data[number * _PAGE_SIZE : (number + 1) * _PAGE_SIZE])
+            _pages[item, _PAGE_SIZE, number] = bytes(data[number * _PAGE_SIZE : (number + 1) * _PAGE_SIZE])
         while len(_pages) > _PAGES_MAX:
             with suppress(KeyError):  # another thread was faster
                 _pages.popitem(last=False)
@@ -87,7 +87,10 @@ def looked_at(found: Iterable[_Found], look: Callable[[_Found], _Look]) -> Itera
     _whole_max = BLOCK_SIZE if is_many else WHOLE_MAX
     threads = _THREADS_OF_MANY if is_many else _THREADS
     with ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-look") as pool:
-        yield from zip(every, pool.map(look, every), strict=True)
+        try:
+            yield from zip(every, pool.map(look, every), strict=True)
+        finally:
+            _whole_max = WHOLE_MAX
 
 
 def fetch(item: StoredObject, start: int, stop: int) -> Future[memoryview]:
@@ -101,7 +104,7 @@ def fetch(item: StoredObject, start: int, stop: int) -> Future[memoryview]:
 
 def _block(item: StoredObject, number: int, size: int) -> Future[memoryview]:
     global _held
-    key, start = (item.path, item.version, number), number * size
+    key, start = (item, size, number), number * size
     stop = min(start + size, item.size)
     with _lock:
         found = _blocks.pop(key, None)

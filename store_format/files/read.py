@@ -136,7 +136,8 @@ def _version_identity(item: StoredObject | None) -> tuple[int, int, int] | None:
 
 def version_number(item: StoredObject) -> int:
     """Returns a number that differs for another version of an object, for what an inode is to a file."""
-    return int.from_bytes(hashlib.blake2b(f"{item.version} {item.mtime_ms}".encode(), digest_size=7).digest())
+    version = item.version or str(item.mtime_ms)
+    return int.from_bytes(hashlib.blake2b(version.encode(), digest_size=7).digest())
 
 
 def _status(path: str, *, follow_symlinks: bool) -> os.stat_result | None:

@@ -1,7 +1,7 @@
 """Where stores lie that are on no local disk: object storage, and exact bytes of one version of an object.
 
 An object may be replaced at any time, so each request names the version that was listed. Credentials come
-from the platform's own chain (environment, profile, instance); they are in no value of this project: a source
+from the platform's own chain (environment, instance); they are in no value of this project: a source
 holds them, and it cannot be pickled.
 """
 
@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from store_format.errors import (
     FileReplacedError,
     OptionError,
+    StoreError,
     StoreNotFoundError,
     StorePermissionError,
     StoreUnreachableError,
@@ -74,12 +75,26 @@ class Bucket(Protocol):
 def source_of(path: str) -> Bucket:
     """Returns the source of a path such as `s3://bucket/key`, one for each bucket in a process."""
     scheme, _, rest = path.partition("://")
-    return _source(os.getpid(), scheme, rest.partition("/")[0])
+    bucket = rest.partition("/")[0]
+    if not bucket or "@" in bucket:
+        raise OptionError(
+            f"{scheme}://{bucket}: expected the name of a bucket, as in {scheme}://backup/store"
+        )
+    if _user is not None and _user != os.getpid():
+        raise StoreUnreachableError(
+            f"{scheme}://{bucket}: this process is a fork of one that reads object storage, and its client "
+            "does not work in a fork; start the process anew (multiprocessing: the method spawn)"
+        )
+    return _source(scheme, bucket)
+
+
+_user: int | None = None  # the process that uses the client
 
 
 @cache
-def _source(process: int, scheme: str, bucket: str) -> Bucket:
-    """Not shared with a forked process, which has none of the client's threads."""
+def _source(scheme: str, bucket: str) -> Bucket:
+    global _user
+    _user = os.getpid()
     return ObjectBucket(scheme, bucket, os.environ)
 
 
@@ -97,7 +112,7 @@ class ObjectBucket:
             ) from error
         self._place, self._api = f"{scheme}://{bucket}", obstore
         endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
-        self._host = endpoint.partition("://")[2] or scheme
+        self._host = endpoint.partition("://")[2].rpartition("@")[2] or scheme
         has_region = scheme != "s3" or "AWS_REGION" in environment or "AWS_DEFAULT_REGION" in environment
         config: dict[str, Any] = {} if has_region else {"region": "us-east-1"}  # Any: keys of obstore
         self._store: ObjectStore = from_url(
@@ -164,30 +179,34 @@ class ObjectBucket:
         """Raises our errors for those of the client, whose texts may have parts of a signed request."""
         from obstore import exceptions
 
+        failed: StoreError | None = None
         try:
             yield
         except exceptions.PreconditionError:
-            raise FileReplacedError(
+            failed = FileReplacedError(
                 f"{path}: another version was uploaded since the objects were listed. If a program copies "
                 "the store, wait until the copy is complete"
-            ) from None
+            )
         except FileNotFoundError:
-            raise FileNotFoundError(path) from None
+            failed = StoreNotFoundError(f"{path}: the object is gone since the objects were listed")
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-            raise self._refused(path) from None
+            failed = self._refused(path)
         except (exceptions.BaseError, ValueError) as error:
             status = _STATUS.search(str(error))
             if status is not None and status[1] == "404":
-                raise StoreNotFoundError(f"{path}: {self._host} does not know {self._place}") from None
-            if status is not None and status[1] in ("401", "403"):
-                raise self._refused(path) from None
-            told = f"it answered {status[1]}" if status else "no answer"
-            raise StoreUnreachableError(
-                f"{path}: {self._host} could not be read, {told}, after several tries"
-            ) from None
+                failed = StoreNotFoundError(f"{path}: {self._host} does not know {self._place}")
+            elif status is not None and status[1] in ("401", "403"):
+                failed = self._refused(path)
+            else:
+                told = f"it answered {status[1]}" if status else "no answer"
+                failed = StoreUnreachableError(
+                    f"{path}: {self._host} could not be read, {told}, after several tries"
+                )
+        if failed is not None:
+            raise failed  # here, where the client's error is no longer its context
 
     def _refused(self, path: str) -> StorePermissionError:
         return StorePermissionError(
             f"{path}: {self._host} refused the request; give the credentials the right to list and get "
-            "objects there, in the way of the platform (environment, profile, role of the instance)"
+            "objects there, in the way of the platform (environment, role of the instance)"
         )

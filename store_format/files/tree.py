@@ -17,7 +17,7 @@ from store_format.files.source import StoredObject, source_of
 
 _TREES_MAX = 256
 _AGE_MIN_S = 1.0
-_MARKS = frozenset({"commitlog", "consumequeue", "batchconsumequeue", "config"})  # of the root of a store
+_MARKS = frozenset({"commitlog", "consumequeue", "batchconsumequeue"})  # of the root of a store
 _OFFSET_SIZE = 20  # digits of a file of the commitlog
 
 _trees: OrderedDict[str, Tree] = OrderedDict()
@@ -63,6 +63,8 @@ def adopt(root: str, objects: Iterable[StoredObject]) -> None:
 
 def _keep(tree: Tree) -> Tree:
     with _lock:
+        for root in [root for root in _trees if root.startswith(f"{tree.root}/")]:
+            del _trees[root]  # a part of this one, of another moment
         _trees[tree.root] = tree
         _trees.move_to_end(tree.root)
         while len(_trees) > _TREES_MAX:

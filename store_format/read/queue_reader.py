@@ -34,6 +34,7 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     StoreNotFoundError,
 )
+from store_format.files import paths
 from store_format.files.read import StoreFile
 from store_format.files.view import Buffers, FileWindow, read_sizes
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
@@ -399,6 +400,8 @@ class QueueReader:
                 done += 1
                 yield window
         except (StoreNotFoundError, FileReplacedError) as error:
+            if paths.is_remote(file.path):
+                raise  # a program copies the store again: the messages are not lost
             self.tolerance.lose(sum(len(part) for part in parts[done:]), error)
 
     def _outside(self, pieces: Sequence[QueueSlice], entries: Entries) -> Iterator[pa.RecordBatch]:

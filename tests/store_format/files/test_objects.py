@@ -5,9 +5,11 @@ The server speaks the S3 API on loopback (tests/support/object_server.py); each 
 
 from __future__ import annotations
 
+import os
 import pickle
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -23,12 +25,14 @@ from store_format.errors import (
     StorePermissionError,
     StoreUnreachableError,
 )
-from store_format.files import tree
+from store_format.files import blocks, tree
 from store_format.files.read import list_store_files, read_bytes
 from store_format.files.source import source_of
 from store_format.files.view import FileView, open_view
+from store_format.message.columns import decode_options_of
 from store_format.message.encode import MessageColumns
 from store_format.names import QueueKey
+from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.object_server import Fault, ObjectServer, Request
 
@@ -170,21 +174,21 @@ def test_a_server_that_is_gone(server: ObjectServer, monkeypatch: pytest.MonkeyP
 
 
 def test_an_object_that_is_replaced_is_never_mixed(server: ObjectServer, basic: Path) -> None:
+    """Each request names the version that was listed: what was fetched before stays right, all else fails."""
     right = _rows(str(basic))
     store = MessageStore.open(server.url_of(basic))
     queues = [queue for queue in store.queues() if queue.max_offset > queue.min_offset]
+    items = tree.objects_of(f"{store.path}/commitlog")
     for path in (basic / "commitlog").iterdir():
         data = path.read_bytes()
         path.unlink()
         path.write_bytes(data[::-1])
-    refused = []
-    for queue in queues:  # what was fetched before is still right
-        try:
+    for item in items:
+        with pytest.raises(FileReplacedError, match="another version was uploaded since the objects were"):
+            source_of(item.path).get(item, 0, 100)
+    for queue in queues:
+        with suppress(FileReplacedError):
             assert queue.to_table() == right[queue.key][2]
-        except FileReplacedError as error:
-            refused.append(str(error))
-    assert refused
-    assert all("another version was uploaded since the objects were listed" in each for each in refused)
 
 
 def test_a_missing_store_and_a_missing_bucket(server: ObjectServer, basic: Path) -> None:
@@ -192,6 +196,45 @@ def test_a_missing_store_and_a_missing_bucket(server: ObjectServer, basic: Path)
         MessageStore.open(f"{server.url_of(basic)}x")
     with pytest.raises(StoreNotFoundError, match="is part of a store; the store root is s3://"):
         MessageStore.open(f"{server.url_of(basic)}/consumequeue")
+
+
+def test_a_part_of_an_object_is_never_taken_for_all_of_it(server: ObjectServer, basic: Path) -> None:
+    """A look at very many queues fetches blocks, and a later one whole files."""
+    path = server.bucket / "store/config/large.json"
+    path.write_bytes(data := bytes(range(256)) * 1000)
+    (item,) = [
+        each for each in tree.objects_of(server.url_of(path.parent)) if each.path.endswith("large.json")
+    ]
+    every = [item] * 2001
+    for _, first in blocks.looked_at(every, lambda each: bytes(blocks.read(each, 0, 100))):
+        assert first == data[:100]
+    assert read_bytes(server.url_of(path)) == data
+
+
+def test_objects_that_are_replaced_are_not_lost(server: ObjectServer, basic: Path) -> None:
+    """With failOnDataLoss=false, a read that meets another version fails: the messages are still there."""
+    store = MessageStore.open(server.url_of(basic))
+    (queue, *_) = [queue for queue in store.queues() if queue.max_offset > queue.min_offset]
+    for path in (basic / "commitlog").iterdir():
+        data = path.read_bytes()
+        path.unlink()
+        path.write_bytes(data)
+    tree.take(store.path)
+    reader = store.reader(decode_options_of(("body",), verify_crc=True), Tolerance("FAILFAST", False))
+    with pytest.raises(FileReplacedError):
+        list(reader.read([queue.piece()]))
+
+
+def test_a_fork_is_refused_and_does_not_hang(server: ObjectServer, basic: Path) -> None:
+    MessageStore.open(server.url_of(basic))
+    child = os.fork()
+    if not child:
+        try:
+            MessageStore.open(f"{server.url_of(basic)}x")
+        except StoreUnreachableError:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 
 
 # ---- what must not happen ----------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""A program: reads a store on object storage with Spark, as a batch, a stream and a group; prints JSON.
+"""A program: reads a store on object storage with Spark, and prints JSON.
 
 `python -m tests.support.spark.object_job URL DIRECTORY`
 """
@@ -30,26 +30,12 @@ def main(url: str, directory: Path) -> None:
     batch = reader.load(url)
     found = {
         "batch": rows_of(batch),
-        "sql92": rows_of(reader.option("subscribe", "Orders").load(url)),
+        "orders": rows_of(reader.option("subscribe", "Orders").load(url)),
         "queues": batch.sparkSession.read.format("rmqlog").option("view", "queues").load(url).count(),
         "plan": batch._jdf.queryExecution().toString(),
-        "stream": _streamed(session, url, directory / "stream", startingOffsets="earliest"),
-        "group": _streamed(
-            session, url, directory / "group", group="CG", offsetStore="local", subscribe="Orders",
-            consumeFromWhere="CONSUME_FROM_FIRST_OFFSET", offsetStorePath=str(directory / "offsets"),
-            groupPath=str(directory / "members"),
-        ),
-    }  # fmt: skip
+    }
     session.stop()
     print(json.dumps(found))
-
-
-def _streamed(session: SparkSession, url: str, place: Path, **options: str) -> list[str]:
-    """What a stream reads, 300 messages in a batch."""
-    stream = session.readStream.format("rmqlog").options(maxOffsetsPerTrigger="300", **options).load(url)
-    written = stream.writeStream.format("parquet").option("checkpointLocation", str(place / "checkpoint"))
-    written.trigger(availableNow=True).start(str(place / "rows")).awaitTermination()
-    return rows_of(session.read.parquet(str(place / "rows")))
 
 
 def rows_of(frame: DataFrame) -> list[str]:
