@@ -253,12 +253,10 @@ def _shares(slices: Sequence[_Sized]) -> Iterator[StoreShare]:
 
 
 def _share(store: Store, slices: Sequence[QueueSlice]) -> StoreShare:
-    objects: tuple[StoredObject, ...] = ()
-    if paths.is_remote(store.path):
-        bounds = [each.queue.bounds for each in slices if each.queue.bounds is not None]
-        objects = objects_below(store.path, _OTHERS, {each.directory for each in bounds})
-        for log in store.commit_log_paths:
-            objects += () if paths.is_inside(log, store.path) else objects_below(log, _OTHERS, ())
+    bounds = [each.queue.bounds for each in slices if each.queue.bounds is not None]
+    needed = {each.directory for each in bounds}
+    places = dict.fromkeys(filter(paths.is_remote, (store.path, *store.commit_log_paths)))
+    objects = tuple(dict.fromkeys(item for each in places for item in objects_below(each, _OTHERS, needed)))
     return StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices), objects=objects)
 
 

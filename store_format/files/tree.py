@@ -54,10 +54,11 @@ def take(root: str) -> Tree:
 
 
 def adopt(root: str, objects: Iterable[StoredObject]) -> None:
-    """Keeps objects that another process has listed: a task lists nothing."""
+    """Keeps those of the objects below a root, which another process has listed: a task lists nothing."""
     tree = Tree(root)
     for item in objects:
-        tree.add(item)
+        if item.path.startswith(f"{root}/"):
+            tree.add(item)
     _keep(tree)
 
 
@@ -133,6 +134,12 @@ def stored_object(path: str) -> StoredObject | None:
     """The object of a path; None without one, and for a directory."""
     tree = _known(path) or _tree_of(path.rpartition("/")[0])
     return None if path in tree.names else tree.objects.get(path)
+
+
+def listed_object(path: str) -> StoredObject | None:
+    """`stored_object`, as far as this process has listed it: asks no service."""
+    tree = _known(path)
+    return None if tree is None or path in tree.names else tree.objects.get(path)
 
 
 def objects_of(directory: str) -> list[StoredObject]:

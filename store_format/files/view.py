@@ -132,7 +132,7 @@ class FileView:
             return FileWindow(data, starts - low)
         runs = _runs(starts, stops, _GAP_MAX)
         data = _room(buffers, runs.size, low)
-        for run_low, run_high, by in runs:
+        for run_low, run_high, by in runs.each():
             self._fill(run_low, data[run_low + by : run_high + by])
         return FileWindow(data, runs.positions)
 
@@ -203,7 +203,8 @@ class _Runs(NamedTuple):
     def size(self) -> int:
         return int(self.highs[-1] + self.shift[-1])
 
-    def __iter__(self) -> Iterator[tuple[int, int, int]]:  # type: ignore[override]
+    def each(self) -> Iterator[tuple[int, int, int]]:
+        """Yields (low, high, shift) of each run."""
         return zip(self.lows.tolist(), self.highs.tolist(), self.shift.tolist(), strict=True)
 
 
@@ -267,6 +268,8 @@ class ObjectView(FileView):
         for at in [at for at in self._ahead if at < first]:
             del self._ahead[at]
         parts = [self._ahead[at].result() for at in wanted]
+        if stop >= self.size:
+            self._ahead.clear()  # the end: nothing comes behind
         whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
         return whole[start - first : stop - first]
 
@@ -287,7 +290,7 @@ class ObjectView(FileView):
         for starts, stops in parts:
             fetched, runs = _runs(starts, stops, _FETCHED_GAP_MAX), _runs(starts, stops, _GAP_MAX)
             window = _ObjectWindow(self, runs, int(starts.min()))
-            cuts = [piece for low, high, _ in fetched for piece in _joined_pieces(low, high)]
+            cuts = [piece for low, high, _ in fetched.each() for piece in _joined_pieces(low, high)]
             for low, high in cuts:
                 if high > self.size:
                     self._refuse_end(high, self.size)
@@ -298,7 +301,8 @@ class ObjectView(FileView):
         return position
 
     def is_current(self) -> bool:
-        return tree.existing_object(self.path).version == self._object.version
+        found = tree.listed_object(self.path)
+        return found is not None and found.version == self._object.version
 
     def copy_on_write(self, length: int) -> _Bytes:
         return np.frombuffer(bytearray(self.read(0, length)), np.uint8)

@@ -114,7 +114,11 @@ class Store:
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
         root = paths.absolute(path)
-        adopt(root, objects) if objects else look_again(root)
+        if objects:
+            for place in dict.fromkeys([root, *commit_log_paths]):
+                adopt(place, objects)
+        else:
+            look_again(root)
         directories = log_directories(root, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files)
