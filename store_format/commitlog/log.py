@@ -21,6 +21,7 @@ from store_format.errors import (
     OffsetOutOfRangeError,
     StoreError,
     StorePermissionError,
+    StoreUnreachableError,
     TruncatedRecordError,
 )
 from store_format.files import paths
@@ -196,16 +197,19 @@ class CommitLog:
         """The store timestamp (ms) of the unit at the offset, by one read of its head; -1 without a unit.
 
         CommitLog.pickupStoreTimestamp; we also check magic and physicalOffset, which are in the same read. A
-        file that was deleted or cannot be read gives -1 too. Raises StorePermissionError.
+        file that was deleted or cannot be read gives -1 too. Raises StorePermissionError, and the errors of
+        object storage.
         """
         file = self.file_at(physical_offset)
         if file is None:
             return -1
         try:
             head = read_head(self.view(file).read(physical_offset - file.start, HEAD_SIZE_MAX))
-        except StorePermissionError:
+        except (StorePermissionError, StoreUnreachableError):
             raise  # A search that took -1 for the time of this message would end at another place.
         except (StoreError, OSError):
+            if paths.is_remote(file.path):
+                raise
             return -1
         if head is None or head.magic not in (MAGIC_V1, MAGIC_V2):
             return -1
