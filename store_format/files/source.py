@@ -76,7 +76,7 @@ def source_of(path: str) -> Bucket:
     """Returns the source of a path such as `s3://bucket/key`, one for each bucket in a process."""
     scheme, _, rest = path.partition("://")
     bucket = rest.partition("/")[0]
-    if not bucket or "@" in bucket:
+    if not bucket or ("@" in bucket and scheme in ("s3", "gs")):  # abfss has the account behind it
         raise OptionError(
             f"{scheme}://{bucket}: expected the name of a bucket, as in {scheme}://backup/store"
         )
@@ -115,12 +115,16 @@ class ObjectBucket:
         self._host = endpoint.partition("://")[2].rpartition("@")[2] or scheme
         has_region = scheme != "s3" or "AWS_REGION" in environment or "AWS_DEFAULT_REGION" in environment
         config: dict[str, Any] = {} if has_region else {"region": "us-east-1"}  # Any: keys of obstore
-        self._store: ObjectStore = from_url(
-            self._place,
-            client_options={"allow_http": endpoint.startswith("http://"), "timeout": timedelta(seconds=60)},
-            retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=60)},
-            **config,
-        )
+        with self._errors(self._place):
+            self._store: ObjectStore = from_url(
+                self._place,
+                client_options={
+                    "allow_http": endpoint.startswith("http://"),
+                    "timeout": timedelta(seconds=60),
+                },
+                retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=60)},
+                **config,
+            )
 
     def __reduce__(self) -> str:
         raise TypeError(f"the client of {self._place} has credentials, and may not be pickled")
@@ -198,9 +202,11 @@ class ObjectBucket:
             elif status is not None and status[1] in ("401", "403"):
                 failed = self._refused(path)
             else:
-                told = f"it answered {status[1]}" if status else "no answer"
+                told = f"it answered {status[1]}" if status else "no answer that can be used"
                 failed = StoreUnreachableError(
-                    f"{path}: {self._host} could not be read, {told}, after several tries"
+                    f"{path}: {self._host} could not be read, {told}, after several tries; look at the "
+                    "address, region and account of the service (AWS_ENDPOINT_URL, AWS_REGION, "
+                    "AZURE_STORAGE_ACCOUNT_NAME)"
                 )
         if failed is not None:
             raise failed  # here, where the client's error is no longer its context

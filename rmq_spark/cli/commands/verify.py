@@ -119,12 +119,14 @@ def _write(output: Output, found: dict[str, Diagnosis]) -> None:
 def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
     """The sentence about a store, and the command that a user types next."""
     from store_format.diagnose.problems import NextStep, verdict
+    from store_format.files import paths
     from store_format.read.store_root import beside_cluster
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))
     conf = " --broker-conf FILE" if diagnosis.lacks_sizes else ""  # the broker's configuration
-    target = shlex.quote(shown(beside_cluster(root) + "-recovered"))
+    beside = paths.base_name(root) if paths.is_remote(root) else beside_cluster(root)
+    target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory
     salvage = f"rmqlog recover {store} --into {target} --salvage{conf}"
     commands = {
         NextStep.NOTHING: "",

@@ -169,7 +169,7 @@ def test_a_fault_is_one_clear_error(
 
 def test_a_server_that_is_gone(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
-    with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9 could not be read, no answer"):
+    with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9 could not be read, no answer that"):
         MessageStore.open(f"s3://nowhere-{server.bucket.name}/store")
 
 
