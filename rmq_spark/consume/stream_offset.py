@@ -35,6 +35,7 @@ FROM = "$from"
 AT = "$at"
 RESET = "$reset"
 AGAIN = "$again"
+HELD = "$held"  # in the progress only: bytes that includeLastFile=false leaves out
 POPPED = "$pop"  # the only key of a stream that pops
 MARK = "$"  # first character of keys that are not topics
 _QUEUE_ID = re.compile("0|[1-9][0-9]{0,9}", re.ASCII)

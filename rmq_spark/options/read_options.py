@@ -361,6 +361,16 @@ _RATE = (
         "15m",
         applies=_IN_STREAM,
     ),
+    Option(
+        "includeLastFile",
+        "boolean",
+        values.boolean,
+        "Also read the commitlog file that the broker writes. A program that copies the store of a running "
+        "broker copies this file again and again; `false` reads its messages once another file follows. "
+        "Batches always read it.",
+        otherwise="`false` on object storage, else `true`",
+        applies=_IN_STREAM,
+    ),
 )
 
 # Options that Spark adds: TableCatalog's reserved properties, and a stream's checkpoint.
@@ -437,6 +447,7 @@ class ReadOptions:
     max_bytes_per_trigger: int | None
     min_offsets_per_trigger: int | None
     max_trigger_delay_ms: int
+    include_last_file: bool | None  # None for a stream: what the place of the store says
     group: GroupOptions | None  # None also for a stream that pops
     pop: PopOptions | None
     subscription: str  # topics and expression, as the members of a group compare them
@@ -445,6 +456,10 @@ class ReadOptions:
     @property
     def permissive(self) -> bool:
         return self.mode == "PERMISSIVE"
+
+    def holds_last(self, path: str) -> bool:
+        """Whether messages of the last commitlog file of a store wait until another file follows."""
+        return paths.is_remote(path) if self.include_last_file is None else not self.include_last_file
 
     def resolved(self) -> list[tuple[str, str]]:
         """(documented name, value) of every option that has one, defaults too: logged once per read.
@@ -482,7 +497,7 @@ def parse_read_options(
         read["maxOffsetsPerTrigger"] = max(MAX_OFFSETS_PER_TRIGGER, read["minOffsetsPerTrigger"] or 0)
     group = None if pop is not None else GroupOptions.from_read(read, given, now)
     _refuse_beside_consumers(group, given)
-    _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop, where)
+    _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop)
     choice = _choice(read, group, pop, tags, condition)
     combined = {
         "paths": read["paths"] or read["path"],
@@ -492,6 +507,7 @@ def parse_read_options(
         "starting": read[starting],
         "ending": read[ending],
         "max_trigger_delay_ms": read["maxTriggerDelay"],
+        "include_last_file": read["includeLastFile"] if where == STREAM else True,
         "group": group,
         "pop": pop,
         "subscription": subscription_text(choice, read["expressionType"], read["subExpression"]),
@@ -633,12 +649,8 @@ def _refuse_beside_consumers(group: GroupOptions | None, given: Mapping[str, Giv
             )
 
 
-def _refuse_shared_by_none(
-    stores: Sequence[str], group: GroupOptions | None, pop: PopOptions | None, where: str | None
-) -> None:
-    """Raises OptionError: nothing can be written beside a store on object storage, and no stream follows
-    objects that a program uploads again and again.
-    """
+def _refuse_shared_by_none(stores: Sequence[str], group: GroupOptions | None, pop: PopOptions | None) -> None:
+    """Raises OptionError: nothing can be written beside a store on object storage."""
     place = next(filter(paths.is_remote, stores), None)
     if place is None:
         return
@@ -646,11 +658,6 @@ def _refuse_shared_by_none(
         raise OptionError(
             f"pop writes to the store, and {place} is on object storage, which is only read; "
             "use a store on a disk"
-        )
-    if where == STREAM:
-        raise OptionError(
-            f"{place}: streams do not read object storage yet; read a batch, from offsets or times "
-            "(startingOffsets, startingTimestamp), or copy the store to a disk"
         )
     if group is None:
         return

@@ -257,6 +257,9 @@ def _share(store: Store, slices: Sequence[QueueSlice]) -> StoreShare:
     needed = {each.directory for each in bounds}
     places = dict.fromkeys(filter(paths.is_remote, (store.path, *store.commit_log_paths)))
     objects = tuple(dict.fromkeys(item for each in places for item in objects_below(each, _OTHERS, needed)))
+    newest = store.log.newest_object() if objects else None  # a task may find a later version of it
+    if newest is not None:
+        objects = tuple(newest if each.path == newest.path else each for each in objects)
     return StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices), objects=objects)
 
 

@@ -68,6 +68,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
                 skip_unreadable=skip,
                 unfiled_queues=options.unfiled_queues,
                 fail_on_unknown=None if skip_unreadable else options.fail_on_data_loss,
+                holds_last=options.holds_last(root),
             )
             stores.append((path, store))
     refuse_repeated((path, store.path, store.commit_log_paths) for path, store in stores)

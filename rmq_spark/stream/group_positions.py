@@ -141,9 +141,14 @@ class GroupPositions(StreamPositions):
             elif replaced is not None and replaced.begin is not None:
                 if begin > replaced.begin and not self.stores.options.fail_on_data_loss:  # else `_add` raises
                     found[key] = begin, replaced.begin
-            elif begin > high:
+            elif begin > high and begin > self._reach(key):
                 found[key] = begin, before if before is not None and low <= before <= high else high
         return found
+
+    def _reach(self, key: MessageQueue) -> int:
+        """The offset behind the last message of a queue, also behind those that are not read yet."""
+        queue = self.stores.queues.get(key)
+        return 0 if queue is None else queue.held_max_offset
 
     def _replaced_since(self, key: MessageQueue, begin: int) -> Replaced | None:
         """How the queue was replaced since the group recorded its offset `begin`; None if it was not."""
@@ -217,7 +222,7 @@ class GroupPositions(StreamPositions):
             ):
                 begin = self._losses.replaced(key, known, queue, replaced)
             # beyond the end only if `_correct` reported it and could not change it yet
-            begin = min(begin, queue.max_offset)
+            begin = min(begin, max(queue.max_offset, self._reach(key)) if begin > queue.max_offset else begin)
             if begin < queue.range.min_offset:
                 begin = self._losses.begin(key, begin, queue)
             stop = begin if key in self._held else self._stop(key, begin, queue)

@@ -42,6 +42,8 @@ class Losses:
             )
             self.add(name, low - position, what, f"{_CONTINUE} at offset {low}")
             return low
+        if high < position <= queue.held_max_offset:
+            return position  # the messages between are not read yet
         if position > high:
             # as a client: DefaultMessageStore.getMessage answers OFFSET_OVERFLOW_BADLY with the maximum
             what = (

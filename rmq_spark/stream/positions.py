@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from rmq_spark.consume.consumer import MessageQueue
-from rmq_spark.consume.stream_offset import StreamOffset
+from rmq_spark.consume.stream_offset import HELD, StreamOffset
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, Split
@@ -103,13 +103,17 @@ class StreamPositions:
         self._idle = None
 
     def report(self) -> _Json | None:
-        """Where the queues ended at the last look, for Spark's progress."""
+        """Where the queues ended at the last look, for Spark's progress; with `$held`, the bytes of the
+        commitlog files of each broker that are not read yet.
+        """
         version = self.stores.version
         if not version:
             return None
         if self._reported is None or self._reported[0] != version:
             positions = {key: queue.max_offset for key, queue in self.stores.queues.items()}
-            self._reported = version, StreamOffset(positions).to_json()
+            logs = {store.broker_name: store.log for store in self.stores.stores}
+            held = {broker: log.held_bytes for broker, log in logs.items() if log.held is not None}
+            self._reported = version, StreamOffset(positions).to_json() | ({HELD: held} if held else {})
         return self._reported[1]
 
     @collector_paused()
@@ -346,7 +350,7 @@ def _first_starts(stores: StreamStores) -> dict[MessageQueue, int]:
 def _first_start(key: MessageQueue, queue: Queue, options: ReadOptions) -> int:
     offset = start_by_options(queue, options)
     low, high = queue.min_offset, queue.max_offset
-    if low <= offset <= high:
+    if low <= offset <= high or high < offset <= queue.held_max_offset:
         return offset
     message = f"{options.starting.option} {offset} is not in the queue, which holds {low} to {high}"
     losses = Losses(options.fail_on_data_loss)

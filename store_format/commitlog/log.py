@@ -26,6 +26,7 @@ from store_format.errors import (
 )
 from store_format.files import paths
 from store_format.files.read import StoreFile, list_store_files, look_again, offset_file_name
+from store_format.files.source import StoredObject
 from store_format.files.view import Buffers, FileCache, FileView, FileWindow
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes
@@ -34,6 +35,7 @@ from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_h
 _PART_SIZE = 8 << 20
 _LIKELY_SIZE_MAX = 32 << 10
 _LONG_SIZE = 4 << 20
+_WORD_SIZE = 8  # total size and magic code of a message, never zero
 
 _Ints = NDArray[np.int64]
 
@@ -57,9 +59,10 @@ class CommitLog:
     whole_size: int = 0  # the length of a whole file, if no file of the log has it
     unusable: tuple[CorruptStoreError, ...] = ()
     begin: int = OFFSET_MAX  # where the log begins with a file that cannot be used, if it does
+    held: tuple[StoreFile, ...] | None = None  # the last files, if they are left out; see `open`
 
     @staticmethod
-    def open(directories: Sequence[str], cache: FileCache) -> CommitLog:
+    def open(directories: Sequence[str], cache: FileCache, *, holds_last: bool = False) -> CommitLog:
         """Lists the directories; their union is the log (MultiPathMappedFileQueue.load, spec 1.3).
 
         The file size is the size that most files have. An empty last file is left out. Another file that is
@@ -67,6 +70,9 @@ class CommitLog:
         one, and of what is not a file, nothing is read. Raises CorruptStoreError for two files with one name,
         for files that are too long or overlap, where a broker would read wrong bytes, and if no file can be
         used.
+
+        With `holds_last`, the log ends before the file that a broker writes: the last one with a message. It
+        and the empty files that a broker has allocated behind it are `held`.
         """
         odd: dict[str, CorruptStoreError] = {}
         found = [
@@ -96,6 +102,8 @@ class CommitLog:
         if unusable and not files:
             raise unusable[0]
         findings = unusable + _size_findings(files) + _gaps(files, _usual_size(files))
+        held = tuple(files[_last_begun(files, cache) :]) if holds_last else None
+        files = files[: len(files) - len(held or ())]
         return CommitLog(
             tuple(files),
             tuple(findings),
@@ -105,13 +113,20 @@ class CommitLog:
             tuple(directories),
             unusable=tuple(unusable),
             begin=found[0].start if found else OFFSET_MAX,
+            held=held,
         )
 
-    def relisted(self) -> CommitLog:
-        """The log with the files that exist now: lists the directories again, and keeps open files open."""
+    def relisted(self, cache: FileCache | None = None) -> CommitLog:
+        """The log with the files that exist now: lists the directories again.
+
+        Open files stay open, unless `cache` is another one.
+        """
         for directory in self._directories:
             look_again(directory)
-        return replace(CommitLog.open(self._directories, self._cache), whole_size=self.whole_size)
+        log = CommitLog.open(
+            self._directories, self._cache if cache is None else cache, holds_last=self.held is not None
+        )
+        return replace(log, whole_size=self.whole_size)
 
     def apart(self) -> CommitLog:
         """A copy of the log that opens its own files, for another thread."""
@@ -126,6 +141,11 @@ class CommitLog:
     def directories(self) -> tuple[str, ...]:
         """The directories of the files."""
         return self._directories
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the `held` files, about: they have their full length from the start."""
+        return sum(file.size for file in self.held or ())
 
     @property
     def file_size(self) -> int:
@@ -168,6 +188,11 @@ class CommitLog:
     def view(self, file: StoreFile) -> FileView:
         """The file, open. Raises StoreNotFoundError when it is gone, FileReplacedError for another file."""
         return self._cache.view(file)
+
+    def newest_object(self) -> StoredObject | None:
+        """The object of the last file with its mark, by which a later version is known; None on a disk."""
+        last = self.files[-1].stored if self.files else None
+        return None if last is None else replace(last, mark=self.view(self.files[-1]).mark)
 
     def read(self, physical_offset: int, length: int) -> bytes:
         """Exactly `length` bytes of one file.
@@ -328,6 +353,14 @@ def _ranges(view: FileView, file: StoreFile, physical_offsets: _Ints, sizes: _In
             if int.from_bytes(view.read(int(starts[i]), 4), "big") != sizes[i]:
                 sizes[i] = HEAD_SIZE_MAX
     return starts, np.minimum(starts + np.maximum(sizes, 1), file.size)
+
+
+def _last_begun(files: Sequence[StoreFile], cache: FileCache) -> int:
+    """The index of the last file in which anything is written; 0 without one."""
+    for index in range(len(files) - 1, 0, -1):
+        if any(cache.view(files[index]).read(0, HEAD_SIZE_MAX)[:_WORD_SIZE]):
+            return index
+    return 0
 
 
 def _usual_size(files: Sequence[StoreFile]) -> int:

@@ -17,6 +17,7 @@ from contextlib import suppress
 from functools import cache
 from typing import TypeVar
 
+from store_format.errors import StoreError
 from store_format.files.source import StoredObject, source_of
 
 WHOLE_MAX = RANGE_MAX = 8 << 20
@@ -97,7 +98,10 @@ def fetch(item: StoredObject, start: int, stop: int) -> Future[memoryview]:
     """Begins to fetch exactly [start, stop); nothing is kept. A small object comes from its block."""
     if item.size <= WHOLE_MAX:
         done: Future[memoryview] = Future()
-        done.set_result(read(item, start, stop))
+        try:
+            done.set_result(read(item, start, stop))
+        except StoreError as error:
+            done.set_exception(error)
         return done
     return _pool(os.getpid()).submit(source_of(item.path).get, item, start, stop)
 

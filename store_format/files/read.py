@@ -13,12 +13,19 @@ import pwd
 import re
 import stat
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Literal
 
 from store_format.display.text import shown
-from store_format.errors import CorruptStoreError, StoreError, StoreNotFoundError, StorePermissionError
+from store_format.errors import (
+    CorruptStoreError,
+    FileReplacedError,
+    StoreError,
+    StoreNotFoundError,
+    StorePermissionError,
+)
 from store_format.files import blocks, paths, tree
 from store_format.files.source import StoredObject
 
@@ -77,6 +84,16 @@ def is_directory(path: str) -> bool:
         raise denied(path) from error
     except (OSError, ValueError):
         return False
+
+
+def one_look(paths_below: Iterable[str]) -> AbstractContextManager[None]:
+    """For a look at a store: lists what is on object storage again, once, and no more until its end."""
+    return tree.one_moment(filter(paths.is_remote, paths_below))
+
+
+def all_versions(paths_below: Iterable[str]) -> frozenset[tuple[str, str]]:
+    """The path and the version of each object below paths on object storage, as it was listed."""
+    return frozenset(tree.versions_below(filter(paths.is_remote, paths_below)))
 
 
 def look_again(path: str) -> None:
@@ -218,13 +235,15 @@ def offset_file_name(offset: int) -> str:
 class StoreFile:
     """One file of a file queue (such as the commitlog): path, offset of its first byte, length in bytes.
 
-    `identity` differs once another file has the path; None for a file that was not listed.
+    `identity` differs once another file has the path; None for a file that was not listed. `stored` is the
+    version of the object on object storage.
     """
 
     path: str
     start: int
     size: int
     identity: tuple[int, int] | None = None
+    stored: StoredObject | None = None
 
     @property
     def stop(self) -> int:
@@ -249,7 +268,7 @@ def list_store_files(
             match = name.match(paths.base_name(item.path))
             if match is not None:
                 start, number = int(match[match.lastindex or 0]), version_number(item)
-                found.append(StoreFile(item.path, start, item.size, (0, number)))
+                found.append(StoreFile(item.path, start, item.size, (0, number), item))
         return sorted(found, key=lambda file: file.start)
     for entry in _scan(directory):
         match = name.match(entry.name)
@@ -423,7 +442,7 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         item = tree.stored_object(path)
         if item is not None and item.size > size_max:
             raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{item.size} bytes")
-        return None if item is None else bytes(blocks.read(item, 0, item.size))
+        return None if item is None else _newest_bytes(item)
     try:
         descriptor = open_descriptor(path)
     except FileNotFoundError:
@@ -436,6 +455,20 @@ def read_bytes(path: str, size_max: int = _SMALL_FILE_SIZE_MAX) -> bytes | None:
         if status.st_size > size_max:
             raise CorruptStoreError(path, 0, f"at most {size_max} bytes", f"{status.st_size} bytes")
         return file.read(size_max)
+
+
+def _newest_bytes(item: StoredObject, start: int = 0, stop: int | None = None) -> bytes | None:
+    """The bytes [start, stop) of an object, all of one version: of the newest one if it was uploaded again.
+
+    None if the object is gone, or if a newer version has another size than the given range is of.
+    """
+    try:
+        return bytes(blocks.read(item, start, item.size if stop is None else stop))
+    except FileReplacedError:
+        now = tree.newest(item.path)
+        if now is None or (stop is not None and now.size != item.size):
+            return None
+        return bytes(blocks.read(now, start, now.size if stop is None else stop))
 
 
 def readable_identity(path: str) -> tuple[int, int, int] | None:
@@ -463,8 +496,9 @@ def read_range(path: str, position: int, length: int, size: int) -> bytes:
     """
     if paths.is_remote(path):
         item = tree.stored_object(path)
-        is_there = item is not None and item.size == size and position + length <= size
-        return bytes(blocks.read(item, position, position + length)) if item is not None and is_there else b""
+        if item is None or item.size != size or position + length > size:
+            return b""
+        return _newest_bytes(item, position, position + length) or b""
     try:
         descriptor = open_descriptor(path)
     except FileNotFoundError:

@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -43,13 +43,15 @@ _Listed = TypeVar("_Listed")
 class StoredObject:
     """One version of an object: a plain value without a client.
 
-    `version` is the etag, which a request names; empty where there is none.
+    `version` is the etag, which a request names; empty where there is none. `mark` is the CRC32 of the first
+    bytes of a commitlog file that may still grow, which every later version has too; 0 where it is not known.
     """
 
     path: str
     size: int
     version: str
     mtime_ms: int
+    mark: int = field(default=0, compare=False)
 
 
 class Bucket(Protocol):
@@ -61,6 +63,10 @@ class Bucket(Protocol):
 
     def names(self, path: str) -> tuple[list[str], list[StoredObject]]:
         """Returns the names one level below a path that have objects below them, and the objects there."""
+        ...
+
+    def find(self, path: str) -> StoredObject | None:
+        """Returns the object of a path in its newest version; None without one."""
         ...
 
     def get(self, item: StoredObject, start: int, stop: int) -> memoryview:
@@ -146,6 +152,13 @@ class ObjectBucket:
         found = self._tried(path, lambda: self._api.list_with_delimiter(self._store, key))
         prefixes = [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
         return prefixes, [self._object(each) for each in found["objects"]]
+
+    def find(self, path: str) -> StoredObject | None:
+        try:
+            with self._errors(path):
+                return self._object(self._api.head(self._store, self._key(path)))
+        except StoreNotFoundError:
+            return None
 
     def get(self, item: StoredObject, start: int, stop: int) -> memoryview:
         with self._errors(item.path):

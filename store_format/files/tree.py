@@ -6,11 +6,13 @@ looks at the store again (`renew`). All that asks in between gets the answer of 
 
 from __future__ import annotations
 
+import math
 import re
 import threading
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from store_format.files.source import StoredObject, source_of
@@ -80,6 +82,31 @@ def renew(path: str) -> None:
         take(tree.root)
 
 
+@contextmanager
+def one_moment(paths: Iterable[str]) -> Iterator[None]:
+    """Lists the objects below the paths again, as `renew` does, and until the caller is done never again."""
+    trees = []
+    for path in paths:
+        tree = _known(path)
+        if tree is None or not _is_young(tree):
+            tree = take(path if tree is None else tree.root)
+        trees.append((tree, tree.taken))
+        tree.taken = math.inf
+    try:
+        yield
+    finally:
+        for tree, taken in trees:
+            tree.taken = min(tree.taken, taken)
+
+
+def newest(path: str) -> StoredObject | None:
+    """The object of a path in its newest version, for which the service is asked; None without one."""
+    found, tree = source_of(path).find(path), _known(path)
+    if found is not None and tree is not None:
+        tree.add(found)
+    return found
+
+
 def _is_young(tree: Tree) -> bool:
     return tree.taken > time.monotonic() - _AGE_MIN_S
 
@@ -147,6 +174,13 @@ def objects_of(directory: str) -> list[StoredObject]:
     tree = _tree_of(directory)
     paths = (f"{directory}/{name}" for name in sorted(tree.names.get(directory, ())))
     return [tree.objects[path] for path in paths if path in tree.objects and path not in tree.names]
+
+
+def versions_below(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
+    """Yields the path and the version of each object."""
+    for path in paths:
+        for item in _tree_of(path).objects.values():
+            yield item.path, item.version or f"{item.size} {item.mtime_ms}"
 
 
 def objects_below(root: str, left_out: str, kept: Collection[str]) -> tuple[StoredObject, ...]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
 from types import TracebackType
 from typing import ClassVar, NamedTuple
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from store_format.errors import CorruptStoreError, FileReplacedError, StoreError, StoreNotFoundError
 from store_format.files import blocks, paths, tree
 from store_format.files.read import StoreFile, denied, open_descriptor, version_number
+from store_format.files.source import StoredObject
 
 # Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
 _GAP_MAX = 16 << 10
@@ -35,6 +37,9 @@ _PAGE_SIZE = 4096
 _FETCHED_GAP_MAX = 512 << 10
 _AHEAD = 3
 _OVERLAP_MAX = 4 << 20
+
+_MARKED_SIZE = 96  # of a message: with its offsets, its times and the CRC of its body
+_VERSIONS_MAX = 4  # of an object that is uploaded again and again during one read
 
 _Bytes = NDArray[np.uint8]
 _Ints = NDArray[np.int64]
@@ -170,6 +175,11 @@ class FileView:
         """
         return np.frombuffer(mmap(self._descriptor, length, access=ACCESS_COPY), np.uint8)
 
+    @property
+    def mark(self) -> int:
+        """See `StoredObject.mark`; 0 for a file on a disk."""
+        return 0
+
     def close(self) -> None:
         if self._descriptor >= 0:
             os.close(self._descriptor)
@@ -222,14 +232,19 @@ def _runs(starts: _Ints, stops: _Ints, gap_max: int) -> _Runs:
 
 
 class ObjectView(FileView):
-    """An object of object storage, in the version that was listed: what `FileView` is to a file.
+    """An object of object storage: what `FileView` is to a file.
 
-    Long ranges are fetched ahead, in the order in which the caller takes them.
+    Long ranges are fetched ahead, in the order in which the caller takes them. A program that copies a store
+    uploads files again that have grown, and a view goes on with the new version: of a commitlog file, which
+    is `listed`, if it still begins with the same message. (The entries of other files are compared with
+    their messages.)
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, listed: StoredObject | None = None) -> None:
         self.path, self._descriptor = path, -1
-        self._object = tree.existing_object(path)
+        self.listed = listed
+        self._object = listed or tree.existing_object(path)
+        self._mark = self._object.mark
         self.size = self.allocated = self._object.size
         self.identity = (0, version_number(self._object))
         self._ahead: OrderedDict[int, Future[memoryview]] = OrderedDict()  # by where they begin
@@ -243,7 +258,40 @@ class ObjectView(FileView):
         buffer[: len(data)] = np.frombuffer(data, np.uint8)
         return len(data)
 
-    def _bytes(self, start: int, stop: int) -> memoryview:
+    @property
+    def mark(self) -> int:
+        if not self._mark:
+            self._bytes(0, min(_MARKED_SIZE, self.size))
+        return self._mark
+
+    def _bytes(self, start: int, stop: int, versions_left: int = _VERSIONS_MAX) -> memoryview:
+        try:
+            data = self._bytes_of_version(start, stop)
+        except FileReplacedError as error:
+            if not versions_left:
+                raise
+            self._go_on(error)
+            return self._bytes(start, stop, versions_left - 1)
+        if not start and len(data) >= _MARKED_SIZE:
+            self._mark = crc32(data[:_MARKED_SIZE])
+        return data
+
+    def _go_on(self, error: FileReplacedError) -> None:
+        """Takes the newest version. Raises `error` if it does not continue the version until now."""
+        now = tree.newest(self.path)
+        if now is None or now.version == self._object.version:
+            raise error
+        if self.listed is None:
+            continues = now.size == self.size
+        else:
+            head = blocks.read(now, 0, _MARKED_SIZE)
+            continues = now.size >= self.size and bool(self._mark) and crc32(head) == self._mark
+        if not continues:
+            raise error
+        self._object = now
+        self._ahead.clear()
+
+    def _bytes_of_version(self, start: int, stop: int) -> memoryview:
         if stop - start < blocks.BLOCK_SIZE or self.size <= blocks.WHOLE_MAX:
             data = blocks.read(self._object, start, stop)
         else:
@@ -295,7 +343,14 @@ class ObjectView(FileView):
                 if high > self.size:
                     self._refuse_end(high, self.size)
                 is_last = (low, high) == cuts[-1]
-                yield _Piece(window, low, blocks.fetch(self._object, low, high), is_last)
+                yield _Piece(window, low, high, blocks.fetch(self._object, low, high), is_last)
+
+    def fetched(self, piece: _Piece) -> memoryview:
+        """The bytes of a piece, of a newer version if the object was uploaded again."""
+        try:
+            return piece.fetched.result()
+        except FileReplacedError:
+            return self._bytes(piece.start, piece.stop)
 
     def data_from(self, position: int) -> int:
         return position
@@ -325,19 +380,20 @@ class _ObjectWindow:
 
 
 class _Piece(NamedTuple):
-    """A fetch from byte `start` of the object on, and whether it is the last one of its window."""
+    """A fetch of the bytes [start, stop) of the object, and whether it is the last one of its window."""
 
     window: _ObjectWindow
     start: int
+    stop: int
     fetched: Future[memoryview]
     is_last: bool
 
     def place(self, buffers: Buffers) -> Iterator[FileWindow]:
         """Copies the bytes to their places. Yields the window if no other piece follows."""
-        window, data = self.window, np.frombuffer(self.fetched.result(), np.uint8)
+        window, data = self.window, np.frombuffer(self.window.view.fetched(self), np.uint8)
         if window.data is None:
             window.data = _room(buffers, window.runs.size, window.low)
-        stop, runs = self.start + len(data), window.runs
+        stop, runs = self.stop, window.runs
         first = int(np.searchsorted(runs.highs, self.start, side="right"))
         last = int(np.searchsorted(runs.lows, stop, side="left"))
         for low, high, by in zip(*(each[first:last].tolist() for each in runs[:3]), strict=True):
@@ -410,13 +466,13 @@ class FileCache:
             ) from error
         except PermissionError as error:
             raise error if isinstance(error, StoreError) else denied(path) from error
-        self._views[path] = view
-        while len(self._views) > self._capacity:
-            self._views.popitem(last=False)  # its destructor closes the file once no reader uses the view
+        self._keep(view)
         return view
 
     def view(self, file: StoreFile) -> FileView:
         """Returns the open view of a listed file. Raises FileReplacedError if another file has its path."""
+        if file.stored is not None:
+            return self._version(file.stored)
         view = self.open(file.path)
         if file.identity not in (None, view.identity) or view.size < file.size:
             is_other = file.identity not in (None, view.identity)
@@ -426,6 +482,18 @@ class FileCache:
                 "copies the store, wait until the copy is complete"
             )
         return view
+
+    def _version(self, stored: StoredObject) -> FileView:
+        view = self._views.pop(stored.path, None)
+        if not isinstance(view, ObjectView) or view.listed != stored:
+            view = ObjectView(stored.path, stored)
+        self._keep(view)
+        return view
+
+    def _keep(self, view: FileView) -> None:
+        self._views[view.path] = view
+        while len(self._views) > self._capacity:
+            self._views.popitem(last=False)  # its destructor closes the file once no reader uses the view
 
     def forget_deleted(self) -> None:
         """Closes the views of deleted and replaced files, whose space on disk stays in use until then."""

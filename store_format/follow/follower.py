@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -32,8 +32,15 @@ from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.display.text import shown
-from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreError, StoreNotFoundError
-from store_format.files.read import entry_names, is_settled, stat_identity
+from store_format.errors import (
+    CorruptStoreError,
+    FileReplacedError,
+    OffsetOutOfRangeError,
+    StoreError,
+    StoreNotFoundError,
+)
+from store_format.files.paths import is_remote
+from store_format.files.read import all_versions, entry_names, is_settled, one_look, stat_identity
 from store_format.files.view import FileCache
 from store_format.follow.log_tail import Newest, News, follow_queue, is_torn, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
@@ -57,6 +64,7 @@ _PLACES_TRIED = (
     3  # the place that a queue names, and the starts of two files: the newest file may be nearly empty
 )
 _QUEUES_TRIED = 8
+_VERSIONS_TRIED = 3  # looks at objects that are uploaded again meanwhile
 
 _Identity = tuple[int, int, int] | None  # inode, size, time in ns; None for what is missing
 
@@ -67,6 +75,9 @@ class StoreFollower:
     `queues` are the chosen queues by (topic, queue id). `changed` are those that the last look that returned
     True found different, None for a queue that is gone. `replaced` are the queues that now have other
     messages at offsets that an earlier look knew.
+
+    Objects of object storage, and a log without its last file, change only with their listing: nothing is
+    read to find that out.
     """
 
     def __init__(
@@ -92,6 +103,7 @@ class StoreFollower:
         self._is_full = False
         self._stuck_since = self._stuck_wait = 0
         self._catching_up_since: int | None = None
+        self._by_listing = store.log.held is not None or is_remote(store.path)
 
     @property
     def log_end(self) -> int:
@@ -104,11 +116,13 @@ class StoreFollower:
 
     def look(self, *, anew: bool = False) -> bool:
         """Whether anything has changed since the last look. `anew` trusts nothing seen before."""
+        if self._by_listing:
+            return self._look_by_listing(anew, _VERSIONS_TRIED)
         signs = self._read_signs()
         known, intact = self._signs, None
         if known is not None and not self._samples.is_intact(self._log):
             # retention may have deleted its file
-            self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+            self._log = self._log.relisted(FileCache())
             intact = None if self._samples.is_intact(self._log) else self._samples.take_intact(self._log)
         is_live = signs.state is StoreState.LIVE
         quiet = signs == known and not (
@@ -154,7 +168,24 @@ class StoreFollower:
         """
         if self._log.file_at(self._end) is not None or not self._log.files:
             return False
-        return CommitLog.open(self.store.commit_log_paths, FileCache()).files != self._log.files
+        return self._log.relisted(FileCache()).files != self._log.files
+
+    def _look_by_listing(self, anew: bool, tries: int) -> bool:
+        try:
+            with one_look((self.store.path, *self.store.commit_log_paths)):
+                self._log = self._log.relisted()
+                signs = replace(self._read_signs(), listed=_listed(self.store.path, self._log))
+                known, intact = self._signs, None
+                if known is not None and not anew and signs.versions == known.versions:
+                    return False
+                if known is not None and not self._samples.is_intact(self._log):
+                    intact = self._samples.take_intact(self._log)
+                self.changed, self.replaced = {}, {}
+                return self._look_anew(signs, {}, intact)
+        except FileReplacedError:  # uploaded again during the look
+            if not tries:
+                raise
+        return self._look_by_listing(anew, tries - 1)
 
     # ---- all of it, as a batch read looks ------------------------------------------------------------------
 
@@ -166,15 +197,15 @@ class StoreFollower:
         `changed` is what an attempt to follow has found already. With `intact`, the log is another one from
         that physical offset.
         """
-        self._log = CommitLog.open(self.store.commit_log_paths, self.store.files)
+        self._log = self._log.relisted(self.store.files)
         self.store = replace(self.store, log=self._log)
-        crashed = signs.state is StoreState.CRASHED
+        crashed = signs.state is StoreState.CRASHED or self._by_listing
         near = end = 0
         if not crashed:  # before the queues are read: later messages are read from the log
             try:
                 near, end = _find_start(self.store, self._log, signs, self._end if self._follows else None)
             except StoreNotFoundError:  # retention deleted the file before it was read
-                self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+                self._log = self._log.relisted(FileCache())
                 near, end = _find_start(self.store, self._log, signs, self._end if self._follows else None)
         self.store.look_again_for(self._with_messages(signs, intact))
         # a warning at the first look only
@@ -264,7 +295,7 @@ class StoreFollower:
         was_crashed = self._signs is not None and self._signs.state is signs.state is StoreState.CRASHED
         if (
             was_crashed
-            and not self._grows
+            and not (self._grows or self._by_listing)
             and any(
                 key not in self.queues or found[key].max_offset > self.queues[key].max_offset for key in found
             )
@@ -413,7 +444,7 @@ class StoreFollower:
         created again since.
         """
         before = self._log.min_offset
-        self._log = CommitLog.open(self.store.commit_log_paths, FileCache())
+        self._log = self._log.relisted(FileCache())
         self.store = replace(self.store, log=self._log)
         if self._log.min_offset == before:
             return
@@ -572,6 +603,12 @@ class _Signs:
     lock: _Identity = None  # its time changes when a broker starts, which may cut the log
     # its time changes when a commit ends: one that began and ended during a look leaves no other sign
     doorbell: _Identity = None
+    listed: Hashable = None  # the versions of the files, where these show each change
+
+    @property
+    def versions(self) -> Hashable:
+        """What differs at another look if anything has changed, where `listed` shows it."""
+        return self.state, self.commit, self.listed
 
     def is_another_store(self, before: _Signs) -> bool:
         """Whether a directory was replaced: the store was restored from a copy, for example."""
@@ -593,6 +630,15 @@ class _Signs:
             tuple(_settled(identity, now_ns) for identity in identities) for identities in directories
         )
         return replace(self, queue_directories=queues, log_directories=logs)
+
+
+def _listed(root: str, log: CommitLog) -> Hashable:
+    """What changes with each change of the store that counts: the versions of all files; of a log without its
+    last file, those of the log, and the names of the topics.
+    """
+    if log.held is None:
+        return all_versions((root, *log.directories))
+    return log.files, *(entry_names(f"{root}/{folder}", missing_ok=True) for folder in FOLDERS.values())
 
 
 def _settled(identity: _Identity, now_ns: int) -> _Identity:

@@ -18,7 +18,12 @@ from store_format.commitlog.walk import Damage, EndKind
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.slices import QueueRange
-from store_format.errors import StoreError
+from store_format.errors import (
+    FileReplacedError,
+    StoreError,
+    StorePermissionError,
+    StoreUnreachableError,
+)
 from store_format.files.read import offset_file_name, read_range
 from store_format.java.hashes import tags_code_many
 from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, as_struct
@@ -67,13 +72,20 @@ class News:
 def read_head(log: CommitLog, offset: int) -> bytes:
     """The bytes at a physical offset where the next message will begin; b"" without a file there.
 
-    Other bytes at a later look mean that a message was written.
+    Other bytes at a later look mean that a message was written. Raises StorePermissionError, and the errors
+    of object storage.
     """
     file = log.file_at(offset)
     if file is None:
         return b""
     try:
         return log.view(file).read(offset - file.start, _HEAD_SIZE)
+    except (StorePermissionError, StoreUnreachableError):
+        raise  # b"" would say that the message is gone
+    except FileReplacedError:
+        if file.stored is not None:
+            raise
+        return b""
     except StoreError:
         return b""
 

@@ -90,6 +90,8 @@ def take_snapshot(
     snapshot is taken again up to what was committed before: no part of a batch is ever visible. What may not
     be read is `refused`, as by `list_queues`. Raises StoreNotFoundError for a lost commitlog.
     """
+    if log.held is not None:
+        return _recovered(root, log, select, refused, read_commit_state(root).base)
     refuse_lost_log(root, log)
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
@@ -341,10 +343,17 @@ def _sampled_sizes(root: str, kind: QueueKind) -> Iterator[int]:
 # ---- after a crash -----------------------------------------------------------------------------------------
 
 
-def _recovered(root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused) -> Snapshot:
-    """The queues as the broker's recovery would leave them (CommitLog.recoverAbnormally), in memory."""
+def _recovered(
+    root: str, log: CommitLog, select: Callable[[str], bool], refused: Refused, log_end: int | None = None
+) -> Snapshot:
+    """The queues as the broker's recovery would leave them (CommitLog.recoverAbnormally), in memory.
+
+    With `log_end`, nothing at or after that offset counts.
+    """
     checkpoint = read_checkpoint(f"{root}/checkpoint") or Checkpoint()
     end, readable = ends_after_crash(root, log, checkpoint)
+    if log_end is not None and log_end < readable.offset:
+        readable = replace(readable, offset=log_end)
     _log.info(
         "%s was left by a crash: scanned its commitlog from %d, the log ends at %d",
         root,
@@ -392,8 +401,11 @@ def find_log_end(root: str, log: CommitLog, state: StoreState) -> int | None:
     an old recovery follow: whole messages, or a part of one. `take_snapshot` finds the same end, with the
     queues. Raises StoreNotFoundError for a lost commitlog.
     """
-    refuse_lost_log(root, log)
     before = read_commit_state(root)
+    if log.held is not None:
+        _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
+        return readable.offset if before.base is None else min(readable.offset, before.base)
+    refuse_lost_log(root, log)
     if state is StoreState.CRASHED and not before.is_own:
         _, readable = ends_after_crash(root, log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
         warn_once(root, log.cache, readable)

@@ -28,6 +28,7 @@ from store_format.bookkeeping.journal import (
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice
+from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import (
     CorruptStoreError,
@@ -95,6 +96,7 @@ class Store:
         unfiled_queues: Unfiled | None = None,
         fail_on_unknown: bool | None = None,
         objects: Collection[StoredObject] = (),
+        holds_last: bool = False,
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -110,6 +112,9 @@ class Store:
 
         `objects` are those of a store on object storage that the reader needs: nothing is listed then.
 
+        With `holds_last`, messages in the last commitlog file do not count: a program that copies the store
+        of a running broker copies that file again and again. The other files are read as after a crash.
+
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
@@ -121,7 +126,7 @@ class Store:
             look_again(root)
         directories = log_directories(root, commit_log_paths)
         files = FileCache() if files is None else files
-        log = CommitLog.open(directories, files)
+        log = CommitLog.open(directories, files, holds_last=holds_last)
         name = broker_name or broker_name_of(root)
         unreadable: dict[str, StoreError] | None = {} if skip_unreadable else None
         return cls(root, name, log, directories, files, unreadable, unfiled_queues, fail_on_unknown)
@@ -214,7 +219,7 @@ class Store:
                 plural = "s" * (count != 1)
                 self._lost.warn(tuple(given_up), told, self.path, count, plural, name, first.first)
             gone = []
-            if taken.state is not StoreState.LIVE:
+            if taken.state is not StoreState.LIVE and taken.log.held is None:
                 gone = gone_by_ledger(
                     self.path, taken.log, lambda: {key: queue.max_offset for key, queue in queues.items()}
                 )
@@ -393,6 +398,18 @@ class Queue:
     def max_offset(self) -> int:
         """The queue offset after the last message."""
         return self.range.max_offset
+
+    @property
+    def held_max_offset(self) -> int:
+        """The queue offset after the last message as the consume queue has it, where `holds_last` leaves
+        messages out: `max_offset` and these.
+        """
+        bounds = self.range.bounds
+        if self.store.log.held is None or bounds is None:
+            return self.max_offset
+        place = bounds.kind, bounds.directory, self.topic, self.queue_id
+        there = queue_bounds(*place, self.store.log.min_offset, scan=True)
+        return self.max_offset if there is None else max(self.max_offset, there.max_offset)
 
     def piece(self, start: int | None = None, stop: int | None = None) -> QueueSlice:
         """Returns the offsets [start, stop), limited to the queue's; None is the first or the last."""

@@ -16,10 +16,10 @@ from tests.support.spark.object_job import rows_of
 
 pytestmark = pytest.mark.slow
 
-_LISTINGS_MAX = 12  # of two batches and a view
+_LISTINGS_MAX = 16  # of two batches, a view and a stream
 
 
-def test_a_batch_reads_the_same(
+def test_batches_views_and_streams_read_the_same(
     spark: SparkSession, server: ObjectServer, basic: Path, tmp_path: Path
 ) -> None:
     place = tmp_path / "job"
@@ -32,7 +32,7 @@ def test_a_batch_reads_the_same(
     found = json.loads(done.stdout.splitlines()[-1])
     right = rows_of(spark.read.format("rmqlog").load(str(basic)))
     orders = rows_of(spark.read.format("rmqlog").option("subscribe", "Orders").load(str(basic)))
-    assert found["batch"] == right
+    assert found["batch"] == found["stream"] == right
     assert found["orders"] == orders
     assert found["queues"] == spark.read.format("rmqlog").option("view", "queues").load(str(basic)).count()
     assert not server.refused

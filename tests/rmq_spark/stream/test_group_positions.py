@@ -29,7 +29,7 @@ from rmq_spark.plan.splits import Split
 from rmq_spark.stream.group_positions import GroupPositions
 from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.stores import StreamStores
-from store_format import MessageStore
+from store_format import MessageStore, Queue
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
 from store_format.files.polling import Clocks
@@ -636,3 +636,24 @@ def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(
     scan = Scan(fields_from_options(options), options)
     rows = [row for split in plan(options).splits for batch in scan.read(split) for row in batch.to_pylist()]
     assert rows == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20
+
+
+def test_a_group_goes_on_behind_messages_that_wait_in_the_last_file(world: World) -> None:
+    """Another member has read them before: they are neither lost nor read again."""
+    first = world.query("one", includeLastFile="true")
+    assert len(first.step() or ()) == 20
+    assert first.step() is None
+    first.die()
+    second = world.query("two", includeLastFile="false", groupPath=world.directory)
+    assert not second.step()
+    append(world.root, numbered("T", 20, 200))
+    found = second.step() or []
+    last = MessageStore.open(str(world.root)).log.files[-1].start
+    table = [queue.to_table(columns=["queueId", "queueOffset", "physicalOffset"]) for queue in _queues(world)]
+    rows = [row for each in table for row in each.to_pylist()]
+    closed = [("T", row["queueId"], row["queueOffset"]) for row in rows if row["physicalOffset"] < last]
+    assert found == sorted(place for place in closed if place[2] >= 5)
+
+
+def _queues(world: World) -> list[Queue]:
+    return MessageStore.open(str(world.root)).queues(lambda topic: topic == "T")

@@ -32,10 +32,26 @@ def main(url: str, directory: Path) -> None:
         "batch": rows_of(batch),
         "orders": rows_of(reader.option("subscribe", "Orders").load(url)),
         "queues": batch.sparkSession.read.format("rmqlog").option("view", "queues").load(url).count(),
+        "stream": _streamed(session, url, directory),
         "plan": batch._jdf.queryExecution().toString(),
     }
     session.stop()
     print(json.dumps(found))
+
+
+def _streamed(session: SparkSession, url: str, directory: Path) -> list[str]:
+    rows: list[str] = []
+    reader = session.readStream.format("rmqlog").option("startingOffsets", "earliest")
+    query = (
+        reader.option("includeLastFile", "true")
+        .load(url)
+        .writeStream.foreachBatch(lambda frame, _: rows.extend(rows_of(frame)))
+        .option("checkpointLocation", str(directory / "checkpoint"))
+        .trigger(availableNow=True)
+        .start()
+    )
+    query.awaitTermination()
+    return sorted(rows)
 
 
 def rows_of(frame: DataFrame) -> list[str]:
