@@ -10,6 +10,10 @@ first unit has the header's begin offset, the last unit has its end offset, and 
 are complete. With a wrong H the units are shifted by a multiple of 20 bytes, and their slots do not point to
 them.
 
+A file with a broker's default sizes has 420 MB and is never read whole. Its header, the first slots, the
+first and the last units, and the units of a few slots prove its numbers. A search reads one slot, and the
+units of its chain.
+
 `wrong_links` compares all links in one pass, without following a chain: a link to a later unit would lead a
 broker in a circle, and a link that skips units hides their messages.
 """
@@ -19,9 +23,9 @@ from __future__ import annotations
 import datetime
 import re
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -29,6 +33,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
 from store_format.errors import OptionError
+from store_format.files import blocks, paths
 from store_format.files.read import StoreFile, list_store_files
 from store_format.files.view import FileView, open_view
 from store_format.files.write import WritableFile
@@ -48,9 +53,15 @@ _UNIT_WORDS = INDEX_UNIT.itemsize // 4
 _CANDIDATES_PER_STEP = 1 << 18  # a file of 400 MB has 20 million; each step reads about 10 MB
 _SURVIVORS_MAX = 64  # a broker's file leaves one; more is a file made to waste time
 _PROOF_UNITS = 4096  # the first units, which are checked against each other
+_PROOF_SLOTS = 4  # slots that must lead to units of theirs
+_MANY_SLOTS = 1 << 16  # of at least so many, a wrong number of slots is not right for even one slot by chance
+_FIRST_SLOTS = (1 << 14) - _HEADER_WORDS  # with the header 64 KiB
 
 _CHUNK = 1 << 16  # units or slots
 _PREV_AT, _SLOT_COUNT_AT = 16, 32  # in a unit, and in the header
+
+_Item = TypeVar("_Item")
+_Look = TypeVar("_Look")
 
 
 # ---- keys, and the names of files --------------------------------------------------------------------------
@@ -204,19 +215,24 @@ class IndexFile:
         hash_slot_num: int | None = None,
         index_num: int | None = None,
         likely: IndexGeometry = DEFAULT_GEOMETRY,
+        is_wanted: Callable[[IndexHeader], bool] | None = None,
     ) -> IndexFile:
         """Opens the file and finds its geometry.
 
         One given number gives the other by the file's size. Without numbers the units must prove the
-        geometry; `likely` is tried first. Raises OptionError when given numbers do not fit the size, or when
-        the units prove others, and FileNotFoundError.
+        geometry; `likely` is tried first. A file whose header is not wanted gets no geometry. Raises
+        OptionError when given numbers do not fit the size, or when the units prove others, and
+        FileNotFoundError.
         """
         view = open_view(path)
-        try:
-            return cls(view, _find_geometry(view, hash_slot_num, index_num, likely))
-        except OptionError:
-            view.close()
-            raise
+        file = cls(view, None)
+        if is_wanted is None or is_wanted(file.header()):
+            try:
+                file.geometry = _find_geometry(view, hash_slot_num, index_num, likely)
+            except OptionError:
+                view.close()
+                raise
+        return file
 
     def header(self) -> IndexHeader:
         """Reads the header again at each call: a broker may be writing. A short one is filled with zeros."""
@@ -326,24 +342,44 @@ class IndexFile:
 
 
 def open_index_files(
-    directory: str, *, hash_slot_num: int | None = None, index_num: int | None = None
+    directory: str,
+    *,
+    hash_slot_num: int | None = None,
+    index_num: int | None = None,
+    is_wanted: Callable[[IndexHeader], bool] | None = None,
 ) -> list[IndexFile]:
     """All index files of a store in the broker's order, without those deleted since the listing.
 
-    The geometry of one file is tried first on the next. Raises as `IndexFile.open`.
+    The geometry of one file is tried first on the next. Of object storage, all but the first are opened at
+    once. `is_wanted` and errors as for `IndexFile.open`.
     """
-    files: list[IndexFile] = []
     likely = DEFAULT_GEOMETRY
-    for listed in list_index_files(directory):
+
+    def opened(listed: StoreFile) -> IndexFile | None:
+        nonlocal likely
         try:
             file = IndexFile.open(
-                listed.path, hash_slot_num=hash_slot_num, index_num=index_num, likely=likely
+                listed.path,
+                hash_slot_num=hash_slot_num,
+                index_num=index_num,
+                likely=likely,
+                is_wanted=is_wanted,
             )
         except FileNotFoundError:
-            continue
-        files.append(file)
+            return None
         likely = file.geometry or likely
-    return files
+        return file
+
+    listed = list_index_files(directory)
+    files = [*map(opened, listed[:1]), *each_at_once(directory, listed[1:], opened)]
+    return [file for file in files if file is not None]
+
+
+def each_at_once(directory: str, items: Sequence[_Item], look: Callable[[_Item], _Look]) -> Iterable[_Look]:
+    """What `look` says of each item of a directory, in order; on object storage of many at once."""
+    if not paths.is_remote(directory):
+        return map(look, items)
+    return (said for _, said in blocks.looked_at(items, look))
 
 
 # ---- geometry ----------------------------------------------------------------------------------------------
@@ -493,9 +529,28 @@ def confirms(view: FileView, geometry: IndexGeometry) -> bool:
     expected_prev[order[1:][same_slot]] = order[:-1][same_slot] + 1  # units count from 1
     if not np.array_equal(proof["prev_index"], expected_prev):
         return False
+    if _lead_to_units(view, geometry, count):
+        return True
     heads = _slots_at(view, slots)
     numbers = np.arange(1, len(proof) + 1)
     return bool(((heads >= numbers) & (heads <= count)).all())
+
+
+def _lead_to_units(view: FileView, geometry: IndexGeometry, count: int) -> bool:
+    """Whether the first slots in use lead to units of theirs: much less to read than the slots of the first
+    units, which lie all over the file. Nothing is said of few slots, and of a file with few units.
+    """
+    if geometry.hash_slot_num < _MANY_SLOTS:
+        return False
+    heads = view.window(_HEADER.size, _HEADER.size + INDEX_SLOT.itemsize * _FIRST_SLOTS).view(INDEX_SLOT)
+    slots = np.flatnonzero(heads)[:_PROOF_SLOTS]
+    numbers = heads[slots].astype(np.int64)
+    if len(slots) < _PROOF_SLOTS or numbers.min() < 1 or numbers.max() >= count:
+        return False
+    starts = geometry.units_start + INDEX_UNIT.itemsize * numbers
+    window = next(view.windows([(starts, starts + INDEX_UNIT.itemsize)]))
+    hashes = gather_units(window.data, window.positions, INDEX_UNIT)["key_hash"]
+    return np.array_equal(hashes.astype(np.int64) % geometry.hash_slot_num, slots)
 
 
 # ---- the chains of slots -----------------------------------------------------------------------------------

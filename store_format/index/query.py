@@ -4,20 +4,30 @@ not cover, and the candidates for a key.
 A file covers the messages between its first and its last one. It may share these two messages with its
 neighbours, because a full file can end between two keys of a message. So a search scans them, too. Index
 files have only hashes, so a search finds candidates.
+
+A search between two times opens the header only of a file that was written outside of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, StorePermissionError
-from store_format.index.file import IndexFile, index_key, key_hash, open_index_files
+from store_format.index.file import (
+    IndexFile,
+    IndexHeader,
+    each_at_once,
+    index_key,
+    key_hash,
+    open_index_files,
+)
 
 _TIME_DIFF_MAX = 2**31 - 1
+_CLOCK_STEP_MAX_MS = 3_600_000  # so far a message may lie outside of its file's times: a clock was set back
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -25,13 +35,15 @@ class Coverage:
     """`files` cover the log except the physical ranges [start, stop) of `uncovered`, which ascend.
 
     `unused` has the path of each other file and the reason. `edges` are the first and last messages of the
-    files: they are in `uncovered`, although a file has some of their keys.
+    files: they are in `uncovered`, although a file has some of their keys. `candidates` are the physical
+    offsets that the files have for the keys, ascending, each once.
     """
 
     files: tuple[IndexFile, ...]
     unused: tuple[tuple[str, str], ...]
     uncovered: tuple[tuple[int, int], ...]
     edges: frozenset[int]
+    candidates: NDArray[np.int64] = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def plan_coverage(
@@ -44,8 +56,11 @@ def plan_coverage(
     hash_slot_num: int | None = None,
     index_num: int | None = None,
     keys: Sequence[tuple[str, str]] = (),
+    begin: int | None = None,
+    end: int | None = None,
 ) -> Coverage:
-    """Which of the log's bytes [start, stop) the index files of a directory cover, for `keys` (topic, key).
+    """Which of the log's bytes [start, stop) the index files of a directory cover, for `keys` (topic, key)
+    between `begin` and `end` (ms, both inclusive), and the candidates.
 
     After a crash `timestamp_max` is checkpoint.indexMsgTimestamp: files that end later were not flushed, and
     a broker deletes them (IndexService.load). `is_unit` says whether a message begins at an offset: a file
@@ -53,55 +68,87 @@ def plan_coverage(
     to a foreign unit has lost units. Raises OptionError as `IndexFile.open` does.
     """
     hashes = [key_hash(index_key(topic, key)) for topic, key in keys]
+
+    def is_wanted(header: IndexHeader) -> bool:
+        is_older = begin is not None and header.end_timestamp < begin - _CLOCK_STEP_MAX_MS
+        return not is_older and (end is None or header.begin_timestamp <= end + _CLOCK_STEP_MAX_MS)
+
     try:
-        opened = open_index_files(directory, hash_slot_num=hash_slot_num, index_num=index_num)
+        opened = open_index_files(
+            directory, hash_slot_num=hash_slot_num, index_num=index_num, is_wanted=is_wanted
+        )
     except (CorruptStoreError, StorePermissionError) as error:
         return Coverage((), ((directory, str(error)),), ((start, stop),) if stop > start else (), frozenset())
-    used: list[IndexFile] = []
-    unused: list[tuple[str, str]] = []
-    ranges: list[tuple[int, int]] = []
-    for file in opened:
+
+    def look(file: IndexFile) -> tuple[IndexFile, IndexHeader, str | None]:
         # The header is read once, before the units: messages that a broker adds later are scanned, too.
-        first, last, reason = _range(file, start, stop, is_unit, timestamp_max)
-        reason = reason or next(filter(None, (_foreign_unit(file, each) for each in hashes)), None)
-        if reason is not None:
-            unused.append((file.path, reason))
-        elif last >= start:
-            used.append(file)
-            ranges.append((first, last))
-    uncovered = _uncovered(ranges, start, stop)
+        header = file.header()
+        reason = _reason(file, header, start, stop, is_unit, timestamp_max)
+        if reason is None and file.geometry is None and is_wanted(header):
+            reason = "its numbers of hash slots and units are unknown: set maxHashSlotNum and maxIndexNum"
+        return file, header, reason
+
+    def follow(chain: tuple[IndexFile, IndexHeader, int]) -> tuple[str | None, set[int]]:
+        foreign = _foreign_unit(*chain)
+        return foreign, set() if foreign else offsets_in_chain(*chain, begin, end)
+
+    looks = list(each_at_once(directory, opened, look))
+    reasons = {file: reason for file, _, reason in looks if reason is not None}
+    ranges = {
+        file: (header.begin_physical_offset, header.end_physical_offset)
+        for file, header, _ in looks
+        if file not in reasons and header.end_physical_offset >= start
+    }
+    chains = [
+        (file, header, each)
+        for file, header, _ in looks
+        if file in ranges and is_wanted(header)
+        for each in hashes
+    ]
+    found: dict[IndexFile, set[int]] = {file: set() for file in ranges}
+    for (file, *_), (foreign, offsets) in zip(chains, each_at_once(directory, chains, follow), strict=True):
+        found[file] |= offsets
+        if foreign is not None:
+            reasons.setdefault(file, foreign)
+    used = [file for file in ranges if file not in reasons]
+    edges = [ranges[file] for file in used]
     return Coverage(
-        tuple(used), tuple(unused), uncovered, frozenset(edge for pair in ranges for edge in pair)
+        tuple(used),
+        tuple((file.path, reasons[file]) for file in opened if file in reasons),
+        _uncovered(edges, start, stop),
+        frozenset(edge for pair in edges for edge in pair),
+        np.array(sorted(set[int]().union(*(found[file] for file in used))), np.int64),
     )
 
 
-def _range(
-    file: IndexFile, start: int, stop: int, is_unit: Callable[[int], bool], timestamp_max: int | None
-) -> tuple[int, int, str | None]:
-    """(the first message of the file, the last one, why the file is not used or None)"""
-    header = file.header()
+def _reason(
+    file: IndexFile,
+    header: IndexHeader,
+    start: int,
+    stop: int,
+    is_unit: Callable[[int], bool],
+    timestamp_max: int | None,
+) -> str | None:
+    """Why a file is not used, by its header; None if nothing is against it."""
     first, last = header.begin_physical_offset, header.end_physical_offset
     if header.index_count <= 1:
-        return first, last, "it has no entries"
-    if file.geometry is None:
-        reason = "its numbers of hash slots and units are unknown: set maxHashSlotNum and maxIndexNum"
-        return first, last, reason
+        return "it has no entries"
     if timestamp_max is not None and header.end_timestamp > timestamp_max:
         times = f"{header.end_timestamp} > {timestamp_max}"
-        return first, last, f"the store crashed, and this file was not flushed up to its end ({times})"
+        return f"the store crashed, and this file was not flushed up to its end ({times})"
     if not 0 <= first <= last < stop:
-        return first, last, f"its entries point from {first} to {last}, but the commitlog ends at {stop}"
+        return f"its entries point from {first} to {last}, but the commitlog ends at {stop}"
     for edge in {first, last}:
         if edge >= start and not is_unit(edge):
-            return first, last, f"no message begins at {edge}, but its header says so"
-    return first, last, None
+            return f"no message begins at {edge}, but its header says so"
+    return None
 
 
-def _foreign_unit(file: IndexFile, hash_value: int) -> str | None:
+def _foreign_unit(file: IndexFile, header: IndexHeader, hash_value: int) -> str | None:
     """Why the links of a key's slot cannot be trusted: they lead to a unit of another slot, or of no message
     of the file, as where a page of units was lost with the power.
     """
-    header, geometry = file.header(), file.geometry
+    geometry = file.geometry
     assert geometry is not None
     slots, first, last = geometry.hash_slot_num, header.begin_physical_offset, header.end_physical_offset
     for number, unit_hash, physical_offset, _ in file.chain(hash_value, header):
@@ -123,31 +170,23 @@ def _uncovered(ranges: Sequence[tuple[int, int]], start: int, stop: int) -> tupl
     return tuple(found)
 
 
-def find_offsets(
-    files: Sequence[IndexFile],
-    topic: str,
-    key: str,
-    begin: int | None = None,
-    end: int | None = None,
-    index_type: str | None = None,
-) -> NDArray[np.int64]:
-    """Physical offsets of all candidates, ascending, each once, without a broker's limits.
+def offsets_in_chain(
+    file: IndexFile, header: IndexHeader, hash_value: int, begin: int | None = None, end: int | None = None
+) -> set[int]:
+    """Physical offsets of the units of a file with this hash, without a broker's limits.
 
     Compare topic and key when the messages are read. `begin` and `end` (ms, both inclusive) leave out
     only units that cannot lie in the window, so the result may contain others. The time of a unit is known to
     the second, and not at all where the broker clamped it: it also writes 0 seconds when the clock went back,
     and the first unit of a file counts from the end of the file before.
     """
-    hash_value = key_hash(index_key(topic, key, index_type))
     found: set[int] = set()
-    for file in files:
-        header = file.header()
-        for number, unit_hash, physical_offset, time_diff in file.chain(hash_value, header):
-            if unit_hash != hash_value:
+    for number, unit_hash, physical_offset, time_diff in file.chain(hash_value, header):
+        if unit_hash != hash_value:
+            continue
+        if number > 1 and 0 < time_diff < _TIME_DIFF_MAX:
+            time = header.begin_timestamp + time_diff * 1000
+            if (begin is not None and time + 999 < begin) or (end is not None and time > end):
                 continue
-            if number > 1 and 0 < time_diff < _TIME_DIFF_MAX:
-                time = header.begin_timestamp + time_diff * 1000
-                if (begin is not None and time + 999 < begin) or (end is not None and time > end):
-                    continue
-            found.add(physical_offset)
-    return np.array(sorted(found), np.int64)
+        found.add(physical_offset)
+    return found

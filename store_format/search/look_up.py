@@ -11,7 +11,7 @@ to the messages with the tags.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import starmap
@@ -28,7 +28,7 @@ from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.files import list_queues
 from store_format.display.units import size_text
 from store_format.errors import CorruptStoreError, OptionError
-from store_format.index.query import Coverage, find_offsets, plan_coverage
+from store_format.index.query import Coverage, plan_coverage
 from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
 from store_format.message.decode import decode
@@ -176,7 +176,7 @@ def bytes_to_scan(store: Store, choice: MessageChoice, how: How) -> int:
     """Bytes of the commitlog that no index file covers for this search; preallocated files do not count."""
     if choice.key is None and choice.message_id is None:
         return 0
-    coverage, _, _ = _cover(store, store.state, _key_of(choice), choice.one_topic, how)
+    coverage, _, _ = _cover(store, store.state, _key_of(choice), choice, how)
     return _scan_size(store.log, coverage.uncovered)
 
 
@@ -316,7 +316,7 @@ def _by_key(store: Store, choice: MessageChoice, how: How) -> Found:
 
 def _search(store: Store, choice: MessageChoice, how: How) -> Found:
     log, state, key = store.log, store.state, _key_of(choice)
-    coverage, topics, stop = _cover(store, state, key, choice.one_topic, how)
+    coverage, topics, stop = _cover(store, state, key, choice, how)
     names = tuple(dict.fromkeys((*how.columns, *_ORDER_COLUMNS)))
     search = KeySearch(
         log, key, choice, store.broker_name, names, how.tolerance, how.verify_crc, state is StoreState.LIVE,
@@ -324,7 +324,7 @@ def _search(store: Store, choice: MessageChoice, how: How) -> Found:
     )  # fmt: skip
     if how.on_scanned is not None:
         search.on_scanned = partial(_report_scanned, how.on_scanned, _scan_size(log, coverage.uncovered))
-    candidates = _indexed_offsets(key, choice, coverage, topics)
+    candidates = coverage.candidates
     candidates = candidates[(candidates >= log.min_offset) & (candidates < stop)]
     batches = list(search.candidates(candidates))
     for start, end in coverage.uncovered:
@@ -352,25 +352,27 @@ def _report_scanned(on_scanned: Callable[[int, int], object], size: int, scanned
     on_scanned(scanned, size)
 
 
-def _scan_size(log: CommitLog, ranges: Iterable[tuple[int, int]]) -> int:
+def _scan_size(log: CommitLog, ranges: Sequence[tuple[int, int]]) -> int:
     """Bytes of these physical ranges in files that hold messages; preallocated files do not count."""
-    begun = [file for file in log.files if any(log.view(file).read(0, _LOOK_SIZE))]
-    return sum(
-        max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges for file in begun
-    )
+    sizes = [
+        (file, sum(max(min(stop, file.stop) - max(start, file.start), 0) for start, stop in ranges))
+        for file in log.files
+    ]
+    return sum(size for file, size in sizes if size and any(log.view(file).read(0, _LOOK_SIZE)))
 
 
 def _cover(
-    store: Store, state: StoreState, key: str, topic: str | None, how: How
+    store: Store, state: StoreState, key: str, choice: MessageChoice, how: How
 ) -> tuple[Coverage, tuple[str, ...], int]:
     """Which part of the log the index files cover, for which topics, and where the log ends at most."""
     log, index = store.log, f"{store.path}/index"
     stop = find_log_end(store.path, log, state)
     if stop is None:
         stop = log.stop
-    topics, reason = (
-        _topics_to_look_up(store.path, topic) if how.use_index else ((), "the caller does not use it")
-    )
+    topics: tuple[str, ...] = ()
+    reason = "the caller does not use it"
+    if how.use_index:
+        topics, reason = _topics_to_look_up(store.path, choice.one_topic)
     if not topics:
         return Coverage((), ((index, reason),), ((log.min_offset, stop),), frozenset()), topics, stop
     checkpoint = read_checkpoint(f"{store.path}/checkpoint") or Checkpoint()
@@ -383,6 +385,8 @@ def _cover(
         hash_slot_num=how.hash_slot_num,
         index_num=how.index_num,
         keys=[(topic, key) for topic in topics],
+        begin=choice.since_ms,
+        end=None if choice.until_ms is None else choice.until_ms - 1,
     )
     return coverage, topics, stop
 
@@ -405,16 +409,6 @@ def _topics_to_look_up(root: str, wanted: str | None) -> tuple[tuple[str, ...], 
     if not stored:
         return (), "without consume queue files the store's topics are unknown; give the topic"
     return tuple(sorted({topic for topic, _ in stored} | set(configured))), ""
-
-
-def _indexed_offsets(
-    key: str, choice: MessageChoice, coverage: Coverage, topics: Sequence[str]
-) -> NDArray[np.int64]:
-    if not coverage.files or not topics:
-        return np.empty(0, np.int64)
-    last_ms = None if choice.until_ms is None else choice.until_ms - 1
-    parts = [find_offsets(coverage.files, topic, key, choice.since_ms, last_ms) for topic in topics]
-    return np.unique(np.concatenate(parts))
 
 
 def _ordered(batches: list[pa.RecordBatch], names: tuple[str, ...]) -> pa.Table:

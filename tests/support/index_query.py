@@ -7,6 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from store_format.index.file import IndexFile, IndexHeader, index_key, key_hash
+from store_format.index.query import offsets_in_chain
 
 MSGS_NUM_BATCH_MAX = 64  # MessageStoreConfig.maxMsgsNumBatch
 LONG_MAX = 2**63 - 1
@@ -81,3 +82,17 @@ def _matches_time(header: IndexHeader, begin: int, end: int) -> bool:
     """IndexFile.isTimeMatched: whether the window covers the file, or begins or ends in it."""
     first, last = header.begin_timestamp, header.end_timestamp
     return (begin < first and end > last) or first <= begin <= last or first <= end <= last
+
+
+def find_offsets(
+    files: Sequence[IndexFile],
+    topic: str,
+    key: str,
+    begin: int | None = None,
+    end: int | None = None,
+    index_type: str | None = None,
+) -> list[int]:
+    """The candidates of a search in all files, ascending, each once."""
+    hash_value = key_hash(index_key(topic, key, index_type))
+    found = (offsets_in_chain(file, file.header(), hash_value, begin, end) for file in files)
+    return sorted(set[int]().union(*found))

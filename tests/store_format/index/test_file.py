@@ -34,9 +34,8 @@ from store_format.index.file import (
     list_index_files,
     open_index_files,
 )
-from store_format.index.query import find_offsets
 from tests.support import goldens
-from tests.support.index_query import lookup, query_message, query_offsets
+from tests.support.index_query import find_offsets, lookup, query_message, query_offsets
 from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string_hash, message_index_keys
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
@@ -322,7 +321,7 @@ def test_without_units_the_geometry_is_unknown_and_lookups_are_empty(tmp_path: P
         assert index.header().index_count == 1
         assert len(index.units()) == 0
         assert lookup(index, 5) == []
-        assert find_offsets([index], "Orders", "a").tolist() == []
+        assert find_offsets([index], "Orders", "a") == []
 
 
 def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Path) -> None:
@@ -401,14 +400,14 @@ def test_broken_links_end_the_chain(tmp_path: Path, unit: int, prev: int, expect
     writer, hash_value, units_start = _three_of_one_key()
     with _patched(tmp_path, writer, units_start + 20 * unit + 16, struct.pack(">i", prev)) as index:
         assert lookup(index, hash_value) == expected
-        assert find_offsets([index], "Orders", "a").tolist() == sorted(expected)
+        assert find_offsets([index], "Orders", "a") == sorted(expected)
 
 
 def test_negative_difference_ends_the_brokers_walk_but_hides_nothing_from_find(tmp_path: Path) -> None:
     writer, hash_value, units_start = _three_of_one_key()
     with _patched(tmp_path, writer, units_start + 20 * 2 + 12, struct.pack(">i", -1)) as index:
         assert lookup(index, hash_value) == [3000]
-        assert find_offsets([index], "Orders", "a").tolist() == [1000, 2000, 3000]
+        assert find_offsets([index], "Orders", "a") == [1000, 2000, 3000]
 
 
 @pytest.mark.parametrize("slot_value", [-5, 0, 5, 2**31 - 1])
@@ -504,9 +503,7 @@ def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], P
     valid = {row["physicalOffset"] for row in goldens.expected_rows(name)}
     for probe in answers["queryByKey"]:
         window = (probe["begin"], min(probe["end"], LONG_MAX))
-        candidates = set(
-            find_offsets(files, probe["topic"], probe["key"], *window, probe.get("indexType")).tolist()
-        )
+        candidates = set(find_offsets(files, probe["topic"], probe["key"], *window, probe.get("indexType")))
         assert set(probe["physicalOffsets"]) <= candidates
         if probe["maxNum"] == 32 and len(probe["physicalOffsets"]) < 32 and window == (0, LONG_MAX):
             assert candidates & valid == set(probe["physicalOffsets"])
@@ -538,7 +535,7 @@ def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], 
         for (topic, key, index_type), offsets in wanted.items():
             found = find_offsets(files, topic, key, index_type=index_type)
             assert (np.diff(found) > 0).all()
-            assert offsets <= set(found.tolist()), (topic, key)
+            assert offsets <= set(found), (topic, key)
 
 
 @given(
@@ -572,7 +569,7 @@ def test_find_in_a_window_misses_nothing(
         for key, offset, at in written
         if key == "a" and (begin is None or at >= begin) and (end is None or at <= end)
     }
-    found = set(find_offsets(files, "Orders", "a", begin, end).tolist())
+    found = set(find_offsets(files, "Orders", "a", begin, end))
     assert inside <= found
     assert found <= {offset for key, offset, _ in written if key == "a"}
 
