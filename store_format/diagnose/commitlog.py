@@ -33,7 +33,7 @@ _TAIL_ADVICE = "A broker that starts on this store cuts the log here (CommitLog.
 _CUT_ADVICE = (
     "A broker that starts on this store cuts these messages off (CommitLog.recoverNormally, "
     "recoverAbnormally): export them before a broker starts, with rmqlog export --skip-damage or "
-    "mode=DROPMALFORMED"
+    "mode=DROPMALFORMED. A copy that was made while a broker wrote can look like this: copy it again"
 )
 _REMAINS_ADVICE = (
     "An earlier recovery has cut these messages: readers do not show them, and a broker overwrites them"

@@ -745,7 +745,8 @@ def warn_once(root: str, cache: FileCache, found: ReadableEnd) -> None:
         _log.warning(
             "%s was left by a crash, and its commitlog is damaged in the middle: %s. The %d whole messages "
             "behind the damage, up to %d, are read too. "
-            "%s: export them before a broker starts (rmqlog export --skip-damage)",
+            "%s: export them before a broker starts (rmqlog export --skip-damage). A copy that was made "
+            "while a broker wrote can look like this: copy it again",
             root, found.damage, found.messages, found.offset, found.loss,
         )  # fmt: skip
     if found.remains_of:

@@ -138,6 +138,19 @@ def test_info_ends_in_a_verdict_and_the_next_command(
     assert rmqlog(*done.out.splitlines()[-1].split()[2:]).code == 0
 
 
+def test_info_does_not_count_messages_in_damaged_bytes_as_readable(
+    rmqlog: Runner, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A copy that a broker wrote meanwhile: consume queues have entries for what the commitlog lacks."""
+    copy = Path(shutil.copytree(golden("crash-5.5.0"), tmp_path / "copy"))
+    with (copy / "commitlog/00000000000000262144").open("r+b") as file:
+        file.seek(23_399)
+        file.write(bytes(8192))
+    done = rmqlog("info", copy)
+    assert "verdict: crashed: 850 messages, less those in 10,976 damaged bytes; a broker start" in done.out
+    assert "A copy that was made while a broker wrote can look like this: copy it again" in caplog.text
+
+
 def test_info_of_a_store_in_use_and_of_a_cluster(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     lines = rmqlog("info", golden("cluster-5.5.0")).out.splitlines()
     verdicts = [line.split(": ")[1:3] for line in lines if line.startswith("verdict: ")]

@@ -189,6 +189,8 @@ def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> 
     if end.messages:
         whole = f"{count_text(end.messages)} whole messages"
         cut = f"a broker start will cut the commitlog at {end.cut}, with {whole} behind it"
+        damaged = f"{count_text(end.damage_bytes)} damaged bytes"
+        readable = f"{count_text(messages)} messages, less those in {damaged}"
     return Verdict(f"{broker}crashed: {readable}; {cut}", f"rmqlog verify {path}", is_bad=True)
 
 
