@@ -1,5 +1,6 @@
 """A server of the S3 API on loopback, over a directory whose first level are the buckets: lists and gets, and
-refuses all else. It counts requests, waits before each answer, and makes the faults of real services.
+refuses all else; with `accepts`, programs may put and delete objects. It counts requests, waits before each
+answer, and makes the faults of real services.
 
 Run as a program it serves until its standard input ends: `python -m tests.support.object_server DIRECTORY`.
 """
@@ -47,6 +48,7 @@ class ObjectServer:
     requests: list[Request] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # methods that would change something
     port: int = 0
+    accepts: bool = False
 
     @property
     def bucket(self) -> Path:
@@ -97,7 +99,8 @@ def served(root: Path) -> Iterator[ObjectServer]:
 def etag_of(path: Path) -> str:
     """Differs once the file is written again."""
     status = path.stat()
-    return blake2b(f"{status.st_mtime_ns} {status.st_size}".encode(), digest_size=16).hexdigest()
+    of_version = blake2b(f"{status.st_mtime_ns} {status.st_size}".encode(), digest_size=16).hexdigest()
+    return f"{of_version}-1"  # as of an upload in parts: a program does not take it for a hash of the bytes
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -122,16 +125,37 @@ class _Handler(BaseHTTPRequestHandler):
         if self._noted(Request("head", key)):
             return
         if path.is_file():
-            self._answer(200, b"", {"ETag": f'"{etag_of(path)}"', "Content-Length": str(path.stat().st_size)})
+            status = path.stat()
+            headers = {"ETag": f'"{etag_of(path)}"', "Content-Length": str(status.st_size)}
+            self._answer(200, b"", headers | {"Last-Modified": self.date_time_string(int(status.st_mtime))})
         else:
             self._answer(404, b"")
 
-    def do_PUT(self) -> None:
+    def do_POST(self) -> None:
         self.server_of.refused.append(f"{self.command} {self.path}")
         self.close_connection = True
         self._answer(405, b"")
 
-    do_POST = do_DELETE = do_PUT
+    def do_PUT(self) -> None:
+        """An object appears whole, or not at all."""
+        path = self.server_of.root / unquote(urlsplit(self.path).path).lstrip("/")
+        if not self.server_of.accepts:
+            self.do_POST()
+            return
+        data = self.rfile.read(int(self.headers["Content-Length"]))
+        if len(path.relative_to(self.server_of.root).parts) > 1:  # else the bucket, which is there
+            path.parent.mkdir(parents=True, exist_ok=True)
+            part = self.server_of.root.parent / f"part-{threading.get_ident()}"
+            part.write_bytes(data)
+            part.replace(path)
+        self._answer(200, b"", {"ETag": f'"{etag_of(path)}"'})
+
+    def do_DELETE(self) -> None:
+        if not self.server_of.accepts:
+            self.do_POST()
+            return
+        (self.server_of.root / unquote(urlsplit(self.path).path).lstrip("/")).unlink(missing_ok=True)
+        self._answer(204, b"")
 
     def _noted(self, request: Request) -> bool:
         """Notes the request; makes its fault and returns True, or returns False for a right answer."""
