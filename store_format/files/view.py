@@ -325,32 +325,63 @@ class ObjectView(FileView):
         self, parts: Iterable[tuple[_Ints, _Ints]], buffers: Buffers | None = None
     ) -> Iterator[FileWindow]:
         buffers = [] if buffers is None else buffers
-        waiting: deque[_Piece] = deque()
-        for piece in self._pieces(parts):
+        windows, waiting = deque[_ObjectWindow](), deque[_Piece]()
+        for piece in self._pieces(parts, windows):
             waiting.append(piece)
             if len(waiting) > _AHEAD:
-                yield from waiting.popleft().place(buffers)
+                yield from self._filled(waiting.popleft(), windows, buffers)
         for piece in waiting:
-            yield from piece.place(buffers)
+            yield from self._filled(piece, windows, buffers)
 
-    def _pieces(self, parts: Iterable[tuple[_Ints, _Ints]]) -> Iterator[_Piece]:
-        """The fetches of all windows, each begun when it is asked for."""
+    def _pieces(
+        self, parts: Iterable[tuple[_Ints, _Ints]], windows: deque[_ObjectWindow]
+    ) -> Iterator[_Piece]:
+        """The fetches of all windows, each begun when it is asked for; adds the windows.
+
+        Ranges that lie behind those of the part before, with a small gap, are fetched with them.
+        """
+        low, high = 0, -2 * _FETCHED_GAP_MAX  # the bytes to fetch next
+        ending: list[_ObjectWindow] = []  # that lack nothing but bytes up to `high`
         for starts, stops in parts:
-            fetched, runs = _runs(starts, stops, _FETCHED_GAP_MAX), _runs(starts, stops, _GAP_MAX)
-            window = _ObjectWindow(self, runs, int(starts.min()))
-            cuts = [piece for low, high, _ in fetched.each() for piece in _joined_pieces(low, high)]
-            for low, high in cuts:
-                if high > self.size:
-                    self._refuse_end(high, self.size)
-                is_last = (low, high) == cuts[-1]
-                yield _Piece(window, low, high, blocks.fetch(self._object, low, high), is_last)
+            window = _ObjectWindow(_runs(starts, stops, _GAP_MAX), int(starts.min()))
+            windows.append(window)
+            runs = _runs(starts, stops, _FETCHED_GAP_MAX)
+            for number, (run_low, run_high, _) in enumerate(runs.each(), 1):
+                if run_high > self.size:
+                    self._refuse_end(run_high, self.size)
+                if not low <= run_low <= high + _FETCHED_GAP_MAX:
+                    if low < high:
+                        yield self._piece(low, high, ending)
+                    low, high, ending = run_low, run_high, []
+                high = max(high, run_high)
+                if number == len(runs.lows):
+                    ending.append(window)
+                while high - low >= blocks.RANGE_MAX:
+                    stop = low + blocks.RANGE_MAX
+                    yield self._piece(low, stop, [each for each in ending if each.stop <= stop])
+                    ending = [each for each in ending if each.stop > stop]
+                    low = stop
+        if ending:
+            yield self._piece(low, high, ending)
 
-    def fetched(self, piece: _Piece) -> memoryview:
-        """The bytes of a piece, of a newer version if the object was uploaded again."""
+    def _piece(self, start: int, stop: int, ending: list[_ObjectWindow]) -> _Piece:
+        return _Piece(start, stop, blocks.fetch(self._object, start, stop), ending)
+
+    def _filled(self, piece: _Piece, windows: deque[_ObjectWindow], buffers: Buffers) -> Iterator[FileWindow]:
+        """Copies the bytes of a piece to their places; yields the windows that are whole then, in order."""
         try:
-            return piece.fetched.result()
+            data = piece.fetched.result()
         except FileReplacedError:
-            return self._bytes(piece.start, piece.stop)
+            data = self._bytes(piece.start, piece.stop)
+        FileView.bytes_read += len(data)
+        for window in windows:
+            window.take(piece.start, np.frombuffer(data, np.uint8), buffers)
+        for window in piece.ending:
+            window.is_whole = True
+        while windows and windows[0].is_whole:
+            window = windows.popleft()
+            assert window.data is not None
+            yield FileWindow(window.data, window.runs.positions)
 
     def data_from(self, position: int) -> int:
         return position
@@ -363,45 +394,39 @@ class ObjectView(FileView):
         return np.frombuffer(bytearray(self.read(0, length)), np.uint8)
 
 
-def _joined_pieces(low: int, high: int) -> Iterator[tuple[int, int]]:
-    """[low, high) in ranges of at most 8 MiB."""
-    for start in range(low, high, blocks.RANGE_MAX):
-        yield start, min(start + blocks.RANGE_MAX, high)
-
-
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _ObjectWindow:
-    """A window that fills while its pieces come."""
+    """A window that fills while pieces come. `low` is where its first range begins."""
 
-    view: ObjectView
     runs: _Runs
     low: int
     data: _Bytes | None = None
+    is_whole: bool = False
+
+    @property
+    def stop(self) -> int:
+        return int(self.runs.highs[-1])
+
+    def take(self, start: int, data: _Bytes, buffers: Buffers) -> None:
+        """Copies what a piece of the object, from byte `start` on, has of the ranges."""
+        stop, runs = start + len(data), self.runs
+        first = int(np.searchsorted(runs.highs, start, side="right"))
+        last = int(np.searchsorted(runs.lows, stop, side="left"))
+        if self.data is None and (first < last or not runs.size):
+            self.data = _room(buffers, runs.size, self.low)
+        for low, high, by in zip(*(each[first:last].tolist() for each in runs[:3]), strict=True):
+            low, high = max(low, start), min(high, stop)
+            assert self.data is not None
+            self.data[low + by : high + by] = data[low - start : high - start]
 
 
 class _Piece(NamedTuple):
-    """A fetch of the bytes [start, stop) of the object, and whether it is the last one of its window."""
+    """A fetch of the bytes [start, stop) of the object; the windows `ending` are whole with it."""
 
-    window: _ObjectWindow
     start: int
     stop: int
     fetched: Future[memoryview]
-    is_last: bool
-
-    def place(self, buffers: Buffers) -> Iterator[FileWindow]:
-        """Copies the bytes to their places. Yields the window if no other piece follows."""
-        window, data = self.window, np.frombuffer(self.window.view.fetched(self), np.uint8)
-        if window.data is None:
-            window.data = _room(buffers, window.runs.size, window.low)
-        stop, runs = self.stop, window.runs
-        first = int(np.searchsorted(runs.highs, self.start, side="right"))
-        last = int(np.searchsorted(runs.lows, stop, side="left"))
-        for low, high, by in zip(*(each[first:last].tolist() for each in runs[:3]), strict=True):
-            low, high = max(low, self.start), min(high, stop)
-            window.data[low + by : high + by] = data[low - self.start : high - self.start]
-        FileView.bytes_read += len(data)
-        if self.is_last:
-            yield FileWindow(window.data, runs.positions)
+    ending: list[_ObjectWindow]
 
 
 def open_view(path: str) -> FileView:

@@ -117,6 +117,21 @@ def test_a_walk_of_a_log_takes_pieces_of_8_mib(server: ObjectServer) -> None:
     assert server.counts() == {"get": 40 // 8 + 1}
 
 
+def test_windows_that_adjoin_share_requests(server: ObjectServer) -> None:
+    """A reader takes the messages of a log in windows of about 4 MB."""
+    path = server.bucket / "store/commitlog" / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data := random.Random(2).randbytes(40 << 20))
+    (file,) = list_store_files(server.url_of(path.parent))
+    edges = np.arange(0, len(data) + 1, 5000)
+    units = [(edges[at : at + 800][:-1], edges[at : at + 800][1:]) for at in range(0, len(edges) - 1, 799)]
+    server.requests.clear()
+    with open_view(file.path) as view:
+        for (starts, stops), window in zip(units, view.windows(units), strict=True):
+            assert window.data[window.positions[0] :].tobytes() == data[starts[0] : stops[-1]]
+    assert server.counts() == {"get": 40 // 8}
+
+
 def test_a_queue_file_is_fetched_once(server: ObjectServer, basic: Path) -> None:
     store = MessageStore.open(server.url_of(basic))
     server.requests.clear()
