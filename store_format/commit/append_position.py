@@ -247,7 +247,7 @@ def _look(held: HeldStore, end: WriterEnd, topic: str, queue_id: int) -> _Looked
         return _Looked(None)
     key = (topic, queue_id)
     queue = QueueRange(*key, bounds.min_offset, bounds.max_offset, bounds)
-    judged, wrong = judged_queues(held.root, log, {key: queue}, end.offset)
+    judged, wrong = judged_queues(held.root, log, {key: queue}, lambda: end.offset)
     bounds = judged[key].bounds or bounds
     has_more, has_entries = _behind(bounds, end.offset)
     first = max(bounds.unit_start, bounds.unit_stop - _NEWEST if ours == bounds.max_offset else 0)

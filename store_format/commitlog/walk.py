@@ -44,6 +44,7 @@ _CRC_ALLOWANCE_RATE = 4
 # Bytes that one step of the search looks at: more with each step.
 _BLOCK_SIZE_MIN = 4096
 _BLOCK_SIZE_MAX = 1 << 18
+_BEGIN_SIZE = 60 << 10  # of an object, that is searched for a first unit: less than a block that is fetched
 _HEAD_SIZE = MESSAGE_HEADS[0].itemsize
 _MAGIC_AT = 4
 _BLANK_BYTES = MAGIC_BLANK.to_bytes(4, "big")
@@ -338,7 +339,7 @@ class Walk:
         following, zeros_from = _search_unit(
             view, file, position, stop, partial(self._goes_on_at, view, index)
         )
-        at_tail = following is None and index >= self._last_begun()
+        at_tail = following is None and index >= self._last_begun(index)
         # A live broker writes in order: the bytes here may be complete since the search behind them.
         if self._check(view, file, position, verify_crc=self._verify_crc).kind in (
             UnitKind.OK,
@@ -365,21 +366,27 @@ class Walk:
         if self._is_unit(view, file, position):
             return True
         is_blank = self._check(view, file, position, verify_crc=False).kind is UnitKind.BLANK
-        return is_blank and file.size - position <= _BLANK_SIZE_MAX and index < self._last_begun()
+        return is_blank and file.size - position <= _BLANK_SIZE_MAX and index < self._last_begun(index)
 
-    def _last_begun(self) -> int:
-        """The index of the last file with a unit or a head. Later files were only allocated in advance."""
+    def _last_begun(self, index: int) -> int:
+        """The index of the last file with a unit or a head, at least that of the file that the walk is in.
+        Later files were only allocated in advance.
+        """
         if self._begun is None:
-            indices = range(len(self._files) - 1, -1, -1)
-            self._begun = next((i for i in indices if self._is_begun(self._files[i])), 0)
+            later = range(len(self._files) - 1, index, -1)
+            self._begun = next((i for i in later if self._is_begun(self._files[i])), index)
         return self._begun
 
     def _is_begun(self, file: StoreFile) -> bool:
-        """Whether anything was written to the file: its head may be zeros after a power loss. Skips holes."""
+        """Whether anything was written to the file: its head may be zeros after a power loss. Skips holes.
+
+        An object has no holes. Only its begin is searched, else each walk would fetch 1 GiB of zeros.
+        """
         view = self._cache.view(file)
+        stop = min(file.size, _BEGIN_SIZE) if paths.is_remote(file.path) else file.size
         return (
             any(view.read(0, 8))
-            or _search_unit(view, file, 0, file.size, partial(self._is_unit, view, file))[0] is not None
+            or _search_unit(view, file, 0, stop, partial(self._is_unit, view, file))[0] is not None
         )
 
     def _is_unit(self, view: FileView, file: StoreFile, position: int) -> bool:

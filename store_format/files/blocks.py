@@ -2,8 +2,9 @@
 
 An object of at most `WHOLE_MAX` bytes is fetched whole: a consume queue file, an index of a small store, the
 configuration. Of a larger one, blocks of `BLOCK_SIZE` bytes serve single looks, and `fetch` takes longer
-ranges. Where whole objects have to go, the pages that somebody has looked at stay: a second look at the ends
-of 1,000 queues fetches nothing.
+ranges. Of many files that are looked at together, the first block is fetched first: most of many queues end
+there, and 1,000 whole files are 6 GB. Where whole objects have to go, the pages that somebody has looked at
+stay: a second look at the ends of 1,000 queues fetches nothing.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ _PAGE_SIZE = 4096
 _PAGES_MAX = 8192
 _PAGES_AT_ONCE = 17  # pages of a look that is kept; a longer one reads a queue
 _THREADS = 16  # requests at once
-_MANY = 2000  # files whose ends are looked for: of more, only blocks are fetched, but more at once
+_FEW = 16  # files whose ends are looked for: of more, the first block is fetched before the whole file
+_MANY = 2000  # … of more than these, only blocks are fetched, but more at once
 _THREADS_OF_MANY = 64
 
 _Found = TypeVar("_Found")
@@ -40,6 +42,7 @@ _lock = threading.Lock()
 _held = 0  # bytes of all blocks
 _pages: OrderedDict[_Key, bytes] = OrderedDict()  # of objects that are fetched whole
 _whole_max = WHOLE_MAX
+_begins_first = False  # the first block comes before a whole object
 
 
 def read(item: StoredObject, start: int, stop: int) -> memoryview:
@@ -47,15 +50,37 @@ def read(item: StoredObject, start: int, stop: int) -> memoryview:
     stop = min(stop, item.size)
     if start >= stop:
         return memoryview(b"")
-    size = item.size if item.size <= _whole_max else BLOCK_SIZE
+    size = _size_of_blocks(item, stop)
     if size > BLOCK_SIZE:
         return _of_whole(item, start, stop)
-    first, last = start // size, (stop - 1) // size
-    for number in range(first, last + 1):
-        _block(item, number, size)
-    parts = [_block(item, number, size).result() for number in range(first, last + 1)]
+    numbers = _numbers(start, stop, size)
+    parts = [block.result() for block in _wanted(item, numbers, size)]
     whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
-    return whole[start - first * size : stop - first * size]
+    return whole[start - numbers[0] * size : stop - numbers[0] * size]
+
+
+def expect(item: StoredObject, start: int, stop: int) -> None:
+    """Begins to fetch the blocks of [start, stop), by one request, for looks that come."""
+    stop = min(stop, item.size)
+    size = _size_of_blocks(item, stop)
+    if start < stop:
+        _wanted(item, _numbers(start, stop, size), size)
+
+
+def holds(item: StoredObject, start: int, stop: int) -> bool:
+    """Whether the bytes [start, stop) are kept, or are on their way."""
+    size = _size_of_blocks(item, stop)
+    return all((item, size, number) in _blocks for number in _numbers(start, min(stop, item.size), size))
+
+
+def _size_of_blocks(item: StoredObject, stop: int) -> int:
+    """The bytes of the blocks that serve a look up to byte `stop`: BLOCK_SIZE, or all of the object."""
+    is_begin = _begins_first and stop <= BLOCK_SIZE and (item, item.size, 0) not in _blocks
+    return BLOCK_SIZE if is_begin or item.size > _whole_max else item.size
+
+
+def _numbers(start: int, stop: int, size: int) -> range:
+    return range(start // size, (stop - 1) // size + 1)
 
 
 def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
@@ -67,7 +92,8 @@ def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
         if None not in pages:
             found = b"".join(page for page in pages if page is not None)
             return memoryview(found)[start - wanted[0] * _PAGE_SIZE : stop - wanted[0] * _PAGE_SIZE]
-    data = _block(item, 0, item.size).result()
+    (block,) = _wanted(item, range(1), item.size)
+    data = block.result()
     if is_small:
         for number in wanted:
             _pages[item, _PAGE_SIZE, number] = bytes(data[number * _PAGE_SIZE : (number + 1) * _PAGE_SIZE])
@@ -77,21 +103,25 @@ def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
     return data[start:stop]
 
 
-def looked_at(found: Iterable[_Found], look: Callable[[_Found], _Look]) -> Iterator[tuple[_Found, _Look]]:
-    """Yields each of `found` with what `look` says of its objects, and looks at many at once.
-
-    Of very many objects, only the blocks that are needed are fetched.
+def looked_at(
+    found: Iterable[_Found], look: Callable[[_Found], _Look], *, is_remote: bool = True
+) -> Iterator[tuple[_Found, _Look]]:
+    """Yields each of `found` with what `look` says of its objects, and looks at many at once: of very many
+    objects, only the blocks that are needed are fetched. Files of a disk are looked at one by one.
     """
-    global _whole_max
+    global _whole_max, _begins_first
+    if not is_remote:
+        yield from ((each, look(each)) for each in found)
+        return
     every = list(found)
     is_many = len(every) > _MANY
-    _whole_max = BLOCK_SIZE if is_many else WHOLE_MAX
+    _whole_max, _begins_first = BLOCK_SIZE if is_many else WHOLE_MAX, len(every) > _FEW
     threads = _THREADS_OF_MANY if is_many else _THREADS
     with ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-look") as pool:
         try:
             yield from zip(every, pool.map(look, every), strict=True)
         finally:
-            _whole_max = WHOLE_MAX
+            _whole_max, _begins_first = WHOLE_MAX, False
 
 
 def fetch(item: StoredObject, start: int, stop: int) -> Future[memoryview]:
@@ -106,22 +136,53 @@ def fetch(item: StoredObject, start: int, stop: int) -> Future[memoryview]:
     return _pool(os.getpid()).submit(source_of(item.path).get, item, start, stop)
 
 
-def _block(item: StoredObject, number: int, size: int) -> Future[memoryview]:
+def _wanted(item: StoredObject, numbers: range, size: int) -> list[Future[memoryview]]:
+    """Blocks of an object. Those that are not kept are fetched, neighbours by one request."""
     global _held
-    key, start = (item, size, number), number * size
-    stop = min(start + size, item.size)
+    found, run = list[Future[memoryview]](), list[Future[memoryview]]()
     with _lock:
-        found = _blocks.pop(key, None)
-        if found is not None and found[0].done() and found[0].exception() is not None:
-            _held -= found[1]
-            found = None  # asked for again
-        if found is None:
-            found = _pool(os.getpid()).submit(source_of(item.path).get, item, start, stop), stop - start
-            _held += found[1]
-        _blocks[key] = found
+        for number in numbers:
+            key, length = (item, size, number), min(size, item.size - number * size)
+            block = _blocks.pop(key, None)
+            if block is not None and block[0].done() and block[0].exception() is not None:
+                _held -= block[1]
+                block = None  # asked for again
+            if block is None:
+                block = Future(), length
+                _held += length
+                run.append(block[0])
+            elif run:
+                _submit(item, number * size, size, run)
+                run = []
+            _blocks[key] = block
+            found.append(block[0])
+        if run:
+            _submit(item, min(numbers.stop * size, item.size), size, run)
         while _held > _CACHE_SIZE and len(_blocks) > 1:
             _held -= _blocks.popitem(last=False)[1][1]
-    return found[0]
+    return found
+
+
+def _submit(item: StoredObject, stop: int, size: int, run: list[Future[memoryview]]) -> None:
+    """Fetches blocks that end at byte `stop` of the object."""
+    start = (stop - 1) // size * size - (len(run) - 1) * size
+
+    def get() -> None:
+        try:
+            data = source_of(item.path).get(item, start, stop)
+            for i, block in enumerate(run):
+                part = data if len(run) == 1 else memoryview(bytes(data[i * size : (i + 1) * size]))
+                block.set_result(part)
+        except BaseException as error:
+            for block in run:
+                if not block.done():
+                    block.set_exception(error)
+
+    try:
+        _pool(os.getpid()).submit(get)
+    except RuntimeError as error:  # the interpreter ends
+        for block in run:
+            block.set_exception(error)
 
 
 @cache

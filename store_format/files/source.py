@@ -37,6 +37,7 @@ _STATUS = re.compile(r"\b([45]\d\d) [A-Z]")  # such as "503 Service Unavailable"
 
 
 _Listed = TypeVar("_Listed")
+GoesOn = Callable[[list["StoredObject"]], bool]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,8 +58,11 @@ class StoredObject:
 class Bucket(Protocol):
     """A place that holds objects. `path` is always whole: scheme, bucket and key."""
 
-    def all_below(self, path: str) -> list[StoredObject]:
-        """Returns all objects below a path, at any depth."""
+    def all_below(self, path: str, goes_on: GoesOn = lambda first: True) -> list[StoredObject] | None:
+        """Returns all objects below a path, at any depth.
+
+        None if one request does not list them all, and `goes_on` is false for those of the first request.
+        """
         ...
 
     def names(self, path: str) -> tuple[list[str], list[StoredObject]]:
@@ -138,12 +142,16 @@ class ObjectBucket:
     def __repr__(self) -> str:
         return f"<ObjectBucket {self._place}>"
 
-    def all_below(self, path: str) -> list[StoredObject]:
+    def all_below(self, path: str, goes_on: GoesOn = lambda first: True) -> list[StoredObject] | None:
         key = self._key(path) or None
 
-        def listed() -> list[StoredObject]:
-            batches = self._api.list(self._store, key, chunk_size=_LISTED_AT_ONCE)
-            return [self._object(each) for batch in batches for each in batch]
+        def listed() -> list[StoredObject] | None:
+            found: list[StoredObject] = []
+            for number, batch in enumerate(self._api.list(self._store, key, chunk_size=_LISTED_AT_ONCE)):
+                if number == 1 and not goes_on(found):
+                    return None
+                found += map(self._object, batch)
+            return found
 
         return self._tried(path, listed)
 

@@ -35,6 +35,7 @@ class Tree:
     objects: dict[str, StoredObject] = field(default_factory=dict)
     names: dict[str, set[str]] = field(default_factory=dict)
     taken: float = field(default_factory=time.monotonic)
+    took_s: float = 0.0  # the listing
 
     def add(self, item: StoredObject) -> None:
         path, self.objects[item.path] = item.path, item
@@ -49,10 +50,15 @@ class Tree:
 
 def take(root: str) -> Tree:
     """Lists the objects below a root, and keeps them for all that asks about paths there."""
-    tree = Tree(root)
-    for item in source_of(root).all_below(root):
+    begun = time.monotonic()
+    return _keep(_tree_with(root, source_of(root).all_below(root) or (), begun))
+
+
+def _tree_with(root: str, objects: Iterable[StoredObject], begun: float) -> Tree:
+    tree = Tree(root, took_s=time.monotonic() - begun)
+    for item in objects:
         tree.add(item)
-    return _keep(tree)
+    return tree
 
 
 def adopt(root: str, objects: Iterable[StoredObject]) -> None:
@@ -76,7 +82,7 @@ def _keep(tree: Tree) -> Tree:
 
 
 def renew(path: str) -> None:
-    """Lists the objects of the tree of a path again, at most once a second."""
+    """Lists the objects of the tree of a path again, at most once a second, or in the time that it takes."""
     tree = _known(path)
     if tree is not None and not _is_young(tree):
         take(tree.root)
@@ -108,7 +114,7 @@ def newest(path: str) -> StoredObject | None:
 
 
 def _is_young(tree: Tree) -> bool:
-    return tree.taken > time.monotonic() - _AGE_MIN_S
+    return tree.taken > time.monotonic() - max(_AGE_MIN_S, tree.took_s)
 
 
 def _known(path: str) -> Tree | None:
@@ -122,28 +128,39 @@ def _known(path: str) -> Tree | None:
 
 
 def _tree_of(path: str) -> Tree:
-    """The tree of a path. Of a directory that is no store, only what is directly in it is listed."""
+    """The tree of a path. Of a large directory that is no store, only what is directly in it is listed."""
     tree = _known(path)
     if tree is not None:
         return tree
     level = _levels.get(path)
     if level is not None and _is_young(level):
         return level
-    directories, objects = source_of(path).names(path)
-    names = {item.path.rpartition("/")[2] for item in objects}
-    is_log = any(len(name) == _OFFSET_SIZE and name.isdigit() for name in names)
-    if is_log or not _MARKS.isdisjoint(directories):
-        return take(path)
-    tree = Tree(path)
-    for item in objects:
-        tree.add(item)
-    if directories:
+    begun = time.monotonic()
+    every = source_of(path).all_below(path, lambda first: _is_of_store(path, first))
+    if every is not None:
+        tree = _tree_with(path, every, begun)
+        if _is_of_store(path, every):
+            return _keep(tree)
+    else:
+        directories, objects = source_of(path).names(path)
+        if not _MARKS.isdisjoint(directories):
+            return take(path)
+        tree = _tree_with(path, objects, begun)
         tree.names.setdefault(path, set()).update(directories)
         tree.names.update({f"{path}/{name}": set() for name in directories})
     if len(_levels) > _TREES_MAX:
         _levels.clear()
     _levels[path] = tree
     return tree
+
+
+def _is_of_store(path: str, objects: Iterable[StoredObject]) -> bool:
+    """Whether these objects below a path are those of a store, or of a directory of commitlog files."""
+    for item in objects:
+        name, _, rest = item.path[len(path) + 1 :].partition("/")
+        if (name in _MARKS) if rest else (len(name) == _OFFSET_SIZE and name.isdigit()):
+            return True
+    return False
 
 
 def names_in(directory: str) -> frozenset[str] | None:

@@ -90,6 +90,9 @@ class FileView:
             length -= len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
+    def expect(self, start: int, stop: int) -> None:
+        """Says that the bytes [start, stop) will be looked at: those of an object are fetched at once."""
+
     def __getitem__(self, part: slice) -> bytes:
         """Returns the bytes of a slice, which has a start and a stop: checks take a file like a buffer."""
         return self.read(part.start, part.stop - part.start)
@@ -258,6 +261,9 @@ class ObjectView(FileView):
         buffer[: len(data)] = np.frombuffer(data, np.uint8)
         return len(data)
 
+    def expect(self, start: int, stop: int) -> None:
+        blocks.expect(self._object, max(start, 0), stop)
+
     @property
     def mark(self) -> int:
         if not self._mark:
@@ -292,7 +298,8 @@ class ObjectView(FileView):
         self._ahead.clear()
 
     def _bytes_of_version(self, start: int, stop: int) -> memoryview:
-        if stop - start < blocks.BLOCK_SIZE or self.size <= blocks.WHOLE_MAX:
+        is_small = stop - start < blocks.BLOCK_SIZE or self.size <= blocks.WHOLE_MAX
+        if is_small or blocks.holds(self._object, start, stop):
             data = blocks.read(self._object, start, stop)
         else:
             if self._reached - _OVERLAP_MAX <= start <= self._reached:

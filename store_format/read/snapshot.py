@@ -45,10 +45,12 @@ from store_format.survey.log_end import (
     WrittenEnd,
     certain_end,
     end_after_crash,
+    expect_end,
     find_readable_end,
     is_unwritten,
     knows_more,
     last_unit,
+    probable_end,
     warn_of_hidden,
     warn_once,
 )
@@ -57,6 +59,7 @@ from store_format.survey.right_entries import first_live
 
 _log = logging.getLogger(__name__)
 
+_HEAD_SIZE = 8  # of a message: never all zero
 _SIZES_SAMPLED = 16  # queues whose file sizes show the usual size, if fewer are selected
 
 
@@ -92,9 +95,9 @@ def take_snapshot(
     """
     if log.held is not None:
         return _recovered(root, log, select, refused, read_commit_state(root).base)
-    refuse_lost_log(root, log)
     before = read_commit_state(root)
     if state is StoreState.CRASHED and not before.is_own:
+        refuse_lost_log(root, log)
         return _recovered(root, log, select, refused)
     taken = _taken(root, log, state, select, refused, before.base)
     if read_commit_state(root) == before:
@@ -113,10 +116,14 @@ def _taken(
     queues, damaged = _queues_on_disk(
         root, log, select, refused, log_end, clean=state is StoreState.CLEAN and log_end is None
     )
+    last = _last_queued(queues.values())
+    _refuse_lost_log(root, log, last)
     log = _listed_for(log, queues.values())
-    end = None if log_end is not None else certain_end(root, log, state, _last_queued(queues.values()))
+    end = None if log_end is not None else probable_end(root, log, state, last)
     before = queues
-    if end is not None and _last_queued(queues.values()) >= end.offset:
+    if end is not None and (end.remains or last >= end.offset) and not end.is_certain:
+        end = None
+    if end is not None and last >= end.offset:
         queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
@@ -128,11 +135,22 @@ def _taken(
     hidden = sum(
         max(before[key].max_offset - queue.max_offset, 0) for key, queue in queues.items() if key in before
     )
-    if end.remains or (hidden and state is StoreState.CLEAN):
+    if end.remains or (hidden and state is StoreState.CLEAN and end.is_certain):
         warn_of_hidden(root, log.cache, end, hidden)
     return Snapshot(
         state, log, queues, damaged, end.offset if end.remains else None, has_remains=bool(end.remains)
     )
+
+
+def _refuse_lost_log(root: str, log: CommitLog, queued: int) -> None:
+    """`refuse_lost_log`, at the cost of a read that the search for the log's end repeats: a log with a byte
+    is not lost. On object storage that read is a request.
+    """
+    with suppress(StoreError, OSError):  # who needs the file raises the error
+        expect_end(log, queued)
+        if log.file_at(queued) is not None and any(log.read(queued, _HEAD_SIZE)):
+            return
+    refuse_lost_log(root, log)
 
 
 def _last_queued(queues: Iterable[QueueRange]) -> int:
@@ -165,11 +183,17 @@ def _settled_queues(
 ) -> tuple[dict[QueueKey, QueueRange], dict[QueueKey, StoreError]]:
     """The queues without newest entries that do not count yet, or no longer, and with those that their files
     lack; and the queues that cannot be used. `log_end` is the base of a commit, whose messages do not count.
+    Only what depends on it asks whether the `end` is certain: on object storage that is a request.
     """
     is_live = state is StoreState.LIVE
     if is_live:
         queues = {key: settled(queue, log) for key, queue in queues.items()}
-    stop = log_end if log_end is not None else end.offset if end is not None else log.stop
+
+    def stop() -> int:
+        if log_end is not None:
+            return log_end
+        return end.offset if end is not None and end.is_certain else log.stop
+
     try:
         queues, wrong = judged_queues(root, log, queues, stop, is_live=is_live)
         if is_live:
@@ -279,10 +303,7 @@ def _queues_on_disk(
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
 
     every = list_queues(root, select, refused)
-    looked = (
-        blocks.looked_at(every, look) if paths.is_remote(root) else ((each, look(each)) for each in every)
-    )
-    for (topic, queue_id, *_), queue in looked:
+    for (topic, queue_id, *_), queue in blocks.looked_at(every, look, is_remote=paths.is_remote(root)):
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
         elif isinstance(queue, CorruptStoreError):

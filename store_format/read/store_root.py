@@ -32,17 +32,18 @@ _BESIDE_COMMITLOG = _ROOT_MARKS - {"commitlog"}
 
 
 def broker_name_of(root: str) -> str:
-    """The broker's name: from our settings, from topics.json, or the name of the directory.
+    """The broker's name: from topics.json, from our settings, or the name of the directory.
 
-    In topics.json a broker has a topic that is named after itself (TopicConfigManager).
+    In topics.json a broker has a topic that is named after itself (TopicConfigManager), as in ours. If two
+    brokers have used a store of ours, the settings decide; they are a file more to read.
     """
-    settings = read_settings(root)
-    if settings is not None:
+    names = []
+    with suppress(StoreError):
+        topics = filter(lambda topic: topic.startswith(SYNC_MEMBER_PREFIX), known_topics(root) or ())
+        names = [topic.removeprefix(SYNC_MEMBER_PREFIX) for topic in topics]
+    if len(names) != 1 and (settings := read_settings(root)) is not None:
         return settings.broker_name
-    for topic in known_topics(root) or ():
-        if topic.startswith(SYNC_MEMBER_PREFIX):
-            return topic[len(SYNC_MEMBER_PREFIX) :]
-    return paths.base_name(root)
+    return names[0] if names else paths.base_name(root)
 
 
 def has_config(root: str) -> bool:

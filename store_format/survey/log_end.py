@@ -52,8 +52,10 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -69,7 +71,7 @@ from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile, file_status
-from store_format.files.view import FileCache, open_view
+from store_format.files.view import FileCache, FileView, open_view
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
@@ -86,6 +88,7 @@ DAMAGED_MAX = 10_000  # stretches of damaged bytes that are noted; a salvage nee
 _CLOCK_STEP_MAX_MS = 1000
 _BLOCK_SIZE = 1 << 16
 _LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
+_NEAR_BLOCKS = 16  # that are looked at together
 # bytes before the last written byte in which its message is searched
 _BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
 _FOLLOWING_SIZE = 16 << 20  # bytes between the last indexed message and the last one
@@ -366,29 +369,43 @@ class WrittenEnd:
     """The log ends at `offset`.
 
     `last_offset` is the physical offset of the last message before the end, -1 if it is not known.
-    `is_certain`: entries that point there or after it are stale, and do not point to damaged messages.
     `remains` counts the whole messages after it that an earlier recovery has cut. `last_timestamp`: ms, of
-    the last message before it.
+    the last message before it. `certain` may have to look at files for `is_certain`.
     """
 
     offset: int
-    is_certain: bool
+    certain: bool | Callable[[], bool]
     remains: int = 0
     last_timestamp: int = -1
     last_offset: int = -1
 
+    @property
+    def is_certain(self) -> bool:
+        """Whether entries that point to the end or after it are stale, and do not point to damaged messages.
 
-def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = False) -> WrittenEnd | None:
+        False if a file that would show it cannot be read.
+        """
+        if isinstance(self.certain, bool):
+            return self.certain
+        with suppress(StoreError, OSError):
+            return self.certain()
+        return False
+
+
+def written_end(
+    root: str, log: CommitLog, *, is_live: bool, has_more: bool = False, queued: int = -1
+) -> WrittenEnd | None:
     """The log's end; None for a log without messages.
 
-    `has_more`: consume queue entries point after the end that a few reads show.
+    `has_more`: consume queue entries point after the end that a few reads show. `queued` as for
+    `written_stop`.
     """
-    last = last_unit(log)
+    last = last_unit(log, queued)
     if last is None:
         return None
     run = _BrokerRun.read(root, is_live=is_live)
     if run.ended_with(log, last):
-        is_certain = run.is_live or run.surely_ended_with(log, last)
+        is_certain = run.is_live or partial(run.surely_ended_with, log, last)
         quick = WrittenEnd(last.stop, is_certain, 0, last.timestamp, last.offset)
         if not has_more or not any(log.runs(last.stop, verify_crc=True)):
             return quick
@@ -396,8 +413,8 @@ def written_end(root: str, log: CommitLog, *, is_live: bool, has_more: bool = Fa
     return replace(end, last_offset=last.offset) if end.offset == last.stop else end
 
 
-def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
-    """The end of a log that no crash left, if it is certain that nothing behind it counts; else None.
+def probable_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
+    """The end of a log that no crash left; None without messages, and if a file cannot be read.
 
     `queued` is the greatest physical offset that a consume queue points to, read before: a broker writes the
     log first. A reader that comes to a file that cannot be read raises; here the file only makes the end
@@ -405,12 +422,18 @@ def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) 
     """
     is_live = state is StoreState.LIVE
     try:
-        end = written_end(root, log, is_live=is_live)
+        end = written_end(root, log, is_live=is_live, queued=queued)
         if end is not None and not end.remains and queued >= end.offset:
             end = written_end(root, log, is_live=is_live, has_more=True)
     except (StoreError, OSError):
         return None
-    return end if end is not None and end.is_certain else None
+    return end
+
+
+def certain_end(root: str, log: CommitLog, state: StoreState, queued: int = -1) -> WrittenEnd | None:
+    """`probable_end` if it is certain that nothing behind it counts; else None."""
+    end = probable_end(root, log, state, queued)
+    return replace(end, certain=True) if end is not None and end.is_certain else None
 
 
 def goes_on_to(root: str, log: CommitLog, physical_offset: int) -> bool:
@@ -428,7 +451,7 @@ def knows_more(root: str, last: LastUnit) -> bool:
     """Whether the checkpoint, the index or our ledger knows of a message behind the last whole one."""
     run = _BrokerRun.read(root, is_live=False)
     checkpoint, ours = run.checkpoint, read_ledger(root).last
-    known = max(run.indexed(), checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
+    known = max(run.indexed, checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset)
     is_later = max(checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) > last.timestamp
     return known > last.offset or is_later or (ours is not None and ours.stop > last.stop)
 
@@ -445,14 +468,13 @@ class LastUnit:
     timestamp: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _BrokerRun:
     """The broker's last run, as far as files show it. `start` in ms; None if no start is known."""
 
     root: str
     is_live: bool
     start: int | None
-    checkpoint: Checkpoint
 
     @staticmethod
     def read(root: str, *, is_live: bool) -> _BrokerRun:
@@ -460,10 +482,13 @@ class _BrokerRun:
         # Written into at each start, behind the recovery (DefaultMessageStore.start); writers of this project
         # leave it as it is.
         status = file_status(f"{root}/lock")
-        checkpoint = Checkpoint()
+        return _BrokerRun(root, is_live, None if status is None else status[1])
+
+    @cached_property
+    def checkpoint(self) -> Checkpoint:
         with suppress(StoreError, OSError):  # a read that needs the file raises the error
-            checkpoint = read_checkpoint(f"{root}/checkpoint") or checkpoint
-        return _BrokerRun(root, is_live, None if status is None else status[1], checkpoint)
+            return read_checkpoint(f"{self.root}/checkpoint") or Checkpoint()
+        return Checkpoint()
 
     def ended_with(self, log: CommitLog, last: LastUnit) -> bool:
         """Whether the log certainly ends with its last whole message, or continues with damage only."""
@@ -471,21 +496,15 @@ class _BrokerRun:
             return True
         if self.is_live and self.checkpoint.confirm_phy_offset:
             return self.checkpoint.confirm_phy_offset == last.offset
-        indexed = self.indexed()
-        if indexed < 0 and self._is_newest_by_checkpoint(last):
+        if self._is_ours(log, last) or self.indexed == last.offset:
             return True
-        return (
-            indexed == last.offset
-            or self._is_ours(log, last)
-            or (indexed >= 0 and _follows(log, indexed, last))
-        )
+        return _follows(log, self.indexed, last) if self.indexed >= 0 else self._is_newest_by_checkpoint(last)
 
     def surely_ended_with(self, log: CommitLog, last: LastUnit) -> bool:
         """Whether nothing after the last whole message was lost since the broker stopped."""
-        indexed = self.indexed()
-        if indexed > last.offset:
+        if self.indexed > last.offset:
             return False
-        if indexed == last.offset or self._is_ours(log, last):
+        if self.indexed == last.offset or self._is_ours(log, last):
             return True
         return self._is_newest_by_checkpoint(last) and not any(_head_at(log, last.stop)[:_WORD_SIZE])
 
@@ -495,6 +514,7 @@ class _BrokerRun:
             return False
         return last.timestamp in (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp)
 
+    @cached_property
     def indexed(self) -> int:
         """The physical offset of the last message in the newest index file; -1 without one."""
         with suppress(StoreError, OSError):
@@ -512,9 +532,12 @@ class _BrokerRun:
         return False
 
 
-def last_unit(log: CommitLog) -> LastUnit | None:
-    """The last whole message: a bisection of the zeros after it, then a search in the bytes before them."""
-    stop = written_stop(log)
+def last_unit(log: CommitLog, queued: int = -1) -> LastUnit | None:
+    """The last whole message: a bisection of the zeros after it, then a search in the bytes before them.
+
+    `queued` as for `written_stop`.
+    """
+    stop = written_stop(log, queued)
     for file in reversed(log.files):
         found = last_unit_in(log, file, stop) if file.start < stop else None
         if found is not None:
@@ -536,21 +559,57 @@ def last_unit_in(log: CommitLog, file: StoreFile, stop: int) -> LastUnit | None:
     return None
 
 
-def written_stop(log: CommitLog) -> int:
-    """About where the log's last bytes are: files have their full length, with zeros after the last bytes."""
+def written_stop(log: CommitLog, queued: int = -1) -> int:
+    """About where the log's last bytes are: files have their full length, with zeros after the last bytes.
+
+    The search begins at `queued`, if a message is there: the physical offset to which a consume queue points.
+    """
     for file in reversed(log.files):
-        view = log.view(file)
-        if not any(view.read(0, _LOOK_SIZE)):
+        view, high = log.view(file), -(-file.size // _BLOCK_SIZE)
+
+        def is_written(block: int, view: FileView = view) -> bool:
+            return any(view.read(block * _BLOCK_SIZE, _LOOK_SIZE))
+
+        low, step = 0, high
+        if file.start <= queued < file.stop and any(view.read(queued - file.start, _WORD_SIZE)):
+            low, step = _near(view, queued - file.start)
+        elif not is_written(0):
             continue
-        low, high = 0, -(-file.size // _BLOCK_SIZE)
+        while low + step < high and is_written(low + step):
+            low, step = low + step, 2 * step
+        high = min(low + step, high)
         while low + 1 < high:
             middle = (low + high) // 2
-            if any(view.read(middle * _BLOCK_SIZE, _LOOK_SIZE)):
+            if is_written(middle):
                 low = middle
             else:
                 high = middle
         return min(file.start + high * _BLOCK_SIZE, file.stop)
     return log.min_offset
+
+
+def _near(view: FileView, position: int) -> tuple[int, int]:
+    """(the last block with a byte of a few, from that of a position on; how many blocks behind it may have a
+    byte: one that has none).
+    """
+    first = position // _BLOCK_SIZE
+    stop = min(first + _NEAR_BLOCKS, -(-view.size // _BLOCK_SIZE))
+    last = max(
+        block
+        for block in range(first, stop)
+        if block == first or any(view.read(block * _BLOCK_SIZE, _LOOK_SIZE))
+    )
+    return last, 1 if last + 1 < stop else _NEAR_BLOCKS
+
+
+def expect_end(log: CommitLog, queued: int) -> None:
+    """Says that the log's end is looked for from a physical offset on: one request of object storage has the
+    bytes of `written_stop`, and those before them, where a message may begin.
+    """
+    file = log.file_at(queued)
+    if file is not None:
+        first = (queued - file.start) // _BLOCK_SIZE - 1
+        log.view(file).expect(first * _BLOCK_SIZE, (first + _NEAR_BLOCKS + 3) * _BLOCK_SIZE)
 
 
 def is_unwritten(log: CommitLog, offset: int) -> bool:

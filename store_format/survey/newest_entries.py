@@ -31,6 +31,7 @@ from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_en
 from store_format.consumequeue.slices import QueueRange, place_of_entry, read_slice
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
+from store_format.files import blocks, paths
 from store_format.files.read import StoreFile
 from store_format.files.view import FileCache, FileView
 from store_format.java.hashes import java_hash
@@ -47,6 +48,7 @@ _log = logging.getLogger(__name__)
 
 _UNSETTLED_MAX = 64  # newest entries of a queue in use that may be half written
 _SEARCH_SIZE = 4 << 30  # of the log, for the message of an entry that leads elsewhere
+_NEAR_SIZE = 1 << 20  # of the log's end: it was fetched to find that end
 TAIL_SIZE = 16 << 20  # bytes of the log that are read if its last message has no entry
 _SIZE_MAX = 2**31 - 1
 _NOT_QUEUED = sysflag.TRANSACTION_PREPARED  # a bit of TRANSACTION_ROLLBACK too
@@ -89,7 +91,7 @@ def completed_queues(
     log: CommitLog,
     queues: _Queues,
     wrong: set[QueueKey],
-    stop: int,
+    log_stop: Callable[[], int],
     end: WrittenEnd | None,
     delay_levels_ms: Callable[[], tuple[int, ...]],
     astray: Collection[QueueKey] = (),
@@ -98,8 +100,8 @@ def completed_queues(
     before these entries. Costs one read of the log if nothing is missing.
 
     The newest entry of the queues `wrong` leads to no message of theirs; that of the queues `astray` led far
-    behind the log, and is left out. No message behind `stop` counts; `end` is the end of the log, if it is
-    certain.
+    behind the log, and is left out. No message behind `log_stop` counts; `end` is the end of the log, which
+    shows something only if it is certain.
     """
     starts = {key: last_own(log, queues[key]) for key in wrong.union(astray) & queues.keys()}
     starts |= {key: log.min_offset for key in astray if key in starts and starts[key] is None}
@@ -114,14 +116,16 @@ def completed_queues(
             for key, queue in (queues.items() if ends else ())
             if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
         }
-        lacks_last = lacks_entry(root, log, end.last_offset)
+        lacks_last = _may_lack(root, log, queues, wrong, end) and lacks_entry(root, log, end.last_offset)
         # a broker that has cut messages leaves the bytes of the last one
-        if (short or lacks_last) and goes_on_to(root, log, end.offset):
+        if (short or lacks_last) and end.is_certain and goes_on_to(root, log, end.offset):
             doubtful |= short  # the last entry may be that of a lost message, which leads to the next
             places += short.values()
             places += [max(end.offset - TAIL_SIZE, log.min_offset)] if lacks_last else []
-    if not places or min(places) >= stop:
+    if not places or min(places) >= (stop := log_stop()):
         return queues, {}
+    if end is None or not end.is_certain:
+        ends = {}
     deleted = deleted_until(root)
     done, gaps = _with_tail(
         log, queues, _LogTail(min(places), stop), doubtful, delay_levels_ms(),
@@ -138,6 +142,24 @@ def completed_queues(
             root, len(changed), first_names(f"{topic}-{queue_id}" for topic, queue_id in changed),
         )  # fmt: skip
     return {key: queue for key, queue in done.items() if key not in gaps}, gaps
+
+
+def _may_lack(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:
+    """Whether one of these queues may lack entries at its end, as far as they and the last bytes of objects
+    show. It saves a look at the queue of the log's last message: on object storage, a request.
+    """
+    filed = {key: queue for key, queue in queues.items() if _has_entries(queue)}
+    newest = {queue.bounds.last_physical_offset: key for key, queue in filed.items() if queue.bounds}
+    key = newest.get(end.last_offset)
+    if key is not None and key not in wrong and not is_light_queue(key[0]):
+        return False
+    if not paths.is_remote(root) or wrong or not filed:
+        return bool(filed)
+    start = max(min(newest), log.min_offset)
+    if not end.offset - _NEAR_SIZE < start < end.offset:
+        return True
+    missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
+    return not missing.keys().isdisjoint(filed)
 
 
 def lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
@@ -192,12 +214,37 @@ def _with_tail(
     With `known`, the ends of queues as far as they are known, later entries count only if their offsets
     continue the queue without a gap, apart from those of messages that a recovery has `given_up`.
     """
-    filled = {key for key, queue in queues.items() if _is_filled(queue)}
-    missing = missing_entries(
+    missing = _missing_from_tail(log, queues, tail, doubtful, delay_levels_ms)
+    queues, gaps = dict(queues), dict[QueueKey, StoreError]()
+    for key, found in missing.items():
+        if not chooses(key):
+            continue
+        queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
+        end = queue.max_offset
+        queue, entries = _without_cut(queue, found) if _is_filled(queue) else (queue, found)
+        if known is not None:
+            entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
+        if len(entries.units):
+            queue = _with_extra(queue, _with_lost(queue, entries, tail.damaged))
+        gap = _gap(queue) if tail.start > log.min_offset else None
+        if gap is not None:
+            gaps[key] = gap
+        queues[key] = queue
+    return queues, gaps
+
+
+def _missing_from_tail(
+    log: CommitLog,
+    queues: _Queues,
+    tail: _LogTail,
+    doubtful: Mapping[QueueKey, int],
+    delay_levels_ms: tuple[int, ...],
+) -> dict[QueueKey, MissingEntries]:
+    return missing_entries(
         log,
         tail.start,
         tail.stop,
-        {key: queue.min_offset if key in filled else queue.max_offset for key, queue in queues.items()},
+        {key: queue.min_offset if _is_filled(queue) else queue.max_offset for key, queue in queues.items()},
         last_physical_offsets={
             key: doubtful[key] - 1 if key in doubtful else queue.bounds.last_physical_offset
             for key, queue in queues.items()
@@ -208,22 +255,6 @@ def _with_tail(
         known_damage_bytes=tail.damage_bytes,
         hidden=tail.hidden,
     )
-    queues, gaps = dict(queues), dict[QueueKey, StoreError]()
-    for key, found in missing.items():
-        if not chooses(key):
-            continue
-        queue = queues.get(key) or QueueRange(*key, 0, 0, None, is_batch=found.units.dtype == BATCH_CQ_UNIT)
-        end = queue.max_offset
-        queue, entries = _without_cut(queue, found) if key in filled else (queue, found)
-        if known is not None:
-            entries = _continuing(queue, entries, max(known.get(key, 0), end), given_up.get(key, ()))
-        if len(entries.units):
-            queue = _with_extra(queue, _with_lost(queue, entries, tail.damaged))
-        gap = _gap(queue) if tail.start > log.min_offset else None
-        if gap is not None:
-            gaps[key] = gap
-        queues[key] = queue
-    return queues, gaps
 
 
 def _continuing(
@@ -369,10 +400,10 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
 
 
 def judged_queues(
-    root: str, log: CommitLog, queues: _Queues, stop: int, *, is_live: bool = False
+    root: str, log: CommitLog, queues: _Queues, log_stop: Callable[[], int], *, is_live: bool = False
 ) -> tuple[_Queues, set[QueueKey]]:
-    """Of a store without a crash, whose log ends at `stop`: the queues without stale entries, and those whose
-    newest entry is wrong and not stale.
+    """Of a store without a crash, whose log ends at `log_stop`: the queues without stale entries, and those
+    whose newest entry is wrong and not stale.
 
     Costs one read a queue, and more only if its newest entry is wrong. If the entry's message is elsewhere in
     the log, the entry is wrong, and stays. The message to which it points is damaged if no entry of
@@ -385,18 +416,22 @@ def judged_queues(
         start = whole.at(physical)
         return start >= 0 and (is_live or has_own_entry(root, log, start))
 
-    changed, wrong = {}, set()
     view_of = lru_cache(maxsize=64)(log.view)  # which looks at the file's status for each queue otherwise
-    for key, queue in queues.items():
-        if (
+
+    def is_right(found: tuple[QueueKey, QueueRange]) -> bool:
+        _, queue = found
+        return (
             is_light_queue(queue.topic)  # its messages belong to other queues
             or not _is_plain(queue)
             or _leads_to_own(queue, log, view_of)
             or _agrees(queue, queue.max_offset - 1, log)
-        ):
-            continue
+        )
+
+    changed, wrong = {}, set()
+    looked = blocks.looked_at(queues.items(), is_right, is_remote=paths.is_remote(root))
+    for key, queue in [found for found, right in looked if not right]:
         cut = _cut_overwritten(queue, log, is_foreign)
-        if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, stop):
+        if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):
             changed[key] = cut
         else:
             wrong.add(key)

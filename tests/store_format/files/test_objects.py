@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import pickle
 import random
+from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -32,12 +33,16 @@ from store_format.files.view import FileView, open_view
 from store_format.message.columns import decode_options_of
 from store_format.message.encode import MessageColumns
 from store_format.names import QueueKey
+from store_format.read.store_root import store_roots
 from store_format.read.tolerance import Tolerance
 from tests.support import goldens
 from tests.support.object_server import Fault, ObjectServer, Request
 
 _Rows = dict[QueueKey, tuple[int, int, pa.Table | None]]
+_ROOT = Path(__file__).parents[3]
 _FAULTS_AT_ONCE = 3  # of each ten requests
+_PLANNED_SIZE = 16 << 20
+_KINDS = ("list", "config", "consumequeue", "commitlog", ".rmqlog")
 
 
 def _rows(path: str) -> _Rows:
@@ -139,6 +144,62 @@ def test_a_queue_file_is_fetched_once(server: ObjectServer, basic: Path) -> None
         queue.to_table()
     files = [request.key for request in server.requests if "/consumequeue/" in request.key]
     assert sorted(files) == sorted(set(files))
+
+
+_PLANNED = """
+| planned | requests | of which |
+| --- | --- | --- |
+| a topic of 8 queues | 12 | list 1, config 1, consumequeue 8, commitlog 1, .rmqlog 1 |
+| a topic of 300 queues | 305 | list 1, config 1, consumequeue 300, commitlog 2, .rmqlog 1 |
+"""
+
+
+def _counts(server: ObjectServer) -> Counter[str]:
+    return Counter(
+        request.kind if request.kind == "list" else request.key.split("/")[1] for request in server.requests
+    )
+
+
+@pytest.fixture
+def planned(server: ObjectServer) -> Path:
+    """A store with a topic of 300 queues and one of 8, whose messages others follow in the log."""
+    root = server.bucket / "store"
+    store = MessageStore.create(str(root), mapped_file_size_commit_log=_PLANNED_SIZE)
+    for topic, queues, messages in (("Many", 300, 600), ("Orders", 8, 80), ("Other", 1, 800)):
+        properties, queue_id = pa.array([b""] * messages), (np.arange(messages) % queues).astype(np.int32)
+        bodies = pa.array([b"x" * 300] * messages)
+        store.append(MessageColumns(topic=topic, body=bodies, properties=properties, queue_id=queue_id))
+    return root
+
+
+@pytest.mark.parametrize(("topic", "row"), [("Orders", 0), ("Many", 1)])
+def test_planning_costs_the_requests_of_the_docs(
+    server: ObjectServer, planned: Path, topic: str, row: int
+) -> None:
+    """None to find the log's end by bisection, and none for the index, the checkpoint and other queues."""
+
+    def ends(path: str) -> dict[QueueKey, tuple[int, int]]:
+        queues = MessageStore.open(path).queues(topic.__eq__)
+        return {queue.key: (queue.min_offset, queue.max_offset) for queue in queues}
+
+    assert ends(server.url_of(planned)) == ends(str(planned))
+    counts = _counts(server)
+    told = ", ".join(f"{name} {counts[name]}" for name in sorted(counts, key=_KINDS.index))
+    assert f"| {counts.total()} | {told} |" in _PLANNED.strip().splitlines()[2 + row]
+    assert _PLANNED in (_ROOT / "docs/deploy.md").read_text(encoding="utf-8")
+    assert sum(request.stop - request.start for request in server.requests) < 60 << 20
+
+
+def test_a_file_that_was_allocated_in_advance_is_one_request(server: ObjectServer, planned: Path) -> None:
+    """A copy has all its zeros: 1 GiB of a broker's file."""
+    (planned / "commitlog" / f"{_PLANNED_SIZE:020d}").write_bytes(bytes(_PLANNED_SIZE))
+    MessageStore.open(server.url_of(planned)).queues("Orders".__eq__)
+    assert _counts(server)["commitlog"] == 2
+
+
+def test_a_directory_of_stores_is_listed_once(server: ObjectServer, basic: Path) -> None:
+    assert store_roots(server.url_of(server.bucket)) == [server.url_of(basic)]
+    assert server.counts() == {"list": 2}
 
 
 # ---- faults ------------------------------------------------------------------------------------------------
