@@ -67,6 +67,7 @@ class Scan:
             commit_log_paths=share.commit_log_paths,
             files=_FILES,
             objects=share.objects,
+            others=share.others,
         )
         choice, retry = self.options.choice, self.options.choice.retry_topic
         for is_retry in (False, True):

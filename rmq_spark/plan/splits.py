@@ -12,9 +12,10 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -25,8 +26,10 @@ from rmq_spark.options.read_options import COMMITLOG, QUEUE, WHOLE_QUEUE, ReadOp
 from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.errors import OptionError
 from store_format.files import paths
+from store_format.files.blocks import looked_at
 from store_format.files.source import StoredObject
-from store_format.files.tree import objects_below
+from store_format.files.tree import FileSeries, numbered_files, objects_below
+from store_format.layouts import OFFSET_MAX
 from store_format.read.store import Queue, Store
 from store_format.survey.log_queue import LogQueue
 
@@ -40,7 +43,8 @@ _PART_BYTES = 256 << 10  # smaller parts cost a task more to open than the pages
 _PLACES_SAMPLED = 16  # messages of a slice whose places are looked up …
 _SLICES_SAMPLED_MAX = 256  # … if there are at most so many slices; of more, the first and the last
 
-_OTHERS = "/(consumequeue|batchconsumequeue|index|timerlog)/"  # a task needs those of its queues only
+_LARGE = "/(commitlog|consumequeue|consumequeue_ext|batchconsumequeue|index|timerlog)/"  # directories
+_FILES_MIN = 4  # of a directory: so many go to every task that needs one of them
 
 _Floats = NDArray[np.float64]
 _Part = tuple[int, "_Sized"]  # the number of the slice, and the part
@@ -61,7 +65,9 @@ class StoreShare:
     slices: tuple[QueueSlice, ...]
     scan: tuple[int, int] | None = None
     repeated: tuple[LogQueue, ...] = ()
-    objects: tuple[StoredObject, ...] = ()  # of a store on object storage, those that the task needs
+    # of a store on object storage: those that the task needs, and the names of other files beside them
+    objects: tuple[StoredObject, ...] = ()
+    others: tuple[FileSeries, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,12 +128,18 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     if options.split_by == WHOLE_QUEUE:
         return _splits_of_queues(found) or [Split()]
     splits = [Split((share,)) for each in found for share in _scan_shares(each, options, cores)]
-    sized = [
-        _Sized(each.store, piece, min(estimate_bytes(piece), each.store.log.size_bytes))
-        for each in found
-        for piece in each.slices
-    ]
+    pieces = [(each.store, piece) for each in found for piece in each.slices]
+    log_bytes = {each.store.path: each.store.log.size_bytes for each in found}
+    is_remote = _is_remote(each.store for each in found)
+    # a request each: of many slices, their last messages are a sample
+    is_sampled = not is_remote or len(pieces) <= _SLICES_SAMPLED_MAX
+    looked = looked_at(pieces, lambda each: estimate_bytes(each[1], is_sampled), is_remote=is_remote)
+    sized = [_Sized(store, piece, min(size, log_bytes[store.path])) for (store, piece), size in looked]
     return (splits + _splits_along_log(sized, options, cores)) or [Split()]
+
+
+def _is_remote(stores: Iterable[Store]) -> bool:
+    return any(map(paths.is_remote, {store.path for store in stores}))
 
 
 def splits_of_clients(
@@ -146,7 +158,7 @@ def _whole_shares(own: StoreSlices) -> Iterator[StoreShare]:
         yield _share(own.store, own.slices)
     if own.scanned:
         scan = own.cuts[0], own.cuts[-1]
-        yield replace(_share(own.store, own.scanned), scan=scan, repeated=tuple(own.repeated))
+        yield replace(_share(own.store, own.scanned, scan), repeated=tuple(own.repeated))
 
 
 def _splits_of_queues(found: Sequence[StoreSlices]) -> list[Split]:
@@ -191,7 +203,7 @@ def available_cores() -> int:
 # ---- sizes -------------------------------------------------------------------------------------------------
 
 
-def estimate_bytes(piece: QueueSlice) -> int:
+def estimate_bytes(piece: QueueSlice, is_sampled: bool = True) -> int:
     """Estimated bytes of the slice's messages, at least 1.
 
     The number of messages times the mean of a few message sizes, at most what the queue spans in the log.
@@ -200,7 +212,7 @@ def estimate_bytes(piece: QueueSlice) -> int:
     if queue.bounds is None or count <= 0:
         return len(queue.extra) or 1
     mean_size = float(queue.bounds.last_size)
-    if count > _SAMPLED_ABOVE:
+    if count > _SAMPLED_ABOVE and is_sampled:
         sizes = [queue.bounds.last_size]
         for start in range(piece.start, piece.stop, count // _SIZES_SAMPLED + 1):
             _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
@@ -241,33 +253,94 @@ def _splits_along_log(slices: Sequence[_Sized], options: ReadOptions, cores: int
     groups = _groups_along_log(
         slices, max(wanted, -(-total // size)), size, strict=options.split_by == COMMITLOG
     )
-    return [Split(tuple(_shares(members))) for members in groups]
+    ranges = _physical_ranges(each for members in groups for each in members)
+    return [Split(tuple(_shares(members, ranges))) for members in groups]
 
 
-def _shares(slices: Sequence[_Sized]) -> Iterator[StoreShare]:
+def _shares(slices: Sequence[_Sized], ranges: Mapping[int, tuple[int, int]]) -> Iterator[StoreShare]:
     found: dict[str, tuple[Store, list[QueueSlice]]] = {}
     for each in slices:
         found.setdefault(each.store.path, (each.store, []))[1].append(each.slice)
     for store, pieces in found.values():
-        yield _share(store, pieces)
+        yield _share(store, pieces, None, ranges)
 
 
-def _share(store: Store, slices: Sequence[QueueSlice]) -> StoreShare:
-    bounds = [each.queue.bounds for each in slices if each.queue.bounds is not None]
-    needed = {each.directory for each in bounds}
-    places = dict.fromkeys(filter(paths.is_remote, (store.path, *store.commit_log_paths)))
-    objects = tuple(dict.fromkeys(item for each in places for item in objects_below(each, _OTHERS, needed)))
-    newest = store.log.newest_object() if objects else None  # a task may find a later version of it
-    if newest is not None:
-        objects = tuple(newest if each.path == newest.path else each for each in objects)
-    return StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices), objects=objects)
+def _share(
+    store: Store,
+    slices: Sequence[QueueSlice],
+    scan: tuple[int, int] | None = None,
+    ranges_of: Mapping[int, tuple[int, int]] = MappingProxyType({}),
+) -> StoreShare:
+    """The share, with the objects that its task needs: of the files of the log and of its queues, those in
+    which its messages and entries are.
+    """
+    share = StoreShare(store.path, store.broker_name, store.commit_log_paths, tuple(slices), scan)
+    if not any(map(paths.is_remote, (store.path, *store.commit_log_paths))):
+        return share
+    ranges: dict[str, tuple[int, int]] = {}
+
+    def need(directory: str, start: int, stop: int) -> None:
+        low, high = ranges.get(directory, (start, stop))
+        ranges[directory] = min(low, start), max(high, stop)
+
+    held = (ranges_of.get(id(piece)) or physical_range(piece) for piece in slices)
+    for low, high in [scan] if scan else held:
+        for directory in store.commit_log_paths:
+            need(directory, low, high)
+    for piece in slices:
+        bounds = piece.queue.bounds
+        if bounds is None:
+            continue
+        is_batch, size = piece.queue.is_batch, bounds.unit_size
+        need(bounds.directory, *((0, OFFSET_MAX) if is_batch else (piece.start * size, piece.stop * size)))
+        need(f"{store.path}/consumequeue_ext/{piece.topic}/{piece.queue_id}", 0, OFFSET_MAX)
+    objects = objects_below(store.path, _LARGE) if paths.is_remote(store.path) else []
+    others: list[FileSeries] = []
+    for directory in filter(paths.is_remote, ranges):
+        files = numbered_files(directory)
+        if len(files.objects) > _FILES_MIN:
+            others += files.series
+        objects += files.between(*ranges[directory]) if len(files.objects) > _FILES_MIN else files.objects
+    last = store.log.files[-1].path if store.log.files else ""
+    if any(item.path == last for item in objects):  # a task may find a later version of it
+        newest = store.log.newest_object()
+        objects = [newest if newest is not None and item.path == last else item for item in objects]
+    return replace(share, objects=tuple(objects), others=tuple(others))
+
+
+def physical_range(piece: QueueSlice) -> tuple[int, int]:
+    """The physical offsets [start, stop) of the messages of a slice that is not empty, as its first and its
+    last entry say, or else its queue.
+    """
+    queue, bounds = piece.queue, piece.queue.bounds
+    low, high, size = 0, 0, 1
+    if bounds is not None:
+        low, high, size = bounds.first_physical_offset, bounds.last_physical_offset, bounds.last_size
+    if queue.extra or (piece.start, piece.stop) != (queue.min_offset, queue.max_offset):
+        _, first = read_slice(replace(piece, stop=piece.start + 1))
+        _, last = read_slice(replace(piece, start=piece.stop - 1))
+        low = int(first[0]["physical_offset"]) if len(first) else low
+        high, size = (int(last[-1]["physical_offset"]), int(last[-1]["size"])) if len(last) else (high, size)
+    return max(min(low, high), 0), max(low, high) + max(size, 1)
+
+
+def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
+    """`physical_range` by the identity of each slice of object storage. Slices of one queue are looked at
+    together: its file is fetched once.
+    """
+    queues: dict[int, list[QueueSlice]] = {}
+    for each in slices:
+        if any(map(paths.is_remote, each.store.commit_log_paths)):
+            queues.setdefault(id(each.slice.queue), []).append(each.slice)
+    looked = looked_at(queues.values(), lambda pieces: [physical_range(piece) for piece in pieces])
+    return {id(piece): held for pieces, ranges in looked for piece, held in zip(pieces, ranges, strict=True)}
 
 
 def _scan_shares(found: StoreSlices, options: ReadOptions, cores: int) -> Iterator[StoreShare]:
     if not found.scanned:
         return
     for scan in pairwise(_scan_edges(found.cuts, options, len(found.scanned), cores)):
-        yield replace(_share(found.store, found.scanned), scan=scan, repeated=tuple(found.repeated))
+        yield replace(_share(found.store, found.scanned, scan), repeated=tuple(found.repeated))
 
 
 def _scan_edges(cuts: Sequence[int], options: ReadOptions, queues: int, cores: int) -> list[int]:
@@ -302,8 +375,13 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     cut = [each for each, number in zip(slices, numbers, strict=True) if number > 1]
     edges = axis.edges(cut, count) if len(cut) > 1 else None
     classes: dict[tuple[int, int], list[_Part]] = {}
-    for i, (each, number) in enumerate(zip(slices, numbers, strict=True)):
-        for at, part in _cut(each, number, edges, axis):
+    looked = looked_at(
+        zip(slices, numbers, strict=True),
+        lambda found: list(_cut(*found, edges, axis)),
+        is_remote=_is_remote(each.store for each in slices),
+    )
+    for i, ((_, number), parts) in enumerate(looked):
+        for at, part in parts:
             between = count * at // number, count * (at + 1) // number
             pieces = [part] if strict else _cut_to_size(part, size)
             classes.setdefault(between, []).extend((i, piece) for piece in pieces)
@@ -398,9 +476,11 @@ class _Axis:
         """
         samples = _PLACES_SAMPLED if len(slices) <= _SLICES_SAMPLED_MAX else 1
         starts, stops, rates = [], [], []
-        for each in slices:
+        is_remote = _is_remote(each.store for each in slices)
+        looked = looked_at(slices, lambda each: _places(each.slice, samples), is_remote=is_remote)
+        for each, found in looked:
             log, base = each.store.log, self._bases[each.store.path]
-            places = np.clip(_places(each.slice, samples), log.min_offset, log.stop) - log.min_offset + base
+            places = np.clip(found, log.min_offset, log.stop) - log.min_offset + base
             low = places[:-1].astype(np.float64)
             high = np.maximum(places[1:], places[:-1] + 1).astype(np.float64)
             starts.append(low)

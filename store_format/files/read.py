@@ -268,7 +268,8 @@ def list_store_files(
             match = name.match(paths.base_name(item.path))
             if match is not None:
                 start, number = int(match[match.lastindex or 0]), version_number(item)
-                found.append(StoreFile(item.path, start, item.size, (0, number), item))
+                known = ((0, number), item) if tree.is_listed(item) else ()
+                found.append(StoreFile(item.path, start, item.size, *known))
         return sorted(found, key=lambda file: file.start)
     for entry in _scan(directory):
         match = name.match(entry.name)

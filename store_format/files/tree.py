@@ -10,10 +10,13 @@ import math
 import re
 import threading
 import time
+from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import chain
+from typing import Any
 
 from store_format.files.source import StoredObject, source_of
 
@@ -21,6 +24,7 @@ _TREES_MAX = 256
 _AGE_MIN_S = 1.0
 _MARKS = frozenset({"commitlog", "consumequeue", "batchconsumequeue"})  # of the root of a store
 _OFFSET_SIZE = 20  # digits of a file of the commitlog
+_UNLISTED_MS = -1  # the time of an object of which only the name and the size are known
 
 _trees: OrderedDict[str, Tree] = OrderedDict()
 _levels: dict[str, Tree] = {}  # what is directly in directories that are no stores
@@ -36,8 +40,10 @@ class Tree:
     names: dict[str, set[str]] = field(default_factory=dict)
     taken: float = field(default_factory=time.monotonic)
     took_s: float = 0.0  # the listing
+    found: dict[object, Any] = field(default_factory=dict)  # what was looked up; Any: of several kinds
 
     def add(self, item: StoredObject) -> None:
+        self.found.clear()
         path, self.objects[item.path] = item.path, item
         while len(path) > len(self.root):
             directory, _, name = path.rpartition("/")
@@ -61,13 +67,95 @@ def _tree_with(root: str, objects: Iterable[StoredObject], begun: float) -> Tree
     return tree
 
 
-def adopt(root: str, objects: Iterable[StoredObject]) -> None:
-    """Keeps those of the objects below a root, which another process has listed: a task lists nothing."""
+@dataclass(frozen=True, slots=True)
+class FileSeries:
+    """Files of one size in a directory, whose names are numbers of 20 digits: `start`, `start` + `step`, ….
+
+    A task has them for the objects that it does not need: a log of 10 TB has 10,000.
+    """
+
+    directory: str
+    start: int
+    step: int
+    count: int
+    size: int
+
+    def objects(self) -> Iterator[StoredObject]:
+        """The files, as objects of which nothing else is known: a task that needs one lists its directory."""
+        for start in range(self.start, self.start + self.count * self.step, self.step):
+            yield StoredObject(f"{self.directory}/{start:0{_OFFSET_SIZE}d}", self.size, "", _UNLISTED_MS)
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedFiles:
+    """The objects of a directory whose names are numbers, by these, and the series that they are."""
+
+    starts: list[int]
+    objects: list[StoredObject]
+    series: list[FileSeries]
+
+    def between(self, low: int, high: int) -> list[StoredObject]:
+        """Those with any of the bytes [low, high) of a file queue."""
+        first = max(bisect_right(self.starts, low) - 1, 0)
+        return self.objects[first : bisect_left(self.starts, high)]
+
+
+def numbered_files(directory: str) -> NumberedFiles:
+    """The numbered files of a directory; as good as nothing at the second call."""
+    tree = _tree_of(directory)
+    if directory not in tree.found:
+        objects = [item for item in objects_of(directory) if _is_number(item.path.rpartition("/")[2])]
+        starts = [int(item.path[-_OFFSET_SIZE:]) for item in objects]
+        tree.found[directory] = NumberedFiles(starts, objects, _series_of(directory, objects, starts))
+    files: NumberedFiles = tree.found[directory]
+    return files
+
+
+def _series_of(directory: str, objects: list[StoredObject], starts: list[int]) -> list[FileSeries]:
+    found: list[FileSeries] = []
+    for item, start in zip(objects, starts, strict=True):
+        last = found[-1] if found else None
+        if last is not None and last.size == item.size:
+            step = start - last.start if last.count == 1 else last.step
+            if start == last.start + last.count * step:
+                found[-1] = replace(last, step=step, count=last.count + 1)
+                continue
+        found.append(FileSeries(directory, start, 1, 1, item.size))
+    return found
+
+
+def _is_number(name: str) -> bool:
+    return len(name) == _OFFSET_SIZE and name.isdigit()
+
+
+def adopt(root: str, objects: Iterable[StoredObject], others: Iterable[FileSeries] = ()) -> None:
+    """Keeps those of the objects below a root, which another process has listed: a task lists nothing, unless
+    it needs another one of the series: an entry of a queue may lead anywhere if it is damaged.
+    """
     tree = Tree(root)
-    for item in objects:
+    for item in chain(*(series.objects() for series in others), objects):
         if item.path.startswith(f"{root}/"):
             tree.add(item)
     _keep(tree)
+
+
+def is_listed(item: StoredObject) -> bool:
+    """Whether more is known of an object than its name and size."""
+    return item.mtime_ms != _UNLISTED_MS
+
+
+def _listed(tree: Tree, path: str) -> StoredObject | None:
+    """The object of a path. Lists the directory of one that an adopted tree only has the name of."""
+    found = tree.objects.get(path)
+    if found is None or is_listed(found):
+        return found
+    directory = path.rpartition("/")[0]
+    there = {item.path: item for item in source_of(path).all_below(directory) or ()}
+    for name in list(tree.names[directory]):
+        other = tree.objects[f"{directory}/{name}"]
+        if not is_listed(other):
+            tree.add(there.get(other.path, other))
+    return there.get(path)
 
 
 def _keep(tree: Tree) -> Tree:
@@ -158,7 +246,7 @@ def _is_of_store(path: str, objects: Iterable[StoredObject]) -> bool:
     """Whether these objects below a path are those of a store, or of a directory of commitlog files."""
     for item in objects:
         name, _, rest = item.path[len(path) + 1 :].partition("/")
-        if (name in _MARKS) if rest else (len(name) == _OFFSET_SIZE and name.isdigit()):
+        if (name in _MARKS) if rest else _is_number(name):
             return True
     return False
 
@@ -177,7 +265,7 @@ def is_directory(path: str) -> bool:
 def stored_object(path: str) -> StoredObject | None:
     """The object of a path; None without one, and for a directory."""
     tree = _known(path) or _tree_of(path.rpartition("/")[0])
-    return None if path in tree.names else tree.objects.get(path)
+    return None if path in tree.names else _listed(tree, path)
 
 
 def listed_object(path: str) -> StoredObject | None:
@@ -200,16 +288,13 @@ def versions_below(paths: Iterable[str]) -> Iterator[tuple[str, str]]:
             yield item.path, item.version or f"{item.size} {item.mtime_ms}"
 
 
-def objects_below(root: str, left_out: str, kept: Collection[str]) -> tuple[StoredObject, ...]:
-    """The objects of a store without those whose path below the root matches the regular expression
-    `left_out`, but with all in the directories `kept`.
-    """
-    is_left_out = re.compile(re.escape(root) + left_out).match
-    return tuple(
-        item
-        for path, item in _tree_of(root).objects.items()
-        if not is_left_out(path) or path.rpartition("/")[0] in kept
-    )
+def objects_below(root: str, left_out: str) -> list[StoredObject]:
+    """The objects of a store without those whose path below the root matches the regular expression."""
+    tree, is_left_out = _tree_of(root), re.compile(re.escape(root) + left_out).match
+    key = root, left_out
+    if key not in tree.found:
+        tree.found[key] = [item for path, item in tree.objects.items() if not is_left_out(path)]
+    return list(tree.found[key])
 
 
 def existing_object(path: str) -> StoredObject:

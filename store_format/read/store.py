@@ -40,7 +40,7 @@ from store_format.errors import (
 from store_format.files import paths
 from store_format.files.read import look_again, refuse
 from store_format.files.source import StoredObject
-from store_format.files.tree import adopt
+from store_format.files.tree import FileSeries, adopt
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
@@ -97,6 +97,7 @@ class Store:
         fail_on_unknown: bool | None = None,
         objects: Collection[StoredObject] = (),
         holds_last: bool = False,
+        others: Collection[FileSeries] = (),
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -110,7 +111,8 @@ class Store:
         them, or "skip" them. None is an OptionError when you ask for the queue; with `fail_on_unknown` False,
         the queue is skipped with a warning. By default it is treated as one that may not be read.
 
-        `objects` are those of a store on object storage that the reader needs: nothing is listed then.
+        `objects` are those of a store on object storage that the reader needs, `others` the names of other
+        files in their directories: nothing is listed then.
 
         With `holds_last`, messages in the last commitlog file do not count: a program that copies the store
         of a running broker copies that file again and again. The other files are read as after a crash.
@@ -120,8 +122,9 @@ class Store:
         """
         root = paths.absolute(path)
         if objects:
-            for place in dict.fromkeys([root, *commit_log_paths]):
-                adopt(place, objects)
+            outside = [place for place in commit_log_paths if not paths.is_inside(place, root)]
+            for place in dict.fromkeys([root, *outside]):
+                adopt(place, objects, others)
         else:
             look_again(root)
         directories = log_directories(root, commit_log_paths)

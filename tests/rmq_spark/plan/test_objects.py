@@ -6,6 +6,7 @@ import pickle
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,9 +15,13 @@ from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
+from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.files import tree
+from store_format.message.encode import MessageColumns
 from tests.support.object_server import ObjectServer
+
+_SPLIT_SIZE_MAX = 6000  # bytes
 
 
 def _read(options: dict[str, str], server: ObjectServer | None = None) -> pa.Table:
@@ -34,6 +39,46 @@ def _read(options: dict[str, str], server: ObjectServer | None = None) -> pa.Tab
 
 def test_tasks_list_nothing(server: ObjectServer, basic: Path) -> None:
     assert _read({"path": server.url_of(basic)}, server) == _read({"path": str(basic)})
+
+
+@pytest.fixture
+def long_log(server: ObjectServer) -> Path:
+    """A store of 200 commitlog files, in which the messages of 3 queues lie from the begin to the end."""
+    root, messages = server.bucket / "store", 9000
+    store = MessageStore.create(
+        str(root), mapped_file_size_commit_log=16 << 10, mapped_file_size_consume_queue=10_000
+    )
+    queue_id, properties = (np.arange(messages) % 3).astype(np.int32), pa.array([b""] * messages)
+    bodies = pa.array([b"x" * 250] * messages)
+    store.append(MessageColumns(topic="Orders", body=bodies, properties=properties, queue_id=queue_id))
+    return root
+
+
+def test_a_split_has_the_objects_of_its_stretch_of_the_log(server: ObjectServer, long_log: Path) -> None:
+    """A log of 10 TB has 10,000 files: all of them in 10,000 splits would be 12 GB."""
+    options = {"path": server.url_of(long_log), "minPartitions": "40"}
+    splits = plan(parse_read_options(options), cores=2).splits
+    shares = [share for split in splits for share in split.shares]
+    assert len(shares) == 40
+    for share in shares:
+        names = [item.path.rpartition("/")[0].rpartition("/store/")[2] for item in share.objects]
+        assert 4 < names.count("commitlog") <= 10
+        assert all(names.count(f"consumequeue/Orders/{queue}") <= 2 for queue in range(3))
+        assert len(pickle.dumps(share)) < _SPLIT_SIZE_MAX
+    assert _read(options, server) == _read({"path": str(long_log), "minPartitions": "40"})
+
+
+@pytest.mark.parametrize("at", [0, 700, 2999])
+def test_a_damaged_entry_leads_to_a_file_that_no_split_has(
+    server: ObjectServer, long_log: Path, at: int
+) -> None:
+    """The task lists then what it was not given, and finds what a local read finds."""
+    file = sorted((long_log / "consumequeue/Orders/1").iterdir())[at // 500]
+    with file.open("r+b") as entries:
+        entries.seek(at % 500 * 20)
+        entries.write((1_500_000).to_bytes(8, "big"))
+    options = {"path": str(long_log), "minPartitions": "40", "mode": "PERMISSIVE"}
+    assert _read({**options, "path": server.url_of(long_log)}) == _read(options)
 
 
 @pytest.mark.parametrize("is_root_local", [False, True])
