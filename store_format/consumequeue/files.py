@@ -207,6 +207,8 @@ class QueueBounds(PlainValue):
         broker that finds no files begins the queue again with the first message that it dispatches, behind
         pre-blank entries.
         """
+        if not self.first_file and not self.blank_stop:
+            return False  # most queues
         is_first = self.unit_start * self.unit_size <= self.first_entry > 0
         return is_first and self.first_physical_offset > self.commit_log_min
 

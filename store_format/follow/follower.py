@@ -42,7 +42,7 @@ from store_format.errors import (
 from store_format.files.paths import is_remote
 from store_format.files.read import all_versions, entry_names, is_settled, one_look, stat_identity
 from store_format.files.view import FileCache
-from store_format.follow.log_tail import Newest, News, follow_queue, is_torn, near_end, read_head, read_news
+from store_format.follow.log_tail import Newest, News, follow_queues, is_torn, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
@@ -389,14 +389,19 @@ class StoreFollower:
         `is_first`: the queues were read just now, so that most of these messages are in them.
         """
         ends = {}
-        for (topic, queue_id), told in newest.items():
-            known = self.queues.get((topic, queue_id))
-            if is_first and known is not None and known.max_offset >= told.stop:
+        if is_first:
+            newest = {key: told for key, told in newest.items() if self._lacks(key, told)}
+        whole = {
+            key: told
+            for key, told in newest.items()
+            if key in self.queues and (told.is_whole or state is not StoreState.LIVE)
+        }
+        followed = follow_queues({key: self.queues[key].range for key in whole}, whole, self._pending.keys())
+        for topic, queue_id in newest:
+            known, found = self.queues.get((topic, queue_id)), followed.get((topic, queue_id))
+            mark = None if found is None else newest[topic, queue_id].mark
+            if found is None and not self._choice.chooses_queue(topic, self.store.broker_name, queue_id):
                 continue
-            if not self._choice.chooses_queue(topic, self.store.broker_name, queue_id):
-                continue
-            whole = told.is_whole or state is not StoreState.LIVE
-            found = follow_queue(known.range, told) if known is not None and whole else None
             if found is None:
                 found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
                 _check_files((topic, queue_id), known, found)
@@ -410,7 +415,7 @@ class StoreFollower:
             if found is not None and (
                 known is None or found.max_offset != known.max_offset or (topic, queue_id) in self.replaced
             ):
-                ends[topic, queue_id] = Queue(self.store, found, None)
+                ends[topic, queue_id] = Queue(self.store, found, None, mark)
         return ends
 
     def _lacks(self, key: QueueKey, newest: Newest) -> bool:

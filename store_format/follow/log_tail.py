@@ -7,8 +7,9 @@ one read if nothing is new, and the new messages otherwise, however many queues 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +27,7 @@ from store_format.errors import (
 )
 from store_format.files.read import offset_file_name, read_range
 from store_format.java.hashes import tags_code_many
-from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, as_struct
+from store_format.layouts import CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX, as_struct
 from store_format.message.locate import UnitRefs, locate
 from store_format.message.properties import PropertyTable
 from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
@@ -35,14 +36,18 @@ from store_format.names import SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 _HEAD_SIZE = 96
 _READ_BACK_MAX = 16 << 10  # bytes of a consume queue in one read, instead of two reads of an entry
 _UNIT = as_struct(CQ_UNIT)
+MARKED_SIZE = 64  # of a message: with the body's CRC, the offsets and the times, and without the body
+_TRUSTED_MIN = 256  # queues; the files of fewer are read
+_SAMPLED = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Newest:
-    """The newest message of a queue, as the log has it. `stop` is the queue offset after the message.
+    """The newest message of a queue, as the log has it. `stop` is the queue offset after the message, `start`
+    that of the first of the messages which the walk has seen: one behind the other, if they are consecutive.
 
     `tags_code` None: the queue entry does not follow from the message alone (a light queue, a message batch).
-    `is_whole` says that the body's CRC is right.
+    `is_whole` says that the body's CRC is right. `mark` is the CRC32 of the message's first bytes.
     """
 
     stop: int
@@ -50,6 +55,8 @@ class Newest:
     size: int
     tags_code: int | None
     is_whole: bool
+    start: int
+    mark: int
 
 
 @dataclass(slots=True)
@@ -157,12 +164,24 @@ def _add_newest(queues: dict[QueueKey, Newest], refs: UnitRefs, select: Callable
     np.maximum.at(newest, found.key, np.arange(len(found.key)))
     rows = newest[newest >= 0]
     mine, index = np.unique(found.physical[rows], return_inverse=True)
-    codes, whole = _codes(refs, np.searchsorted(refs.physical_offsets, mine))
-    for row, i in zip(rows.tolist(), index.tolist(), strict=True):
-        key, count = found.keys[int(found.key[row])], int(found.count[row])
-        code = None if count > 1 or is_light_queue(key[0]) else int(codes[i])
-        stop = int(found.offset[row]) + count
-        queues[key] = Newest(stop, int(found.physical[row]), int(found.size[row]), code, bool(whole[i]))
+    places = np.searchsorted(refs.physical_offsets, mine)
+    codes, whole = _codes(refs, places)
+    data = refs.buffer.data
+    marks = [crc32(data[position : position + MARKED_SIZE]) for position in refs.positions[places].tolist()]
+    # the first offset, if the offsets are consecutive; else the newest one
+    number, first = found.key[rows], found.offset[rows]
+    starts = np.full(len(found.keys), OFFSET_MAX)
+    np.minimum.at(starts, found.key, found.offset)
+    seen = np.bincount(found.key, found.count, len(found.keys)).astype(np.int64)
+    stops = first + found.count[rows]
+    first = np.where(stops - starts[number] == seen[number], starts[number], first)
+    columns = (number, first, stops, found.physical[rows], found.size[rows], found.count[rows], index)
+    code_of, is_whole = codes.tolist(), whole.tolist()
+    for n, start, stop, physical, size, count, i in zip(*(each.tolist() for each in columns), strict=True):
+        key, before = found.keys[n], queues.get(found.keys[n])
+        code = None if count > 1 or is_light_queue(key[0]) else code_of[i]
+        start = before.start if before is not None and before.stop == start else start
+        queues[key] = Newest(stop, physical, size, code, is_whole[i], start, marks[i])
 
 
 def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
@@ -176,6 +195,55 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
     return codes, whole
 
 
+def follow_queues(
+    queues: Mapping[QueueKey, QueueRange], news: Mapping[QueueKey, Newest], pending: Collection[QueueKey]
+) -> dict[QueueKey, QueueRange]:
+    """Those of the queues with their newest entries that `follow_queue` finds.
+
+    A broker writes entries in the order of the log. So of many queues that go on without a gap, the one with
+    the last message is read, and a sample: if they have their entries, all have, except `pending` ones, which
+    have lacked an entry before.
+    """
+    going = sorted(
+        (newest.physical_offset, key)
+        for key, newest in news.items()
+        if key not in pending and _goes_on(queues[key], newest)
+    )
+    found: dict[QueueKey, QueueRange] = {}
+
+    def follow(keys: Iterable[QueueKey]) -> None:
+        for key in keys:
+            queue = follow_queue(queues[key], news[key])
+            if queue is not None:
+                found[key] = queue
+
+    if len(going) >= _TRUSTED_MIN:
+        sample = {key for _, key in (*going[:: len(going) // _SAMPLED], going[-1])}
+        follow(sample)
+        if len(found) == len(sample):
+            found |= {key: _grown(queues[key], news[key]) for _, key in going if key not in found}
+    follow(news.keys() - found.keys())
+    return found
+
+
+def _goes_on(queue: QueueRange, newest: Newest) -> bool:
+    """Whether the messages of a plain consume queue follow its last entry."""
+    return (
+        newest.start == queue.max_offset < newest.stop and newest.tags_code is not None and _is_plain(queue)
+    )
+
+
+def _is_plain(queue: QueueRange) -> bool:
+    bounds = queue.bounds
+    return (
+        bounds is not None
+        and bounds.kind == "simple"
+        and not queue.extra
+        and queue.max_offset == bounds.max_offset
+        and bounds.first_physical_offset >= 0
+    )
+
+
 def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
     """The queue with its newest entry, by one read of that entry and of the last known one.
 
@@ -183,19 +251,7 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
     queue is not a plain consume queue: then its files must be read.
     """
     bounds = queue.bounds
-    plain = (
-        bounds is not None
-        and bounds.kind == "simple"
-        and not queue.extra
-        and queue.max_offset == bounds.max_offset
-    )
-    if (
-        bounds is None
-        or not plain
-        or bounds.first_physical_offset < 0
-        or newest.tags_code is None
-        or newest.stop <= queue.max_offset
-    ):
+    if bounds is None or not _is_plain(queue) or newest.tags_code is None or newest.stop <= queue.max_offset:
         return None
     position = (newest.stop - 1) * _UNIT.size
     file_start = position - position % bounds.file_size
@@ -214,11 +270,14 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
         return None
     if code != newest.tags_code and code > CQ_EXT_ADDRESS_MAX and queue.topic != SCHEDULE_TOPIC:
         return None
-    return _grown(queue, bounds, newest, file_start)
+    return _grown(queue, newest)
 
 
-def _grown(queue: QueueRange, bounds: QueueBounds, newest: Newest, last_file: int) -> QueueRange:
+def _grown(queue: QueueRange, newest: Newest) -> QueueRange:
     """Returns the queue up to its newest entry. `dataclasses.replace` would take three times as long."""
+    bounds = queue.bounds
+    assert bounds is not None
+    position = (newest.stop - 1) * _UNIT.size
     grown = QueueBounds(
         bounds.topic,
         bounds.queue_id,
@@ -226,7 +285,7 @@ def _grown(queue: QueueRange, bounds: QueueBounds, newest: Newest, last_file: in
         bounds.kind,
         bounds.file_size,
         bounds.first_file,
-        last_file,
+        position - position % bounds.file_size,
         bounds.commit_log_min,
         bounds.unit_start,
         newest.stop,

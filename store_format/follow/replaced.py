@@ -19,14 +19,13 @@ import numpy as np
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.errors import StoreError
-from store_format.follow.log_tail import read_head
+from store_format.follow.log_tail import MARKED_SIZE, read_head
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT
 from store_format.read.log_reader import survey
 from store_format.read.store import Queue
 
 _SAMPLES_MAX = 8
 _OFFSET_BITS = 63
-_MARKED_SIZE = 64  # with the body's CRC, the offsets and the times, and without the body
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,10 @@ def place_before(queue: Queue, offset: int) -> int | None:
     None also without a consume queue, unless that message is the last one.
     """
     physical = _physical_offset_before(queue, offset)
-    return None if physical is None else place_at(physical, _mark(queue.store.log, physical))
+    if physical is None:
+        return None
+    mark = queue.mark if offset == queue.max_offset else None
+    return place_at(physical, _mark(queue.store.log, physical) if mark is None else mark)
 
 
 def place_at(physical_offset: int, mark: int) -> int:
@@ -151,7 +153,7 @@ def _mark(log: CommitLog, physical_offset: int) -> int:
     """The CRC32 of the first bytes of a message; 0 if no message can be read there."""
     if not log.has_message_at(physical_offset):
         return 0
-    return crc32(read_head(log, physical_offset)[:_MARKED_SIZE])
+    return crc32(read_head(log, physical_offset)[:MARKED_SIZE])
 
 
 def _physical_offset_before(queue: Queue, offset: int) -> int | None:

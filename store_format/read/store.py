@@ -372,6 +372,7 @@ class Queue:
     store: Store
     range: QueueRange
     scanned: LogQueue | None  # set if the queue is read by a scan of the commitlog
+    mark: int | None = field(default=None, compare=False)  # of the last message, if a look at the log read it
 
     def __repr__(self) -> str:
         offsets = f"offsets {self.min_offset:,} to {self.max_offset:,}"

@@ -313,7 +313,9 @@ def _advice(state: StoreState) -> str:
 def _first_entry(taken: Snapshot, key: QueueKey) -> int:
     """The queue byte of the first entry, if one before it may be lost; else 0. -1 without files."""
     bounds = taken.queues[key].bounds if key in taken.queues else None
-    return -1 if bounds is None else bounds.first_entry * bounds.may_lack_first_entries
+    if bounds is None:
+        return -1
+    return bounds.first_entry if bounds.may_lack_first_entries else 0
 
 
 def _first_message(taken: Snapshot, key: QueueKey) -> int:

@@ -21,7 +21,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.fill import Filling, fill
+from benchmarks.fill import Filling, fill, message_columns
 from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.stream.positions import StreamPositions
@@ -31,9 +31,12 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commitlog.log import CommitLog
 from store_format.errors import StoreError
+from store_format.files.read import read_range
 from store_format.follow import follower as follower_room
+from store_format.follow import log_tail
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import near_end
+from store_format.follow.replaced import place_before
 from store_format.layouts import CQ_UNIT
 from store_format.read.choice import MessageChoice
 from store_format.read.store import find_queues
@@ -476,3 +479,46 @@ def test_an_idle_look_opens_no_queue(tmp_path: Path) -> None:
     assert len(first_many) > len(first_few) > 16
     assert few == many
     assert not [path for path in many if path.startswith("/consumequeue/")]
+
+
+@pytest.fixture
+def grown(tmp_path: Path) -> tuple[Path, StoreFollower]:
+    """A store of 320 queues that each got a message since the last look."""
+    root, filling = tmp_path / "store", Filling(messages=640, body_size=100, topics=40)
+    fill(root, filling)
+    follower = followed(root)
+    MessageStore.open(str(root)).append(message_columns(filling, 0, 320)[0])
+    return root, follower
+
+
+def test_a_look_at_many_new_messages_opens_a_sample_of_the_queues(
+    grown: tuple[Path, StoreFollower], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker writes entries in the order of the log: 10,000 files need not be opened."""
+    (root, follower), opened = grown, list[str]()
+
+    def noted(path: str, position: int, length: int, size: int) -> bytes:
+        opened.append(path)
+        return read_range(path, position, length, size)
+
+    monkeypatch.setattr(log_tail, "read_range", noted)
+    assert follower.look()
+    assert ends(follower) == in_batch(root)
+    assert set(ends(follower).values()) == {(0, 3)}
+    assert 60 < len(opened) < 90
+    queue = follower.queues["Orders00000", 0]
+    assert place_before(queue, 3) == place_before(replace(queue, mark=None), 3)
+
+
+@pytest.mark.parametrize("topics", [range(39, 40), range(40)], ids=["the last", "all"])
+def test_many_new_messages_without_entries_are_not_trusted(
+    grown: tuple[Path, StoreFollower], topics: range
+) -> None:
+    root, follower = grown
+    for topic in topics:
+        for file in root.glob(f"consumequeue/Orders{topic:05d}/*/*"):
+            with file.open("r+b") as entries:
+                entries.seek(2 * CQ_UNIT.itemsize)
+                entries.write(bytes(CQ_UNIT.itemsize))
+    follower.look()
+    assert ends(follower) == in_batch(root)
