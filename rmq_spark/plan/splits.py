@@ -12,11 +12,11 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,8 @@ _LARGE = "/(commitlog|consumequeue|consumequeue_ext|batchconsumequeue|index|time
 _FILES_MIN = 4  # of a directory: so many go to every task that needs one of them
 
 _Floats = NDArray[np.float64]
+_Found = TypeVar("_Found")
+_Look = TypeVar("_Look")
 _Part = tuple[int, "_Sized"]  # the number of the slice, and the part
 
 
@@ -133,13 +135,20 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     is_remote = _is_remote(each.store for each in found)
     # a request each: of many slices, their last messages are a sample
     is_sampled = not is_remote or len(pieces) <= _SLICES_SAMPLED_MAX
-    looked = looked_at(pieces, lambda each: estimate_bytes(each[1], is_sampled), is_remote=is_remote)
+    looked = _looked_at(pieces, lambda each: estimate_bytes(each[1], is_sampled), is_remote=is_remote)
     sized = [_Sized(store, piece, min(size, log_bytes[store.path])) for (store, piece), size in looked]
     return (splits + _splits_along_log(sized, options, cores)) or [Split()]
 
 
 def _is_remote(stores: Iterable[Store]) -> bool:
     return any(map(paths.is_remote, {store.path for store in stores}))
+
+
+def _looked_at(
+    found: Iterable[_Found], look: Callable[[_Found], _Look], *, is_remote: bool
+) -> Iterator[tuple[_Found, _Look]]:
+    """Each of `found` with what `look` says: at many at once of object storage, one by one of a disk."""
+    return looked_at(found, look) if is_remote else ((each, look(each)) for each in found)
 
 
 def splits_of_clients(
@@ -375,7 +384,7 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     cut = [each for each, number in zip(slices, numbers, strict=True) if number > 1]
     edges = axis.edges(cut, count) if len(cut) > 1 else None
     classes: dict[tuple[int, int], list[_Part]] = {}
-    looked = looked_at(
+    looked = _looked_at(
         zip(slices, numbers, strict=True),
         lambda found: list(_cut(*found, edges, axis)),
         is_remote=_is_remote(each.store for each in slices),
@@ -477,7 +486,7 @@ class _Axis:
         samples = _PLACES_SAMPLED if len(slices) <= _SLICES_SAMPLED_MAX else 1
         starts, stops, rates = [], [], []
         is_remote = _is_remote(each.store for each in slices)
-        looked = looked_at(slices, lambda each: _places(each.slice, samples), is_remote=is_remote)
+        looked = _looked_at(slices, lambda each: _places(each.slice, samples), is_remote=is_remote)
         for each, found in looked:
             log, base = each.store.log, self._bases[each.store.path]
             places = np.clip(found, log.min_offset, log.stop) - log.min_offset + base

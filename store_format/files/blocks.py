@@ -103,16 +103,12 @@ def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
     return data[start:stop]
 
 
-def looked_at(
-    found: Iterable[_Found], look: Callable[[_Found], _Look], *, is_remote: bool = True
-) -> Iterator[tuple[_Found, _Look]]:
-    """Yields each of `found` with what `look` says of its objects, and looks at many at once: of very many
-    objects, only the blocks that are needed are fetched. Files of a disk are looked at one by one.
+def looked_at(found: Iterable[_Found], look: Callable[[_Found], _Look]) -> Iterator[tuple[_Found, _Look]]:
+    """Yields each of `found` with what `look` says of its objects, and looks at many at once.
+
+    Of very many objects, only the blocks that are needed are fetched.
     """
     global _whole_max, _begins_first
-    if not is_remote:
-        yield from ((each, look(each)) for each in found)
-        return
     every = list(found)
     is_many = len(every) > _MANY
     _whole_max, _begins_first = BLOCK_SIZE if is_many else WHOLE_MAX, len(every) > _FEW

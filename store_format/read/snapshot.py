@@ -303,7 +303,10 @@ def _queues_on_disk(
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
 
     every = list_queues(root, select, refused)
-    for (topic, queue_id, *_), queue in blocks.looked_at(every, look, is_remote=paths.is_remote(root)):
+    looked = (
+        blocks.looked_at(every, look) if paths.is_remote(root) else ((each, look(each)) for each in every)
+    )
+    for (topic, queue_id, *_), queue in looked:
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
         elif isinstance(queue, CorruptStoreError):

@@ -37,10 +37,13 @@ def broker_name_of(root: str) -> str:
     In topics.json a broker has a topic that is named after itself (TopicConfigManager), as in ours. If two
     brokers have used a store of ours, the settings decide; they are a file more to read.
     """
-    names = []
-    with suppress(StoreError):
+    names: list[str] = []
+    try:
         topics = filter(lambda topic: topic.startswith(SYNC_MEMBER_PREFIX), known_topics(root) or ())
         names = [topic.removeprefix(SYNC_MEMBER_PREFIX) for topic in topics]
+    except StoreError:
+        if read_settings(root) is None:
+            raise
     if len(names) != 1 and (settings := read_settings(root)) is not None:
         return settings.broker_name
     return names[0] if names else paths.base_name(root)

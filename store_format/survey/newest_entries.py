@@ -428,7 +428,12 @@ def judged_queues(
         )
 
     changed, wrong = {}, set()
-    looked = blocks.looked_at(queues.items(), is_right, is_remote=paths.is_remote(root))
+    every = queues.items()
+    looked = (
+        blocks.looked_at(every, is_right)
+        if paths.is_remote(root)
+        else ((each, is_right(each)) for each in every)
+    )
     for key, queue in [found for found, right in looked if not right]:
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):
