@@ -35,6 +35,9 @@ from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_h
 _PART_SIZE = 8 << 20
 _LIKELY_SIZE_MAX = 32 << 10
 _LONG_SIZE = 4 << 20
+BLOCK_SIZE = 1 << 16  # in which the log's last bytes are searched
+_LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
+_NEAR_BLOCKS = 16  # that are looked at together
 _WORD_SIZE = 8  # total size and magic code of a message, never zero
 
 _Ints = NDArray[np.int64]
@@ -324,6 +327,65 @@ class CommitLog:
         return (
             f"its files hold {self.min_offset} to {self.files[-1].stop}" if self.files else "it has no files"
         )
+
+
+# ---- where the last bytes are ------------------------------------------------------------------------------
+
+
+def written_stop(log: CommitLog, queued: int = -1) -> int:
+    """About where the log's last bytes are: files have their full length, with zeros after the last bytes.
+
+    The search begins at `queued`, if a message is there: the physical offset to which a consume queue points.
+    """
+    for file in reversed(log.files):
+        view, high = log.view(file), -(-file.size // BLOCK_SIZE)
+
+        def is_written(block: int, view: FileView = view) -> bool:
+            return any(view.read(block * BLOCK_SIZE, _LOOK_SIZE))
+
+        low, step = 0, high
+        if file.start <= queued < file.stop and any(view.read(queued - file.start, _WORD_SIZE)):
+            low, step = _near(view, queued - file.start)
+        elif not is_written(0):
+            continue
+        while low + step < high and is_written(low + step):
+            low, step = low + step, 2 * step
+        high = min(low + step, high)
+        while low + 1 < high:
+            middle = (low + high) // 2
+            if is_written(middle):
+                low = middle
+            else:
+                high = middle
+        return min(file.start + high * BLOCK_SIZE, file.stop)
+    return log.min_offset
+
+
+def _near(view: FileView, position: int) -> tuple[int, int]:
+    """(the last block with a byte of a few, from that of a position on; how many blocks behind it may have a
+    byte: one that has none).
+    """
+    first = position // BLOCK_SIZE
+    stop = min(first + _NEAR_BLOCKS, -(-view.size // BLOCK_SIZE))
+    last = max(
+        block
+        for block in range(first, stop)
+        if block == first or any(view.read(block * BLOCK_SIZE, _LOOK_SIZE))
+    )
+    return last, 1 if last + 1 < stop else _NEAR_BLOCKS
+
+
+def expect_end(log: CommitLog, queued: int) -> None:
+    """Says that the log's end is looked for from a physical offset on: one request of object storage has the
+    bytes of `written_stop`, and those before them, where a message may begin.
+    """
+    file = log.file_at(queued)
+    if file is not None:
+        first = (queued - file.start) // BLOCK_SIZE - 1
+        log.view(file).expect(first * BLOCK_SIZE, (first + _NEAR_BLOCKS + 3) * BLOCK_SIZE)
+
+
+# ---- parts of a file ---------------------------------------------------------------------------------------
 
 
 def cuts(sizes: _Ints) -> Iterator[tuple[int, int]]:

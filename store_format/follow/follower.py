@@ -28,7 +28,7 @@ from store_format.bookkeeping.journal import (
     doorbell_path,
     read_commit_state,
 )
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import FOLDERS, list_queues
 from store_format.consumequeue.slices import QueueRange, read_slice, split_at
 from store_format.display.text import shown
@@ -47,7 +47,6 @@ from store_format.follow.replaced import LogSamples, Replaced, last_physical_off
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, QueueChoice, Store, find_queues
-from store_format.survey.log_end import written_stop
 
 _log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, expect_end
 from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds
@@ -45,7 +45,6 @@ from store_format.survey.log_end import (
     WrittenEnd,
     certain_end,
     end_after_crash,
-    expect_end,
     find_readable_end,
     is_unwritten,
     knows_more,

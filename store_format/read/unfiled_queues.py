@@ -22,7 +22,7 @@ import numpy as np
 
 from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
 from store_format.display.text import first_names
@@ -37,7 +37,7 @@ from store_format.read.log_reader import survey
 from store_format.read.served_elsewhere import OpenStore
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.survey.fates import Fate, decide, has_light_queues, question
-from store_format.survey.log_end import last_unit, written_stop
+from store_format.survey.log_end import last_unit
 from store_format.survey.log_queue import LogQueue
 from store_format.survey.right_entries import Contradictions
 

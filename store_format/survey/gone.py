@@ -24,7 +24,7 @@ import numpy as np
 from store_format.bookkeeping.given_up import given_up_ranges, read_given_up
 from store_format.bookkeeping.journal import StoreState, abort_mark, read_journal
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, written_stop
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.files import QueueBounds, list_queues
 from store_format.consumequeue.slices import QueueRange
@@ -36,7 +36,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MAGIC_BLANK, MAGIC_V1, 
 from store_format.metadata.read import read_checkpoint
 from store_format.names import QueueKey
 from store_format.survey.fates import known_ledger
-from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in, written_stop
+from store_format.survey.log_end import LogEnd, certain_end, last_unit, last_unit_in
 from store_format.survey.right_entries import entries_of
 
 _log = logging.getLogger(__name__)

@@ -63,7 +63,7 @@ from numpy.typing import NDArray
 
 from store_format.bookkeeping.journal import StoreState, abort_mark
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import BLOCK_SIZE, CommitLog, written_stop
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, WalkEnd
 from store_format.consumequeue.dispatch import find_entries
 from store_format.consumequeue.files import UnitFiles, can_be_queue, file_run, list_queues, queue_directory
@@ -71,7 +71,7 @@ from store_format.consumequeue.units import first_unit_from, queue_bounds
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile, file_status
-from store_format.files.view import FileCache, FileView, open_view
+from store_format.files.view import FileCache, open_view
 from store_format.index.file import IndexFile, list_index_files
 from store_format.java.text import decode_utf8
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFSET_MAX
@@ -86,9 +86,6 @@ _RECOVER_FILES_MAX = 10  # MessageStoreConfig.commitLogRecoverMaxNum, since 5.4
 _FAR = 2**63 - 1  # no limit
 DAMAGED_MAX = 10_000  # stretches of damaged bytes that are noted; a salvage needs all of them
 _CLOCK_STEP_MAX_MS = 1000
-_BLOCK_SIZE = 1 << 16
-_LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
-_NEAR_BLOCKS = 16  # that are looked at together
 # bytes before the last written byte in which its message is searched
 _BACK_SIZES = (1 << 16, 1 << 20, 1 << 24, 1 << 40)
 _FOLLOWING_SIZE = 16 << 20  # bytes between the last indexed message and the last one
@@ -559,59 +556,6 @@ def last_unit_in(log: CommitLog, file: StoreFile, stop: int) -> LastUnit | None:
     return None
 
 
-def written_stop(log: CommitLog, queued: int = -1) -> int:
-    """About where the log's last bytes are: files have their full length, with zeros after the last bytes.
-
-    The search begins at `queued`, if a message is there: the physical offset to which a consume queue points.
-    """
-    for file in reversed(log.files):
-        view, high = log.view(file), -(-file.size // _BLOCK_SIZE)
-
-        def is_written(block: int, view: FileView = view) -> bool:
-            return any(view.read(block * _BLOCK_SIZE, _LOOK_SIZE))
-
-        low, step = 0, high
-        if file.start <= queued < file.stop and any(view.read(queued - file.start, _WORD_SIZE)):
-            low, step = _near(view, queued - file.start)
-        elif not is_written(0):
-            continue
-        while low + step < high and is_written(low + step):
-            low, step = low + step, 2 * step
-        high = min(low + step, high)
-        while low + 1 < high:
-            middle = (low + high) // 2
-            if is_written(middle):
-                low = middle
-            else:
-                high = middle
-        return min(file.start + high * _BLOCK_SIZE, file.stop)
-    return log.min_offset
-
-
-def _near(view: FileView, position: int) -> tuple[int, int]:
-    """(the last block with a byte of a few, from that of a position on; how many blocks behind it may have a
-    byte: one that has none).
-    """
-    first = position // _BLOCK_SIZE
-    stop = min(first + _NEAR_BLOCKS, -(-view.size // _BLOCK_SIZE))
-    last = max(
-        block
-        for block in range(first, stop)
-        if block == first or any(view.read(block * _BLOCK_SIZE, _LOOK_SIZE))
-    )
-    return last, 1 if last + 1 < stop else _NEAR_BLOCKS
-
-
-def expect_end(log: CommitLog, queued: int) -> None:
-    """Says that the log's end is looked for from a physical offset on: one request of object storage has the
-    bytes of `written_stop`, and those before them, where a message may begin.
-    """
-    file = log.file_at(queued)
-    if file is not None:
-        first = (queued - file.start) // _BLOCK_SIZE - 1
-        log.view(file).expect(first * _BLOCK_SIZE, (first + _NEAR_BLOCKS + 3) * _BLOCK_SIZE)
-
-
 def is_unwritten(log: CommitLog, offset: int) -> bool:
     """Whether nothing is written at the physical offset and behind it, as far as a few reads show.
 
@@ -622,10 +566,10 @@ def is_unwritten(log: CommitLog, offset: int) -> bool:
     if file is None:
         return False
     try:
-        head = log.read(offset, min(_BLOCK_SIZE, file.stop - offset))
+        head = log.read(offset, min(BLOCK_SIZE, file.stop - offset))
     except StoreError:
         return False
-    return not head.strip(b"\0") and written_stop(log) <= offset + _BLOCK_SIZE
+    return not head.strip(b"\0") and written_stop(log) <= offset + BLOCK_SIZE
 
 
 def _head_at(log: CommitLog, offset: int) -> bytes:
