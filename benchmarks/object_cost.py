@@ -1,0 +1,121 @@
+"""`python -m benchmarks.object_cost`: requests, bytes and CPU time of a process that reads a store on object
+storage without Spark, for the arithmetic of docs/cost.md.
+
+The S3 server of the tests runs in another process, so that the CPU time is the reader's; a second server, in
+this process, counts the requests.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from benchmarks.fill import Filling, fill
+from benchmarks.report import table
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.output_fields import fields_from_options
+from rmq_spark.plan.scan import Scan
+from rmq_spark.plan.splits import Split
+from store_format import MessageStore, kernels
+from store_format.files import blocks, source, tree
+from tests.support.object_server import ObjectServer, served
+
+_BODY_SIZE, _UNIT_BYTES = 1024, 272
+_TOPICS = 10
+_COLUMNS = "topic,queueId,queueOffset,body"
+_CORES = 8
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.object_cost")
+    parser.add_argument("--gib", type=float, default=1, help="GiB of commitlog (1)")
+    given = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(prefix="rmqlog-bench-") as directory:
+        buckets = Path(directory) / "buckets"
+        root = buckets / "bucket" / "store"
+        root.parent.mkdir(parents=True)
+        messages = int(given.gib * (1 << 30)) // (_BODY_SIZE + _UNIT_BYTES)
+        fill(root, Filling(messages=messages, body_size=_BODY_SIZE, topics=_TOPICS))
+        url = f"s3://{root.relative_to(buckets)}"
+        kernels.load()
+        with served(buckets) as server:
+            _use(server)
+            counts = [_counted(server, ask, url) for ask in _ASKED.values()]
+        command = [sys.executable, "-m", "tests.support.object_server", str(buckets)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            _use(ObjectServer(buckets, port=int(process.stdout.readline())))
+            seconds = [_seconds(ask, url) for ask in _ASKED.values()]
+            process.communicate("")
+    rows = [
+        (what, f"{requests:,}", f"{log / 1e6:,.0f}", f"{rest / 1e6:,.0f}", f"{spent:.2f}")
+        for what, (requests, log, rest), spent in zip(_ASKED, counts, seconds, strict=True)
+    ]
+    what = f"{messages:,} messages, {_TOPICS} topics of 8 queues"
+    titles = what, "requests", "MB of log", "MB else", "CPU s"
+    print(table(titles, rows), end="")
+    return 0
+
+
+def _plan(url: str, **options: str) -> tuple[Scan, Sequence[Split]]:
+    parsed = parse_read_options({"path": url, "columns": _COLUMNS, **options})
+    return Scan(fields_from_options(parsed), parsed), plan(parsed, cores=_CORES).splits
+
+
+def _read(url: str, **options: str) -> None:
+    scan, splits = _plan(url, **options)
+    for split in splits:
+        for _ in scan.read(split):
+            pass
+
+
+_ASKED: dict[str, Callable[[str], object]] = {
+    "plan one topic": lambda url: _plan(url, subscribe="Orders00003"),
+    "plan all topics": _plan,
+    "read one topic": lambda url: _read(url, subscribe="Orders00003"),
+    "read all topics": _read,
+    "read all topics, `maxBytesPerPartition=1g`": lambda url: _read(url, maxBytesPerPartition="1g"),
+    "`lag`": lambda url: MessageStore.open(url).view("lag"),
+}
+
+
+def _use(server: ObjectServer) -> None:
+    """From now on this process knows only this server."""
+    os.environ |= server.environment()
+    source._source.cache_clear()
+
+
+def _forget() -> None:
+    for known in (tree._trees, tree._levels, blocks._blocks, blocks._pages):
+        known.clear()
+    blocks._held = 0
+
+
+def _counted(server: ObjectServer, ask: Callable[[str], object], url: str) -> tuple[int, int, int]:
+    """(requests, bytes of the commitlog, bytes of all else)"""
+    _forget()
+    server.requests.clear()
+    ask(url)
+    sizes = Counter[bool]()
+    for request in server.requests:
+        sizes["/commitlog/" in request.key] += request.stop - request.start
+    return len(server.requests), sizes[True], sizes[False]
+
+
+def _seconds(ask: Callable[[str], object], url: str) -> float:
+    _forget()
+    before = time.process_time()
+    ask(url)
+    return time.process_time() - before
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
