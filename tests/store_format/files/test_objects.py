@@ -147,10 +147,10 @@ def test_a_queue_file_is_fetched_once(server: ObjectServer, basic: Path) -> None
 
 
 _PLANNED = """
-| planned | requests | of which |
+| asked | requests | of which |
 | --- | --- | --- |
-| a topic of 8 queues | 12 | list 1, config 1, consumequeue 8, commitlog 1, .rmqlog 1 |
-| a topic of 300 queues | 305 | list 1, config 1, consumequeue 300, commitlog 2, .rmqlog 1 |
+| planning a topic of 8 queues | 12 | list 1, config 1, consumequeue 8, commitlog 1, .rmqlog 1 |
+| planning a topic of 300 queues | 305 | list 1, config 1, consumequeue 300, commitlog 2, .rmqlog 1 |
 """
 
 
