@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -20,16 +20,23 @@ if TYPE_CHECKING:
 __all__ = ["drop_duplicates", "open", "register"]
 
 
-def open(path: str | PathLike[str], *, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
+def open(
+    path: str | PathLike[str],
+    *,
+    commit_log_paths: Sequence[str] = (),
+    options: Mapping[str, str] | None = None,
+) -> LogStore | LogCluster:
     """Opens a store, or a directory that contains the stores of several brokers (a cluster). Needs no Spark.
 
     Returns a `LogStore` or a `LogCluster`. Both have `topics()`, `queues()`, `view(name)`, `find(...)` and
     `messages(topic, since=, until=, where=)`, and the charts of `rmq_spark.charts` accept both. Reading
     changes no file and takes no lock. `commit_log_paths` are the directories of the commitlog files of one
     store, if they are not in the store (`storePathCommitLog`). `~` in `path` is the home directory.
+    `options` are the `fs.…` options of Spark for a path on object storage, such as `{"fs.endpoint": …}`: all
+    stores of this process that are in the same bucket use them.
 
     Raises StoreNotFoundError for a directory without a store, and OptionError if the directory contains two
-    stores of one broker.
+    stores of one broker, or for a wrong option.
 
     Example::
 
@@ -45,7 +52,7 @@ def open(path: str | PathLike[str], *, commit_log_paths: Sequence[str] = ()) -> 
 
     from rmq_spark.store import open_path
 
-    return open_path(expanduser(fspath(path)), commit_log_paths)
+    return open_path(expanduser(fspath(path)), commit_log_paths, options)
 
 
 def register(spark: SparkSession, by_value: bool = False) -> None:

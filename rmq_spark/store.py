@@ -7,16 +7,19 @@ cluster of such stores.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.table import wide_last
 from store_format.errors import OptionError
+from store_format.files.paths import absolute, is_remote
+from store_format.files.tree import reach
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
 from store_format.notebook.cards import table_card
@@ -286,8 +289,15 @@ class LogCluster(_WithMessages):
         return "".join(store._repr_html_() for store in self.stores)
 
 
-def open_path(path: str, commit_log_paths: Sequence[str] = ()) -> LogStore | LogCluster:
+def open_path(
+    path: str, commit_log_paths: Sequence[str] = (), options: Mapping[str, str] | None = None
+) -> LogStore | LogCluster:
     """See `rmq_spark.open`."""
+    path = absolute(path)
+    if options is not None:
+        access = parse_access(options, path)
+        for place in filter(is_remote, (path, *map(absolute, commit_log_paths))):
+            reach(place, access)
     if commit_log_paths:
         return LogStore.open(path, commit_log_paths=commit_log_paths)
     roots = store_roots(path)

@@ -46,6 +46,7 @@ from store_format.errors import (
     StoreInUseError,
     StoreNotFoundError,
     StorePermissionError,
+    StoreUnreachableError,
     StoreWriteError,
 )
 from store_format.names import did_you_mean
@@ -112,6 +113,7 @@ rmqlog COMMAND --help shows the options and more examples.
 """
 
 _DEBUG = "RMQLOG_DEBUG"
+_FS = "RMQLOG_FS_"  # and the name of an option of object storage, such as RMQLOG_FS_ENDPOINT
 _ROOMS = ("rmq_spark", "store_format")
 
 _CODES: tuple[tuple[type[BaseException], int], ...] = (
@@ -121,6 +123,7 @@ _CODES: tuple[tuple[type[BaseException], int], ...] = (
     (StoreInUseError, IN_USE),
     (StoreWriteError, IO),
     (StorePermissionError, IO),
+    (StoreUnreachableError, IO),
     (StoreError, USAGE),
     (OSError, IO),
 )
@@ -220,6 +223,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         if COMPLETE in os.environ:
             cli.main(prog_name="rmqlog")  # a shell asks for completions; this call does not return
+        if any(name.startswith(_FS) for name in os.environ):
+            _reach_by_environment()
         words = list(sys.argv[1:] if arguments is None else arguments)
         if words[:1] == ["help"]:
             words = [*words[1:2], "--help"]
@@ -253,6 +258,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for line in _bug(error):
             _say(line)
         return BUG
+
+
+def _reach_by_environment() -> None:
+    from rmq_spark.options.access_options import access_of_environment
+    from store_format.files.source import set_access
+
+    access = access_of_environment(os.environ)
+    if access is not None:
+        set_access("", access)
 
 
 def _bug(error: Exception) -> list[str]:

@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from store_format.display.rows import iso_utc
 from store_format.errors import OptionError
 from store_format.files import paths
+from store_format.files.source import place_of
 from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice, QueueName
 
@@ -392,6 +393,7 @@ def path_list(given: Given) -> tuple[str, ...]:
 def _place(given: Given, path: str) -> str:
     """An absolute path on a local disk or on object storage."""
     if paths.is_remote(path) and "\0" not in path:
+        place_of(paths.absolute(path))
         return paths.absolute(path)
     return _local(given, path, f"a local path or one of {', '.join(f'{each}://' for each in paths.SCHEMES)}")
 
@@ -401,9 +403,10 @@ def _local(given: Given, path: str, expected: str = "a local path") -> str:
     plain = paths.without_file_scheme(path)
     scheme = _SCHEME.match(plain)
     if scheme is not None:
+        may_hold_secret = "@" in path or "?" in path
         raise given.error(
             expected,
-            repr(path),
+            f"{scheme[0]}…" if may_hold_secret else repr(path),
             f"file systems such as {scheme[1]}: cannot be read; copy or mount the store",
         )
     if not plain.strip() or "\0" in plain:
@@ -447,7 +450,7 @@ def refuse_beside_view(given: Mapping[str, Given]) -> None:
             )
         return
     for name in given:
-        if name not in _WITH_VIEW:
+        if name not in _WITH_VIEW and not name.startswith("fs."):
             raise OptionError(
                 f"{name} has no effect with view={view}, which shows the whole store; "
                 "leave it out and filter the DataFrame"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from rmq_spark.consume.consumer import CLUSTERING, Tags, parse_subscription
 from rmq_spark.options import option as values
+from rmq_spark.options.access_options import ACCESS_OPTIONS, combined_access, refuse_credential
 from rmq_spark.options.group_options import GROUP_OPTIONS, MAX_OFFSETS_PER_TRIGGER, GroupOptions, PopOptions
 from rmq_spark.options.option import (
     BATCH,
@@ -45,6 +46,7 @@ from rmq_spark.options.option import (
 )
 from store_format.errors import OptionError
 from store_format.files import paths
+from store_format.files.access import Access
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice
@@ -106,6 +108,7 @@ _WHERE = (
         "Entries of an index file: the broker's setting.",
         otherwise=_FROM_INDEX,
     ),
+    *ACCESS_OPTIONS,
 )
 
 _WHAT = (
@@ -425,6 +428,7 @@ class ReadOptions:
     paths: tuple[str, ...]
     broker_name: str | None
     commit_log_paths: tuple[str, ...]  # () is `commitlog` in the store root
+    access: Access  # to those of the paths that are on object storage
     max_hash_slot_num: int | None
     max_index_num: int | None
     choice: MessageChoice
@@ -499,9 +503,11 @@ def parse_read_options(
     _refuse_beside_consumers(group, given)
     _refuse_shared_by_none(read["paths"] or read["path"] or (), group, pop)
     choice = _choice(read, group, pop, tags, condition)
+    places = read["paths"] or read["path"]
     combined = {
-        "paths": read["paths"] or read["path"],
+        "paths": places,
         "commit_log_paths": read["storePathCommitLog"] or (),
+        "access": _access(read, given, (*places, *(read["storePathCommitLog"] or ()))),
         "choice": choice,
         "property_columns": read["propertyColumns"] or (),
         "starting": read[starting],
@@ -558,6 +564,7 @@ def _known(name: str, by_lower: Mapping[str, Option], where: str | None) -> Opti
     option = by_lower.get(name.lower())
     if option is not None:
         return option
+    refuse_credential(name)
     from rmq_spark.options.foreign_names import column_hint, foreign_hint, foreign_name  # only errors need it
 
     known = [each.name for each in by_lower.values()]
@@ -595,6 +602,11 @@ def _refuse_for_many(given: Mapping[str, Given]) -> None:
             raise OptionError(
                 f"{name} is for one store, but paths has several; load the stores one by one and union them"
             )
+
+
+def _access(read: Mapping[str, Any], given: Mapping[str, Given], places: Sequence[str]) -> Access:
+    is_given = any(option.name in given for option in ACCESS_OPTIONS)
+    return combined_access(read, places) if is_given else Access()
 
 
 def _first_given(given: Mapping[str, Given], names: tuple[str, ...]) -> str:

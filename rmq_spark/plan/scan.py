@@ -13,7 +13,9 @@ from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.plan.output_fields import OutputFields
 from rmq_spark.plan.splits import Split, StoreShare
+from rmq_spark.plan.starts import reach_stores
 from store_format.consumequeue.slices import QueueSlice
+from store_format.files.read import all_answered
 from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.choice import MessageChoice
@@ -43,7 +45,7 @@ class Scan:
         schema = self.fields.to_arrow_schema()
         tolerance = Tolerance(self.options.mode, self.options.fail_on_data_loss)
         where = self._condition()
-        with modules_frozen():
+        with modules_frozen(), all_answered():
             for share in split.shares:
                 for batch in self._read_share(share, tolerance, where):
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
@@ -60,6 +62,7 @@ class Scan:
     def _read_share(
         self, share: StoreShare, tolerance: Tolerance, where: CountingFilter | None
     ) -> Iterator[pa.RecordBatch]:
+        reach_stores(self.options)
         _FILES.forget_deleted()
         store = Store.open(
             share.store_path,

@@ -30,7 +30,9 @@ from store_format import Queue
 from store_format.consumequeue.slices import read_slice
 from store_format.display.text import first_names
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreError
+from store_format.files import paths
 from store_format.files.read import Refused, refuse
+from store_format.files.tree import reach
 from store_format.metadata.group_offsets import RetryOwners, known_groups
 from store_format.metadata.read import known_topics
 from store_format.names import did_you_mean, is_retry_topic, retry_topic
@@ -56,6 +58,7 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
     two stores have the same broker name: their queues would have the same names. (Master and slave of a
     broker are such a pair, with the same messages.)
     """
+    reach_stores(options)
     skip = not options.fail_on_data_loss if skip_unreadable is None else skip_unreadable
     refused: list[StoreError] = []
     stores: list[tuple[str, Store]] = []
@@ -76,6 +79,12 @@ def open_stores(options: ReadOptions, *, skip_unreadable: bool | None = None) ->
     refuse_equal_names((store.broker_name, store.path) for store in found)
     found[0].pass_over(refused)
     return found
+
+
+def reach_stores(options: ReadOptions) -> None:
+    """Reaches object storage as the options say, in this process of Spark, which has no other open store."""
+    for place in filter(paths.is_remote, (*options.paths, *options.commit_log_paths)):
+        reach(place, options.access, anew=True)
 
 
 def _roots(path: str, options: ReadOptions, refused: Refused) -> list[str]:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from rmq_spark.options.read_options import ReadOptions
-from rmq_spark.plan.starts import open_stores
+from rmq_spark.plan.starts import open_stores, reach_stores
 from rmq_spark.spark.short_errors import short_errors, short_errors_of_rows
 from rmq_spark.spark.view_schema import ViewFields
 from store_format import MessageStore
@@ -59,6 +59,7 @@ class RmqLogViewReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         at = partition.value
         assert isinstance(at, _StoreAt)
+        reach_stores(self._options)
         store = MessageStore.open(
             at.path, broker_name=at.broker_name, commit_log_paths=at.commit_log_paths, skip_unreadable=True
         )

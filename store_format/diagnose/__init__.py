@@ -38,7 +38,7 @@ from store_format.diagnose.state_files import (
     check_topics,
 )
 from store_format.errors import CorruptStoreError
-from store_format.files.read import entry_names
+from store_format.files.read import all_answered, entry_names
 from store_format.files.view import FileCache
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.read.snapshot import ends_after_crash, torn_end
@@ -47,6 +47,7 @@ from store_format.survey.gone import dledger_logs
 from store_format.survey.log_end import ReadableEnd, certain_end, end_after_stop, find_readable_end
 
 
+@all_answered()
 def diagnose(
     root: str, commit_log_paths: Sequence[str] = (), *, on_offset: Callable[[int], object] | None = None
 ) -> Diagnosis:

@@ -13,8 +13,8 @@ import pwd
 import re
 import stat
 import zlib
-from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from typing import Literal
 
@@ -25,9 +25,10 @@ from store_format.errors import (
     StoreError,
     StoreNotFoundError,
     StorePermissionError,
+    StoreUnreachableError,
 )
 from store_format.files import blocks, paths, tree
-from store_format.files.source import StoredObject
+from store_format.files.source import StoredObject, unanswered
 
 # fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
 # TopicValidator does not allow `+`.
@@ -94,6 +95,19 @@ def one_look(paths_below: Iterable[str]) -> AbstractContextManager[None]:
 def all_versions(paths_below: Iterable[str]) -> frozenset[tuple[str, str]]:
     """The path and the version of each object below paths on object storage, as it was listed."""
     return frozenset(tree.versions_below(filter(paths.is_remote, paths_below)))
+
+
+@contextmanager
+def all_answered() -> Iterator[None]:
+    """Raises the error of a request that got no answer meanwhile, though who asked has gone on without it.
+
+    Many a look takes a file that cannot be read for one that says nothing, which is right on a disk. The
+    reader of a whole queue, or of a view, must not miss what such a look would have found.
+    """
+    before = len(unanswered)
+    yield
+    if len(unanswered) > before:
+        raise StoreUnreachableError(unanswered[-1])
 
 
 def look_again(path: str) -> None:

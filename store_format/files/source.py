@@ -10,11 +10,10 @@ from __future__ import annotations
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from datetime import timedelta
 from functools import cache
+from threading import BoundedSemaphore
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from store_format.errors import (
@@ -22,9 +21,9 @@ from store_format.errors import (
     OptionError,
     StoreError,
     StoreNotFoundError,
-    StorePermissionError,
     StoreUnreachableError,
 )
+from store_format.files.access import CONCURRENCY_MAX, Access
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -33,10 +32,11 @@ if TYPE_CHECKING:
 _LISTED_AT_ONCE = 1000  # objects, as many as one request of S3 returns
 _LIST_TRIES = 5
 _TRY_SECONDS = 0.2
+_REST_SECONDS = 0.5
 _STATUS = re.compile(r"\b([45]\d\d) [A-Z]")  # such as "503 Service Unavailable"
 
 
-_Listed = TypeVar("_Listed")
+_Answer = TypeVar("_Answer")
 GoesOn = Callable[[list["StoredObject"]], bool]
 
 
@@ -76,65 +76,90 @@ class Bucket(Protocol):
     def get(self, item: StoredObject, start: int, stop: int) -> memoryview:
         """Returns exactly the bytes [start, stop) of this version.
 
-        Raises FileReplacedError for another version, FileNotFoundError without an object,
-        StorePermissionError and StoreUnreachableError.
+        Raises FileReplacedError for another version and without an object, and StoreUnreachableError.
         """
         ...
 
 
-def source_of(path: str) -> Bucket:
-    """Returns the source of a path such as `s3://bucket/key`, one for each bucket in a process."""
+def place_of(path: str) -> str:
+    """Returns the scheme and the bucket of a path. Raises OptionError without a bucket."""
     scheme, _, rest = path.partition("://")
     bucket = rest.partition("/")[0]
-    if not bucket or ("@" in bucket and scheme in ("s3", "gs")):  # abfss has the account behind it
+    # abfss has the account behind @; a key and a secret, with `:` between them, are never repeated
+    if not bucket or ":" in bucket or ("@" in bucket and scheme in ("s3", "gs")):
         raise OptionError(
-            f"{scheme}://{bucket}: expected the name of a bucket, as in {scheme}://backup/store"
+            f"{scheme}://{'…' * bool(bucket)}: expected the name of a bucket, as in {scheme}://backup/store; "
+            "credentials come from the environment or the role of the machine"
         )
+    return f"{scheme}://{bucket}"
+
+
+def source_of(path: str) -> Bucket:
+    """Returns the source of a path such as `s3://bucket/key`, one for each bucket in a process."""
+    place = place_of(path)
     if _user is not None and _user != os.getpid():
         raise StoreUnreachableError(
-            f"{scheme}://{bucket}: this process is a fork of one that reads object storage, and its client "
+            f"{place}: this process is a fork of one that reads object storage, and its client "
             "does not work in a fork; start the process anew (multiprocessing: the method spawn)"
         )
-    return _source(scheme, bucket)
+    return _source(place, access_of(place))
 
 
+def access_of(place: str) -> Access:
+    """Returns how a bucket is reached."""
+    return _access.get(place) or _access.get("") or Access()
+
+
+def set_access(place: str, access: Access) -> None:
+    """Sets how a bucket is reached; "" is every bucket for which nothing else is set."""
+    _access[place] = access
+
+
+unanswered: list[str] = []  # the errors of requests of this process, after their tries
+_access: dict[str, Access] = {}
 _user: int | None = None  # the process that uses the client
 
 
 @cache
-def _source(scheme: str, bucket: str) -> Bucket:
+def _source(place: str, access: Access) -> Bucket:
     global _user
     _user = os.getpid()
-    return ObjectBucket(scheme, bucket, os.environ)
+    return ObjectBucket(place, access, os.environ)
 
 
 class ObjectBucket:
     """A bucket of object storage, through obstore, which the extra `objects` installs."""
 
-    def __init__(self, scheme: str, bucket: str, environment: Mapping[str, str]) -> None:
+    def __init__(self, place: str, access: Access, environment: Mapping[str, str]) -> None:
         try:
             import obstore
             from obstore.store import from_url
         except ImportError as error:
             raise OptionError(
-                f"{scheme}://{bucket}: object storage is read with the package obstore, which is missing; "
+                f"{place}: object storage is read with the package obstore, which is missing; "
                 "run `pip install obstore`, also for the Python of the executors"
             ) from error
-        self._place, self._api = f"{scheme}://{bucket}", obstore
-        endpoint = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+        self._place, self._api, self._timeout_s = place, obstore, access.timeout.total_seconds()
+        self._rests_until = 0.0
+        self._turns = BoundedSemaphore(access.concurrency or CONCURRENCY_MAX)
+        scheme = place.partition("://")[0]
+        in_environment = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
+        endpoint = access.endpoint or in_environment * (scheme == "s3")
         self._host = endpoint.partition("://")[2].rpartition("@")[2] or scheme
-        has_region = scheme != "s3" or "AWS_REGION" in environment or "AWS_DEFAULT_REGION" in environment
-        config: dict[str, Any] = {} if has_region else {"region": "us-east-1"}  # Any: keys of obstore
-        with self._errors(self._place):
-            self._store: ObjectStore = from_url(
-                self._place,
-                client_options={
-                    "allow_http": endpoint.startswith("http://"),
-                    "timeout": timedelta(seconds=60),
-                },
-                retry_config={"max_retries": 8, "retry_timeout": timedelta(seconds=60)},
+        if access.endpoint and in_environment and environment.get("AWS_ENDPOINT_URL_S3"):
+            raise OptionError(f"{place}: fs.endpoint and AWS_ENDPOINT_URL_S3 are both given; use one of them")
+        config = access.settings(place)
+        if scheme == "s3" and not {"AWS_REGION", "AWS_DEFAULT_REGION"} & environment.keys():
+            config.setdefault("region", "us-east-1")
+        self._store: ObjectStore = self._asked(
+            place,
+            lambda: from_url(
+                place,
+                client_options={"allow_http": endpoint.startswith("http://"), "timeout": access.timeout},
+                retry_config={"max_retries": 8, "retry_timeout": access.timeout},
                 **config,
-            )
+            ),
+        )
 
     def __reduce__(self) -> str:
         raise TypeError(f"the client of {self._place} has credentials, and may not be pickled")
@@ -153,43 +178,95 @@ class ObjectBucket:
                 found += map(self._object, batch)
             return found
 
-        return self._tried(path, listed)
+        return self._asked(path, listed, _LIST_TRIES)
 
     def names(self, path: str) -> tuple[list[str], list[StoredObject]]:
         key = self._key(path) or None
-        found = self._tried(path, lambda: self._api.list_with_delimiter(self._store, key))
+        found = self._asked(path, lambda: self._api.list_with_delimiter(self._store, key), _LIST_TRIES)
         prefixes = [prefix.rstrip("/").rpartition("/")[2] for prefix in found["common_prefixes"]]
         return prefixes, [self._object(each) for each in found["objects"]]
 
     def find(self, path: str) -> StoredObject | None:
         try:
-            with self._errors(path):
-                return self._object(self._api.head(self._store, self._key(path)))
-        except StoreNotFoundError:
+            return self._object(self._asked(path, lambda: self._api.head(self._store, self._key(path))))
+        except FileReplacedError:  # the request names no version, so the object is gone
             return None
 
     def get(self, item: StoredObject, start: int, stop: int) -> memoryview:
-        with self._errors(item.path):
-            options: GetOptions = {"range": (start, stop)}
-            if item.version:
-                options["if_match"] = item.version
-            data = memoryview(self._api.get(self._store, self._key(item.path), options=options).bytes())
+        options: GetOptions = {"range": (start, stop)}
+        if item.version:
+            options["if_match"] = item.version
+        key = self._key(item.path)
+        with self._turns:
+            data = self._asked(
+                item.path, lambda: memoryview(self._api.get(self._store, key, options=options).bytes())
+            )
         if len(data) != stop - start:
             raise FileReplacedError(
                 f"{item.path}: expected {stop - start} bytes from byte {start} on, found {len(data)}"
             )
         return data
 
-    def _tried(self, path: str, listed: Callable[[], _Listed]) -> _Listed:
-        """The client repeats a request that fails, but not one whose answer is cut."""
-        for _ in range(_LIST_TRIES - 1):
+    def _asked(self, path: str, ask: Callable[[], _Answer], tries: int = 1) -> _Answer:
+        """The answer of the client, or our error for its own, whose text may have parts of a signed request.
+
+        The client repeats a request that fails, but not a listing whose answer is cut: `tries` are for that.
+        """
+        begun = time.monotonic()
+        if begun < self._rests_until:
+            raise StoreUnreachableError(unanswered[-1])
+        while True:
             try:
-                with self._errors(path):
-                    return listed()
-            except StoreUnreachableError:
-                time.sleep(_TRY_SECONDS)
-        with self._errors(path):
-            return listed()
+                return ask()
+            except (OSError, ValueError, self._api.exceptions.BaseError) as error:
+                failed, tries = self._error_of(path, error), tries - 1
+                is_last = tries <= 0 or _STATUS.search(str(error)) is not None
+            # behind the block: within, the error of the client would be the context of ours
+            if is_last or time.monotonic() > begun + self._timeout_s:
+                if isinstance(failed, StoreUnreachableError):
+                    unanswered.append(str(failed))
+                    if time.monotonic() > begun + self._timeout_s / 2:
+                        # who goes on without this object must not wait as long for the next one
+                        self._rests_until = time.monotonic() + _REST_SECONDS
+                raise failed
+            time.sleep(_TRY_SECONDS)
+
+    def _error_of(self, path: str, error: Exception) -> StoreError:
+        exceptions, text = self._api.exceptions, str(error)
+        found = _STATUS.search(text)
+        status = found[1] if found else ""
+        if isinstance(error, exceptions.PreconditionError):
+            return FileReplacedError(
+                f"{path}: another version was uploaded since the objects were listed. If a program copies "
+                "the store, wait until the copy is complete"
+            )
+        if isinstance(error, FileNotFoundError) and "NoSuchBucket" not in text:
+            return FileReplacedError(
+                f"{path}: the object is gone since the objects were listed. If a program copies the store, "
+                "wait until the copy is complete"
+            )
+        if status == "404" or isinstance(error, FileNotFoundError):
+            return StoreNotFoundError(f"{path}: {self._host} does not know {self._place}")
+        if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)) or (
+            status in ("401", "403") or "ExpiredToken" in text
+        ):
+            return StoreUnreachableError(
+                f"{path}: {self._host} refused the request; give the credentials the right to list and get "
+                "objects there, in the way of the platform (environment, role of the instance), and look "
+                "whether they have expired"
+            )
+        told = "no answer that can be used"
+        if "redirect" in text or "AuthorizationHeaderMalformed" in text:
+            told = "it names another address or region for the bucket"
+        elif status:
+            told = f"it answered {status}"
+        elif "TimedOut" in text:
+            told = f"no whole answer in {self._timeout_s:g} s (fs.requestTimeout)"
+        return StoreUnreachableError(
+            f"{path}: {self._host} could not be read, {told}, after several tries; look at the "
+            "address, region and account of the service (fs.endpoint, fs.region; AWS_ENDPOINT_URL, "
+            "AWS_REGION, AZURE_STORAGE_ACCOUNT_NAME)"
+        )
 
     def _key(self, path: str) -> str:
         return path.removeprefix(self._place).strip("/")
@@ -198,42 +275,3 @@ class ObjectBucket:
         path = f"{self._place}/{found['path']}"
         mtime_ms = int(found["last_modified"].timestamp() * 1000)
         return StoredObject(path, found["size"], found["e_tag"] or "", mtime_ms)
-
-    @contextmanager
-    def _errors(self, path: str) -> Iterator[None]:
-        """Raises our errors for those of the client, whose texts may have parts of a signed request."""
-        from obstore import exceptions
-
-        failed: StoreError | None = None
-        try:
-            yield
-        except exceptions.PreconditionError:
-            failed = FileReplacedError(
-                f"{path}: another version was uploaded since the objects were listed. If a program copies "
-                "the store, wait until the copy is complete"
-            )
-        except FileNotFoundError:
-            failed = StoreNotFoundError(f"{path}: the object is gone since the objects were listed")
-        except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError):
-            failed = self._refused(path)
-        except (exceptions.BaseError, ValueError) as error:
-            status = _STATUS.search(str(error))
-            if status is not None and status[1] == "404":
-                failed = StoreNotFoundError(f"{path}: {self._host} does not know {self._place}")
-            elif status is not None and status[1] in ("401", "403"):
-                failed = self._refused(path)
-            else:
-                told = f"it answered {status[1]}" if status else "no answer that can be used"
-                failed = StoreUnreachableError(
-                    f"{path}: {self._host} could not be read, {told}, after several tries; look at the "
-                    "address, region and account of the service (AWS_ENDPOINT_URL, AWS_REGION, "
-                    "AZURE_STORAGE_ACCOUNT_NAME)"
-                )
-        if failed is not None:
-            raise failed  # here, where the client's error is no longer its context
-
-    def _refused(self, path: str) -> StorePermissionError:
-        return StorePermissionError(
-            f"{path}: {self._host} refused the request; give the credentials the right to list and get "
-            "objects there, in the way of the platform (environment, role of the instance)"
-        )

@@ -18,7 +18,9 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from store_format.files.source import StoredObject, source_of
+from store_format.errors import OptionError
+from store_format.files.access import Access
+from store_format.files.source import StoredObject, access_of, place_of, set_access, source_of
 
 _TREES_MAX = 256
 _AGE_MIN_S = 1.0
@@ -52,6 +54,31 @@ class Tree:
                 return
             there.add(name)
             path = directory
+
+
+def reach(path: str, access: Access, *, anew: bool = False) -> None:
+    """Sets how the bucket of a path is reached from now on.
+
+    Raises OptionError if its objects were listed at another endpoint, because a store that is open would
+    read those of the new one; with `anew`, what was listed is forgotten.
+    """
+    place = place_of(path)
+    if access_of(place).endpoint != access.endpoint:
+        with _lock:
+            listed = [
+                (kept, root)
+                for kept in (_trees, _levels)
+                for root in kept
+                if f"{root}/".startswith(f"{place}/")
+            ]
+            if listed and not anew:
+                raise OptionError(
+                    f"{place}: this process has read this bucket at another endpoint; read it at "
+                    f"{access.endpoint or 'its own'} in another process"
+                )
+            for kept, root in listed:
+                del kept[root]
+    set_access(place, access)
 
 
 def take(root: str) -> Tree:

@@ -38,7 +38,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files import paths
-from store_format.files.read import look_again, refuse
+from store_format.files.read import all_answered, look_again, refuse
 from store_format.files.source import StoredObject
 from store_format.files.tree import FileSeries, adopt
 from store_format.files.view import FileCache
@@ -85,6 +85,7 @@ class Store:
     _lost: UnfiledQueues = field(default_factory=UnfiledQueues, repr=False, compare=False)
 
     @classmethod
+    @all_answered()
     def open(
         cls,
         path: str,
@@ -286,6 +287,7 @@ class Store:
         """Returns the names of the topics that have queues, sorted; system topics included."""
         return sorted({queue.topic for queue in self.queues()})
 
+    @all_answered()
     def queues(self, select: Callable[[str], bool] = lambda topic: True) -> list[Queue]:
         """Returns every queue of the selected topics, sorted by topic and queue id."""
         if not self.has_consume_queues:
@@ -309,6 +311,7 @@ class Store:
         store = replace(self, log=found.log)
         return [Queue(store, queue.range, queue) for _, queue in sorted(found.queues.items())]
 
+    @all_answered()
     def queue(self, topic: str, queue_id: int) -> Queue:
         """Returns one queue. Raises OffsetOutOfRangeError for an unknown queue, naming the known ones."""
         if self.has_consume_queues:
@@ -513,12 +516,13 @@ def read_pieces(
     # of queues from several looks: the newest listing of the commitlog has the files of all their messages
     store = max((queue.store for queue, _ in pieces), key=lambda store: store.log.stop)
     reader = store.reader(decode_options, tolerance, tags_codes)
-    yield from reader.read([piece for queue, piece in pieces if queue.scanned is None])
-    scanned = {queue.key: queue.scanned for queue, _ in pieces if queue.scanned is not None}
-    if scanned:
-        of_log = [piece for queue, piece in pieces if queue.scanned is not None]
-        stop = max(queue.physical_stop for queue in scanned.values())
-        yield from LogReader(reader, of_log, scanned).read(reader.log.min_offset, stop)
+    with all_answered():
+        yield from reader.read([piece for queue, piece in pieces if queue.scanned is None])
+        scanned = {queue.key: queue.scanned for queue, _ in pieces if queue.scanned is not None}
+        if scanned:
+            of_log = [piece for queue, piece in pieces if queue.scanned is not None]
+            stop = max(queue.physical_stop for queue in scanned.values())
+            yield from LogReader(reader, of_log, scanned).read(reader.log.min_offset, stop)
 
 
 # ---- the queue offset of a point in time (MessageStore.getOffsetInQueueByTime), also in damaged queues -----

@@ -28,6 +28,7 @@ from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.files import list_queues
 from store_format.display.units import size_text
 from store_format.errors import CorruptStoreError, OptionError
+from store_format.files.read import all_answered
 from store_format.index.query import Coverage, plan_coverage
 from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
@@ -147,6 +148,7 @@ class How:
         return Tolerance(self.on_damage)
 
 
+@all_answered()
 def look_up(store: Store, choice: MessageChoice, how: How) -> Found:
     """The messages in commitlog order, with `physicalOffset` among the columns, and how they were found.
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from store_format.errors import OptionError
+from store_format.files.read import all_answered
 from store_format.names import did_you_mean
 from store_format.views import (
     checkpoint,
@@ -81,7 +82,8 @@ def view_batches(
     """A view in batches: memory is bounded by one batch and the list of the queues. See `view_table`."""
     view = view_named(name)
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
-    yield from view.rows(store, now, broker_conf)
+    with all_answered():
+        yield from view.rows(store, now, broker_conf)
 
 
 def view_table(

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import rmq_spark
 from store_format import MessageStore
 from tests.support.cli_runs import Runner
 from tests.support.object_server import ObjectServer
@@ -55,3 +56,29 @@ def test_a_copy_is_recovered_to_a_disk(
     assert done.code == 0, done.err
     assert MessageStore.open(str(new)).queues("Orders".__eq__)
     assert not server.refused
+
+
+def test_credentials_in_a_path_are_not_repeated(rmqlog: Runner) -> None:
+    done = rmqlog("info", "s3://KEY:hidden@bucket/x")
+    assert done.code not in (0, 1)
+    assert "expected the name of a bucket" in done.err
+    assert "hidden" not in done.out + done.err
+
+
+def test_variables_say_how_object_storage_is_reached(
+    server: ObjectServer, basic: Path, rmqlog: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("AWS_ENDPOINT_URL")
+    monkeypatch.setenv("RMQLOG_FS_ENDPOINT", server.url)
+    monkeypatch.setenv("RMQLOG_FS_REQUEST_TIMEOUT", "20s")
+    monkeypatch.setattr("store_format.files.source._access", {})
+    assert rmqlog("ls", server.url_of(basic)).out == rmqlog("ls", basic).out
+    monkeypatch.setenv("RMQLOG_FS_REQUEST_TIMEOUT", "20")
+    assert "RMQLOG_FS_REQUEST_TIMEOUT: expected a length of time" in rmqlog("ls", basic).err
+
+
+def test_a_file_uri_is_a_path(basic: Path, rmqlog: Runner) -> None:
+    for uri in (f"file://{basic}", f"file:{basic}"):
+        for words in (("ls",), ("find", "-t", "Orders", "--key", "order-7"), ("verify",), ("view", "queues")):
+            assert rmqlog(words[0], uri, *words[1:]).out == rmqlog(words[0], basic, *words[1:]).out
+        assert rmq_spark.open(uri).path == str(basic)

@@ -22,10 +22,11 @@ _LISTINGS_MAX = 16  # of two batches, a view and a stream
 def test_batches_views_and_streams_read_the_same(
     spark: SparkSession, server: ObjectServer, basic: Path, tmp_path: Path
 ) -> None:
-    place = tmp_path / "job"
+    place, url = tmp_path / "job", server.url_of(basic)
     place.mkdir()
+    server.fault = lambda request: "denied" if "store-denied/" in f"{request.key}/" else None
     done = subprocess.run(
-        [sys.executable, "-m", "tests.support.spark.object_job", server.url_of(basic), str(place)],
+        [sys.executable, "-m", "tests.support.spark.object_job", url, str(place)],
         env=os.environ | server.environment(), capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -35,8 +36,16 @@ def test_batches_views_and_streams_read_the_same(
     assert found["batch"] == found["stream"] == right
     assert found["orders"] == orders
     assert found["queues"] == spark.read.format("rmqlog").option("view", "queues").load(str(basic)).count()
+    assert "refused the request; give the credentials the right" in found["error"]
+    assert "obstore" not in found["error"]
     assert not server.refused
     assert server.counts()["list"] <= _LISTINGS_MAX
+    for name, part in (
+        ("events", "SparkListenerSQLExecutionStart"),
+        ("pages", url),
+        ("checkpoint", "Orders"),
+    ):
+        assert any(part in _text(path) for path in (place / name).rglob("*") if path.is_file()), name
     texts = [done.stdout, done.stderr, *(_text(path) for path in place.rglob("*") if path.is_file())]
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         assert not [text for text in texts if server.environment()[name] in text]

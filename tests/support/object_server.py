@@ -12,6 +12,7 @@ import re
 import sys
 import threading
 import time
+from bisect import bisect_right
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +25,18 @@ from xml.sax.saxutils import escape
 
 _RANGE = re.compile(r"bytes=(\d+)-(\d+)")
 _LISTED_MAX = 1000
+_REFUSALS = {
+    "unavailable": (503, "SlowDown"),
+    "denied": (403, "AccessDenied"),
+    "expired": (400, "ExpiredToken"),
+    "gone": (404, "NoSuchBucket"),
+    "deleted": (404, "NoSuchKey"),
+    "replaced": (412, "PreconditionFailed"),
+    "moved": (301, "PermanentRedirect"),
+}
 
+# Of other faults: "cut" and "slow" bodies, no answer until the server ends ("hang"), a body with more bytes
+# than were asked for ("long"), and the whole object instead of a range ("whole").
 Fault = Callable[["Request"], str | None]  # the kind of fault, or None for a right answer
 
 
@@ -47,6 +59,10 @@ class ObjectServer:
     fault: Fault = lambda request: None
     requests: list[Request] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)  # methods that would change something
+    listings: dict[tuple[str, str, str], tuple[list[str], list[str]]] = field(default_factory=dict)
+    waiting: list[Request] = field(default_factory=list)  # those of this moment
+    at_once_max: int = 0
+    ended: threading.Event = field(default_factory=threading.Event)
     port: int = 0
     accepts: bool = False
 
@@ -93,6 +109,7 @@ def served(root: Path) -> Iterator[ObjectServer]:
         try:
             yield told
         finally:
+            told.ended.set()
             http.shutdown()
 
 
@@ -101,6 +118,22 @@ def etag_of(path: Path) -> str:
     status = path.stat()
     of_version = blake2b(f"{status.st_mtime_ns} {status.st_size}".encode(), digest_size=16).hexdigest()
     return f"{of_version}-1"  # as of an upload in parts: a program does not take it for a hash of the bytes
+
+
+def _keys(root: Path, prefix: str, delimiter: str) -> tuple[list[str], list[str]]:
+    """The keys that begin with the prefix, and with a delimiter the folders; both sorted."""
+    keys, folders = list[str](), set[str]()
+    for path, _, names in os.walk(f"{root}/{prefix.rpartition('/')[0]}".rstrip("/")):
+        for name in names:
+            key = f"{path}/{name}"[len(str(root)) + 1 :]
+            rest = key[len(prefix) :]
+            if not key.startswith(prefix):
+                continue
+            if delimiter and "/" in rest:
+                folders.add(prefix + rest.partition("/")[0] + "/")
+            else:
+                keys.append(key)
+    return sorted(keys), sorted(folders)
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -162,16 +195,22 @@ class _Handler(BaseHTTPRequestHandler):
         told = self.server_of
         told.requests.append(request)
         if told.delay_s:
+            told.waiting.append(request)
+            told.at_once_max = max(told.at_once_max, len(told.waiting))
             time.sleep(told.delay_s)
+            told.waiting.pop()
         fault = told.fault(request)
-        if fault is None or fault in ("cut", "slow"):
-            self._fault = fault
-            return False
-        status = {"unavailable": 503, "denied": 403, "gone": 404}[fault]
-        code = {503: "SlowDown", 403: "AccessDenied", 404: "NoSuchBucket"}[status]
-        text = f"<Error><Code>{code}</Code><AWSAccessKeyId>AKIAPLANTEDKEY000000</AWSAccessKeyId></Error>"
-        self._answer(status, text.encode())
-        return True
+        if fault == "hang":
+            told.ended.wait()
+            self.close_connection = True
+            return True
+        if fault in _REFUSALS:
+            status, code = _REFUSALS[fault]
+            text = f"<Error><Code>{code}</Code><AWSAccessKeyId>AKIAPLANTEDKEY000000</AWSAccessKeyId></Error>"
+            self._answer(status, text.encode())
+            return True
+        self._fault = fault
+        return False
 
     def _list(self, bucket: str, query: dict[str, str]) -> None:
         prefix, after = query.get("prefix", ""), query.get("continuation-token", query.get("start-after", ""))
@@ -181,33 +220,26 @@ class _Handler(BaseHTTPRequestHandler):
         if not root.is_dir():
             self._answer(404, b"<Error><Code>NoSuchBucket</Code></Error>")
             return
-        keys, folders = [], set[str]()
-        for path, _, names in os.walk(root):
-            for name in names:
-                key = os.path.relpath(os.path.join(path, name), root)
-                if not key.startswith(prefix):
-                    continue
-                rest = key[len(prefix) :]
-                if query.get("delimiter") and "/" in rest:
-                    folders.add(prefix + rest.partition("/")[0] + "/")
-                elif key > after:
-                    keys.append(key)
-        keys.sort()
-        page, is_cut = keys[:_LISTED_MAX], len(keys) > _LISTED_MAX
+        listings, kind = self.server_of.listings, (bucket, prefix, query.get("delimiter", ""))
+        if not after or kind not in listings:
+            listings[kind] = _keys(root, prefix, query.get("delimiter", ""))
+        keys, folders = listings[kind]
+        first = bisect_right(keys, after)
+        page, is_cut = keys[first : first + _LISTED_MAX], len(keys) > first + _LISTED_MAX
         text = [f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>"]
         if is_cut:
             text.append(f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>")
         for key in page:
             path_of = root / key
+            if not path_of.is_file():
+                continue  # deleted since the first page
             status = path_of.stat()
             time_of = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(status.st_mtime))
             text.append(
                 f"<Contents><Key>{escape(key)}</Key><LastModified>{time_of}</LastModified>"
                 f'<ETag>"{etag_of(path_of)}"</ETag><Size>{status.st_size}</Size></Contents>'
             )
-        text += [
-            f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in sorted(folders)
-        ]
+        text += [f"<CommonPrefixes><Prefix>{escape(each)}</Prefix></CommonPrefixes>" for each in folders]
         self._answer(200, f"<ListBucketResult>{''.join(text)}</ListBucketResult>".encode())
 
     def _get(self, bucket: str, key: str) -> None:
@@ -224,9 +256,11 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted not in (None, etag, etag.strip('"')):
             self._answer(412, b"<Error><Code>PreconditionFailed</Code></Error>")
             return
+        if self._fault == "whole":
+            found, start, stop = None, 0, size
         with path.open("rb") as file:
             file.seek(start)
-            data = file.read(stop - start)
+            data = file.read(stop - start) + b"more" * (self._fault == "long")
         headers = {"ETag": etag, "Last-Modified": self.date_time_string(int(path.stat().st_mtime))}
         if found:
             headers["Content-Range"] = f"bytes {start}-{stop - 1}/{size}"

@@ -7,6 +7,7 @@ import pickle
 import pytest
 
 from rmq_spark.consume.sql92 import Sql92Filter
+from rmq_spark.options.access_options import ACCESS_OPTIONS
 from rmq_spark.options.group_options import GroupOptions
 from rmq_spark.options.option import EARLIEST, LATEST, Offset, OffsetSpec, Timestamp, plain_fields
 from rmq_spark.options.read_options import (
@@ -349,6 +350,7 @@ def test_every_option_reaches_its_options_class() -> None:
             "subExpression",
             "expressionType",
             "maxTriggerDelay",
+            *(row.name for row in ACCESS_OPTIONS),
             *(name for names in PRECEDENCE for name in names),
         ),
     }

@@ -81,6 +81,15 @@ def test_a_damaged_entry_leads_to_a_file_that_no_split_has(
     assert _read({**options, "path": server.url_of(long_log)}) == _read(options)
 
 
+def test_no_secret_travels_to_tasks(server: ObjectServer, basic: Path) -> None:
+    parsed = parse_read_options({"path": server.url_of(basic), "fs.endpoint": server.url})
+    planned = plan(parsed, cores=2)
+    travelling = pickle.dumps((parsed, planned, Scan(fields_from_options(parsed), parsed)))
+    assert server.url.encode() in travelling
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert server.environment()[name].encode() not in travelling
+
+
 @pytest.mark.parametrize("is_root_local", [False, True])
 def test_a_commitlog_outside_the_root(
     server: ObjectServer, basic: Path, tmp_path: Path, is_root_local: bool

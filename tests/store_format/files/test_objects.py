@@ -23,7 +23,6 @@ from store_format.errors import (
     OptionError,
     StoreError,
     StoreNotFoundError,
-    StorePermissionError,
     StoreUnreachableError,
 )
 from store_format.files import blocks, tree
@@ -226,10 +225,10 @@ def _denied(request: Request) -> str | None:
     [
         (
             _denied,
-            StorePermissionError,
+            StoreUnreachableError,
             "refused the request; give the credentials the right to list and get",
         ),
-        (lambda request: "denied", StorePermissionError, "refused the request"),
+        (lambda request: "denied", StoreUnreachableError, "refused the request"),
         (lambda request: "gone", StoreNotFoundError, "does not know s3://|no object is there"),
     ],
     ids=["a refused log", "all refused", "no bucket"],

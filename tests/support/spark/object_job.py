@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import json
 import sys
+import traceback
 from pathlib import Path
+from urllib.request import urlopen
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 
 import rmq_spark
 
@@ -17,11 +19,14 @@ _KEYS = ("topic", "queueId", "queueOffset", "msgId", "body")
 
 
 def main(url: str, directory: Path) -> None:
-    (directory / "events").mkdir()
+    for name in ("events", "pages"):
+        (directory / name).mkdir()
     session = (
         SparkSession.builder.master("local[2]")
-        .config("spark.ui.enabled", "false")
+        .config("spark.ui.port", "0")
+        .config("spark.sql.debug.maxToStringFields", "1000")
         .config("spark.eventLog.enabled", "true")
+        .config("spark.eventLog.compress", "false")  # a test looks for words in it
         .config("spark.eventLog.dir", str(directory / "events"))
         .getOrCreate()
     )
@@ -34,7 +39,9 @@ def main(url: str, directory: Path) -> None:
         "queues": batch.sparkSession.read.format("rmqlog").option("view", "queues").load(url).count(),
         "stream": _streamed(session, url, directory),
         "plan": batch._jdf.queryExecution().toString(),
+        "error": _error_of(f"{url}-denied", reader),
     }
+    _keep_pages(session, directory / "pages")
     session.stop()
     print(json.dumps(found))
 
@@ -52,6 +59,29 @@ def _streamed(session: SparkSession, url: str, directory: Path) -> list[str]:
     )
     query.awaitTermination()
     return sorted(rows)
+
+
+def _error_of(url: str, reader: DataFrameReader) -> str:
+    try:
+        reader.load(url).collect()
+    except Exception as error:  # as a user sees it
+        return "".join(traceback.format_exception(error))
+    return ""
+
+
+def _keep_pages(session: SparkSession, directory: Path) -> None:
+    """The pages of Spark's UI, and what its API says of the application."""
+    context = session.sparkContext
+    of_application = f"api/v1/applications/{context.applicationId}"
+    paths = [
+        *("jobs/", "stages/", "environment/", "executors/", "SQL/", "StreamingQuery/"),
+        *(f"SQL/execution/?id={number}" for number in range(6)),
+        *(f"{of_application}/{name}" for name in ("jobs", "stages", "environment", "allexecutors")),
+        f"{of_application}/sql?details=true&planDescription=true",
+    ]
+    for number, path in enumerate(paths):
+        with urlopen(f"{context.uiWebUrl}/{path}") as page:
+            (directory / str(number)).write_bytes(page.read())
 
 
 def rows_of(frame: DataFrame) -> list[str]:
