@@ -72,6 +72,7 @@ def _plan(url: str, **options: str) -> tuple[Scan, Sequence[Split]]:
 
 def _read(url: str, **options: str) -> None:
     scan, splits = _plan(url, **options)
+    _forget()  # tasks run in other processes
     for split in splits:
         for _ in scan.read(split):
             pass
@@ -82,7 +83,6 @@ _ASKED: dict[str, Callable[[str], object]] = {
     "plan all topics": _plan,
     "read one topic": lambda url: _read(url, subscribe="Orders00003"),
     "read all topics": _read,
-    "read all topics, `maxBytesPerPartition=1g`": lambda url: _read(url, maxBytesPerPartition="1g"),
     "`lag`": lambda url: MessageStore.open(url).view("lag"),
 }
 
@@ -94,8 +94,9 @@ def _use(server: ObjectServer) -> None:
 
 
 def _forget() -> None:
-    for known in (tree._trees, tree._levels, blocks._blocks, blocks._pages):
-        known.clear()
+    known = tree._trees, tree._levels, blocks._blocks, blocks._pages, blocks._gone
+    for each in known:
+        each.clear()
     blocks._held = 0
 
 

@@ -4,7 +4,8 @@ An object of at most `WHOLE_MAX` bytes is fetched whole: a consume queue file, a
 configuration. Of a larger one, blocks of `BLOCK_SIZE` bytes serve single looks, and `fetch` takes longer
 ranges. Of many files that are looked at together, the first block is fetched first: most of many queues end
 there, and 1,000 whole files are 6 GB. Where whole objects have to go, the pages that somebody has looked at
-stay: a second look at the ends of 1,000 queues fetches nothing.
+stay: a second look at the ends of 1,000 queues fetches nothing. An object that had to go is not fetched whole
+again: a task that reads many queues in the order of the log takes a little of each, again and again.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _PAGES_MAX = 8192
 _PAGES_AT_ONCE = 17  # pages of a look that is kept; a longer one reads a queue
 _THREADS = 16  # requests at once
 _FEW = 16  # files whose ends are looked for: of more, the first block is fetched before the whole file
+_GONE_MAX = 100_000
 _MANY = 2000  # … of more than these, only blocks are fetched, but more at once
 _THREADS_OF_MANY = 64
 
@@ -41,6 +43,7 @@ _blocks: OrderedDict[_Key, tuple[Future[memoryview], int]] = OrderedDict()  # wi
 _lock = threading.Lock()
 _held = 0  # bytes of all blocks
 _pages: OrderedDict[_Key, bytes] = OrderedDict()  # of objects that are fetched whole
+_gone: set[StoredObject] = set()  # objects that were fetched whole, and had to go
 _whole_max = WHOLE_MAX
 _begins_first = False  # the first block comes before a whole object
 
@@ -53,6 +56,10 @@ def read(item: StoredObject, start: int, stop: int) -> memoryview:
     size = _size_of_blocks(item, stop)
     if size > BLOCK_SIZE:
         return _of_whole(item, start, stop)
+    return _of_blocks(item, start, stop, size)
+
+
+def _of_blocks(item: StoredObject, start: int, stop: int, size: int) -> memoryview:
     numbers = _numbers(start, stop, size)
     parts = [block.result() for block in _wanted(item, numbers, size)]
     whole = parts[0] if len(parts) == 1 else memoryview(b"".join(parts))
@@ -92,6 +99,8 @@ def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
         if None not in pages:
             found = b"".join(page for page in pages if page is not None)
             return memoryview(found)[start - wanted[0] * _PAGE_SIZE : stop - wanted[0] * _PAGE_SIZE]
+    if item in _gone:
+        return _of_blocks(item, start, stop, BLOCK_SIZE)
     (block,) = _wanted(item, range(1), item.size)
     data = block.result()
     if is_small:
@@ -155,7 +164,12 @@ def _wanted(item: StoredObject, numbers: range, size: int) -> list[Future[memory
         if run:
             _submit(item, min(numbers.stop * size, item.size), size, run)
         while _held > _CACHE_SIZE and len(_blocks) > 1:
-            _held -= _blocks.popitem(last=False)[1][1]
+            (gone, of, _), (_, length) = _blocks.popitem(last=False)
+            _held -= length
+            if of > BLOCK_SIZE:
+                _gone.add(gone)
+        if len(_gone) > _GONE_MAX:
+            _gone.clear()
     return found
 
 

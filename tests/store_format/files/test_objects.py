@@ -136,6 +136,24 @@ def test_windows_that_adjoin_share_requests(server: ObjectServer) -> None:
     assert server.counts() == {"get": 40 // 8}
 
 
+def test_objects_that_had_to_go_are_not_fetched_whole_again(server: ObjectServer) -> None:
+    """A task reads many queues in the order of the log: a little of each, again and again."""
+    directory, size = server.bucket / "store/consumequeue/T", 6 << 20
+    for i in range(30):
+        (directory / str(i)).mkdir(parents=True)
+        with (directory / str(i) / f"{0:020d}").open("wb") as file:
+            file.truncate(size)
+            file.seek(i * 100_000)
+            file.write(bytes([i + 1]) * 100_000)
+    every = [tree.existing_object(f"{server.url_of(directory)}/{i}/{0:020d}") for i in range(30)]
+    for start in range(0, 3_000_000, 300_000):
+        for i, item in enumerate(every):
+            right = bytes([i + 1]) if i * 100_000 <= start < (i + 1) * 100_000 else b"\0"
+            assert bytes(blocks.read(item, start, start + 1000)) == right * 1000
+    fetched = sum(request.stop - request.start for request in server.requests)
+    assert fetched < 1.3 * 30 * size
+
+
 def test_a_queue_file_is_fetched_once(server: ObjectServer, basic: Path) -> None:
     store = MessageStore.open(server.url_of(basic))
     server.requests.clear()
