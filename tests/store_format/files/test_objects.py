@@ -26,6 +26,7 @@ from store_format.errors import (
     StoreUnreachableError,
 )
 from store_format.files import blocks, tree
+from store_format.files.access import Access
 from store_format.files.read import list_store_files, read_bytes
 from store_format.files.source import source_of
 from store_format.files.view import FileView, open_view
@@ -262,8 +263,10 @@ def test_a_fault_is_one_clear_error(
 
 def test_a_server_that_is_gone(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    url = f"s3://nowhere-{server.bucket.name}/store"
+    tree.reach(url, Access(request_timeout_ms=300))
     with pytest.raises(StoreUnreachableError, match=r"127\.0\.0\.1:9 could not be read, no answer that"):
-        MessageStore.open(f"s3://nowhere-{server.bucket.name}/store")
+        MessageStore.open(url)
 
 
 def test_an_object_that_is_replaced_is_never_mixed(server: ObjectServer, basic: Path) -> None:
