@@ -121,12 +121,15 @@ def _make_carried(install: Callable[[], None]) -> Callable[[Any], Any]:
         return restored
 
     def carried(original: Any) -> Any:  # Any: any of the four kinds of readers and writers
-        import pickle
+        from pyspark import cloudpickle  # as Spark does: the clock of a group is a lambda
 
         kind = type(original)
-        original.__class__ = type(
-            "Carried", (kind,), {"__reduce__": lambda self: (restore, (pickle.dumps((kind, self.__dict__)),))}
-        )
+
+        def reduce(self: Any) -> tuple[Any, ...]:
+            pickled = cloudpickle.dumps((kind, self.__dict__))  # type: ignore[no-untyped-call]  # no types
+            return restore, (pickled,)
+
+        original.__class__ = type("Carried", (kind,), {"__reduce__": reduce})
         return original
 
     return carried

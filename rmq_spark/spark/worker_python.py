@@ -1,10 +1,11 @@
-"""Whether Spark's Python workers can import this project: a warning before the first query fails."""
+"""What Spark's Python workers lack: warnings before the first query fails, or compiles in each process."""
 
 from __future__ import annotations
 
 import logging
 import subprocess
 import sys
+from functools import cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,7 +15,20 @@ _log = logging.getLogger("rmq_spark")
 
 _LIBRARIES = ("numba", "numpy", "pyarrow")
 _PACKAGES = ("rmq_spark", "store_format")
+_CACHE = "NUMBA_CACHE_DIR"
 _SECONDS_MAX = 30
+# Spark's workers run the PYSPARK_PYTHON of this process, which spark-submit sets by the setting. In the
+# builder of a session the setting comes too late (tests/spark/test_by_value.py).
+_IGNORED = (
+    "spark.pyspark.python is %s, but Spark's workers run %s: Spark takes this setting from spark-submit "
+    "only. Set the environment variable PYSPARK_PYTHON before the Spark session starts"
+)
+_NOT_KEPT = (
+    "the code is sent with each query, so executors keep its compiled loops in the home directory of their "
+    "user. They read with slower plain code, then compile for about 15 s of CPU: once for each home "
+    "directory, or in each Python process if the user has none. Set spark.executorEnv."
+    f"{_CACHE} to a directory that has the compiled loops (docs/howto-cluster.md)"
+)
 # Runs in the other Python. Workers find the archives of SparkContext.addPyFile in the directory of files.
 _MISSING = """
 import importlib.util, os, sys
@@ -31,7 +45,14 @@ def warn_of_worker_python(spark: SparkSession, *, by_value: bool) -> None:
     session of Spark Connect is not looked at: its workers run on the server.
     """
     context = getattr(spark, "sparkContext", None)  # raises AttributeError in Spark Connect
-    if context is None or context.pythonExec == sys.executable:
+    if context is None:
+        return
+    given = context.getConf().get("spark.pyspark.python")
+    if given is not None and given != context.pythonExec:
+        _warn_once(context.applicationId, _IGNORED, given, context.pythonExec)
+    if by_value and not context.master.startswith("local") and _CACHE not in context.environment:
+        _warn_once(context.applicationId, _NOT_KEPT)
+    if context.pythonExec == sys.executable:
         return
     from pyspark import SparkFiles
 
@@ -47,6 +68,12 @@ def warn_of_worker_python(spark: SparkSession, *, by_value: bool) -> None:
             sys.executable,
             "" if by_value else "; or call rmq_spark.register(spark, by_value=True). See rmqlog doctor",
         )
+
+
+@cache
+def _warn_once(application: str, text: str, *values: str) -> None:
+    """Once for each Spark application: `register` is called in each thread that writes."""
+    _log.warning(text, *values)
 
 
 def missing_modules(python: str, names: tuple[str, ...], files: str) -> list[str]:

@@ -42,7 +42,7 @@ print(frame.count(), frame.where("tags = 'BB'").count())
 BY_VALUE = (
     SESSION
     + """
-spark = builder.getOrCreate()
+spark = builder.config("spark.pyspark.python", "/of/the/builder").getOrCreate()
 def importable(rows):
     import importlib.util
     yield [name for name in ("numpy", "pyarrow", "pandas", "rmq_spark", "store_format", "pyspark_rmqlog") if importlib.util.find_spec(name)]
@@ -60,6 +60,7 @@ except Exception as error:
     print("No module named 'rmq_spark'" in str(error))
 warned = open("log").read()
 print("has no rmq_spark, store_format" in warned and "PYSPARK_PYTHON" in warned and sys.executable in warned)
+print("spark.pyspark.python is /of/the/builder, but Spark's workers run " + spark.sparkContext.pythonExec in warned)
 rmq_spark.register(spark, by_value=True)
 assert open("log").read() == warned
 print(read().count(), read().where("tags = 'BB'").count())
@@ -145,7 +146,7 @@ def test_the_code_travels_where_it_is_not_installed(
     printed = run(
         BY_VALUE, str(golden(STORE)), str(ROOT), directory=tmp_path, python_path=site, workers=python
     ).splitlines()
-    assert printed[-5:] == ["numpy pyarrow", "True", "True", expected(), expected().split()[0]]
+    assert printed[-6:] == ["numpy pyarrow", "True", "True", "True", expected(), expected().split()[0]]
 
 
 @pytest.mark.whole  # says what a new Spark does, not what ours does

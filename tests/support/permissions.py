@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-_NOBODY = 65534
+NOBODY = 65534
 
 
 @contextmanager
@@ -22,8 +22,8 @@ def as_nobody() -> Iterator[None]:
         return
     group, groups = os.getegid(), os.getgroups()
     os.setgroups([])
-    os.setegid(_NOBODY)
-    os.seteuid(_NOBODY)
+    os.setegid(NOBODY)
+    os.seteuid(NOBODY)
     try:
         yield
     finally:
@@ -34,8 +34,8 @@ def as_nobody() -> Iterator[None]:
 
 @contextmanager
 def open_directory() -> Iterator[Path]:
-    """A directory that every user may look into, unlike pytest's."""
-    directory = Path(tempfile.mkdtemp())
+    """A directory that every user may look into, unlike pytest's; in memory if pytest's are."""
+    directory = Path(tempfile.mkdtemp(dir=os.environ.get("PYTEST_DEBUG_TEMPROOT")))
     directory.chmod(0o755)
     try:
         yield directory
