@@ -17,6 +17,7 @@ from rmq_spark.plan.batch import plan
 from store_format import MessageStore
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.options import CommitOptions
+from store_format.commitlog import log
 from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.follow.follower import StoreFollower
@@ -169,8 +170,12 @@ def large(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for topic in ("First", "Middle", "Last"):
         append(root, numbered(topic, 0, 40, queues=1), options=CommitOptions(new_topics={topic: 1}))
     monkeypatch.setattr(unfiled_queues, "_WINDOW_SIZE", 2 << 10)
-    for name, size in (("_BLOCK_SIZE", 1 << 10), ("_LOOK_SIZE", 1 << 8)):
-        monkeypatch.setattr(log_end, name, size)
+    for module, name, size in (
+        (log, "BLOCK_SIZE", 1 << 10),
+        (log_end, "BLOCK_SIZE", 1 << 10),
+        (log, "_LOOK_SIZE", 1 << 8),
+    ):
+        monkeypatch.setattr(module, name, size)
     return root
 
 
