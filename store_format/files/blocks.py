@@ -24,7 +24,7 @@ from store_format.files.source import StoredObject, source_of
 
 WHOLE_MAX = RANGE_MAX = 8 << 20
 BLOCK_SIZE = 64 << 10
-_CACHE_SIZE = 128 << 20  # more than what is looked at in one moment
+_CACHE_SIZE = 64 << 20  # more than what is looked at in one moment
 _PAGE_SIZE = 4096
 _PAGES_MAX = 8192
 _PAGES_AT_ONCE = 17  # pages of a look that is kept; a longer one reads a queue

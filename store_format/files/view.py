@@ -35,7 +35,7 @@ _PAGE_SIZE = 4096
 # Of objects: gaps that are fetched with their ranges, pieces that are fetched ahead, and how far before the
 # end of the last read the next one may begin.
 _FETCHED_GAP_MAX = 512 << 10
-_AHEAD = 3
+_AHEAD = 2
 _OVERLAP_MAX = 4 << 20
 
 _MARKED_SIZE = 96  # of a message: with its offsets, its times and the CRC of its body
