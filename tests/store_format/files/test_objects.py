@@ -179,8 +179,9 @@ def _counts(server: ObjectServer) -> Counter[str]:
 
 
 @pytest.fixture
-def planned(server: ObjectServer) -> Path:
+def planned(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A store with a topic of 300 queues and one of 8, whose messages others follow in the log."""
+    monkeypatch.setattr(tree, "_AGE_MIN_S", 600.0)  # a busy machine would list it again
     root = server.bucket / "store"
     store = MessageStore.create(str(root), mapped_file_size_commit_log=_PLANNED_SIZE)
     for topic, queues, messages in (("Many", 300, 600), ("Orders", 8, 80), ("Other", 1, 800)):
