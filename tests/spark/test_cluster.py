@@ -5,6 +5,7 @@ on object storage, an executor that is killed, and the commands of docs/howto-cl
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -14,17 +15,21 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from benchmarks.fill import Filling, fill
 from tests.support import goldens
 from tests.support.doc_pages import ROOT, blocks, is_as_shown, read_page
 from tests.support.permissions import NOBODY
 from tests.support.spark.cluster import Cluster, started
-from tests.support.spark.cluster_job import rows_of
+from tests.support.spark.cluster_job import rows_of, sums_of
 from tests.support.spark.executor_python import made_environment, packed_source
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _STORE = "basic-5.5.0"
+# A worker that found no kernels would compile them within so many messages.
+_LARGE = Filling(messages=400_000, body_size=100, queues_per_topic=4, commit_log_file_size=1 << 24)
 _GENERIC = {"NUMBA_CPU_NAME": "generic"}
+_COLD_CPU_S = 6  # of an executor's Python processes, until a first batch has ended
 _DOWNLOADS = ("python3.11 -m venv environment", "environment/bin/pip install '.[objects]'")
 _LOAD = "from store_format import kernels; kernels.load()"
 
@@ -51,7 +56,11 @@ def archived(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Path
     """
     directory = tmp_path_factory.mktemp("archived")
     python = made_environment(cluster.python, directory / "environment", installed=True, copied=True)
-    subprocess.run([str(python), "-c", _LOAD], check=True, env=cluster.environment | _GENERIC)
+    subprocess.run([str(python), "-P", "-c", _LOAD], check=True, env=cluster.environment | _GENERIC)
+    apart = directory / "environment" / "kernels" / "rmqlog"  # for code that is sent by value
+    apart.mkdir(parents=True)
+    for kernel in directory.rglob("__pycache__/*.kernel"):
+        shutil.copy(kernel, apart)
     _run("tar c -C environment . | gzip -1 > environment.tar.gz", directory)
     return directory
 
@@ -118,6 +127,33 @@ def test_every_way(
 
 
 @pytest.mark.whole
+@pytest.mark.parametrize("way", ["archive", "value"])
+def test_kernels_travel_in_the_archive(
+    way: str, cluster: Cluster, archived: Path, tmp_path: Path, spark: SparkSession
+) -> None:
+    """A first batch compiles nothing. Sent by value, the code finds the kernels by NUMBA_CACHE_DIR."""
+    large = tmp_path / "large"
+    fill(large, _LARGE)
+    right = sums_of(spark.read.format("rmqlog").load(str(large)))
+    kernels = _kernels(archived / "environment")
+    shutil.copytree(large, cluster.server.root / "backup" / f"large-{way}")
+    (tmp_path / "environment").symlink_to(archived / "environment")
+    settings = {"spark.archives": f"{archived}/environment.tar.gz#environment"} | {
+        f"spark.executorEnv.{name}": value for name, value in _GENERIC.items()
+    }
+    if way == "value":
+        settings["spark.executorEnv.NUMBA_CACHE_DIR"] = "./environment/kernels"
+    steps = {"cold": {"url": f"s3://backup/large-{way}", "minPartitions": "4"}}
+    found = cluster.run(tmp_path, "./environment/bin/python", way, steps, settings)
+    assert found["cold"]["sums"] == right
+    places = list(cluster.directory.glob("worker-*/app-*/*/environment"))
+    assert kernels
+    assert places
+    assert all(_kernels(place) == kernels for place in places)
+    assert max(found["cold"]["cpu"]) <= _COLD_CPU_S, found["cold"]["cpu"]
+
+
+@pytest.mark.whole
 def test_the_commands_of_the_page(cluster: Cluster, archived: Path, tmp_path: Path) -> None:
     """The environment is copied from that of the tests, in place of the lines that download it."""
     for name in ("examples", "environment"):
@@ -141,6 +177,10 @@ def _shared(cluster: Cluster, name: str) -> Path:
         os.chown(directory, 0, NOBODY)
     directory.chmod(0o2775)
     return directory / "store"
+
+
+def _kernels(environment: Path) -> set[str]:
+    return {path.name for path in environment.rglob("*.kernel")}
 
 
 def _run(line: str, directory: Path, cluster: Cluster | None = None) -> str:

@@ -61,6 +61,14 @@ def rows_of(frame: DataFrame) -> list[str]:
     return sorted(str(row) for row in frame.select(*_KEYS).collect())
 
 
+def sums_of(frame: DataFrame) -> list[int]:
+    """The number of rows, and sums that other rows would not have."""
+    from pyspark.sql import functions as F
+
+    sums = (F.count("*"), F.sum("queueOffset"), F.sum(F.crc32("body")), F.sum(F.crc32("msgId")))
+    return list(frame.agg(*sums).collect()[0])
+
+
 # ---- steps -------------------------------------------------------------------------------------------------
 
 
@@ -156,6 +164,26 @@ def killed(session: SparkSession, url: str, **options: str) -> dict[str, Any]:
     return found
 
 
+def cold(session: SparkSession, url: str, **options: str) -> dict[str, Any]:
+    """The sums of a first batch, and the CPU seconds of the Python processes of each executor."""
+    sums = sums_of(session.read.format("rmqlog").options(**options).load(url))
+    daemons = [pid for each in _executors(session.sparkContext.applicationId) for pid in _children(each)]
+    return {"sums": sums, "cpu": [_cpu(pid) + sum(map(_cpu, _children(pid))) for pid in daemons]}
+
+
+def _children(process: int) -> list[int]:
+    return [
+        int(pid)
+        for path in Path(f"/proc/{process}/task").glob("*/children")
+        for pid in path.read_text().split()
+    ]
+
+
+def _cpu(process: int) -> float:
+    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
 def _executors(application: str) -> list[int]:
     """The JVMs of the executors of an application, by process id."""
     found = []
@@ -169,7 +197,7 @@ def _executors(application: str) -> list[int]:
     return sorted(found)
 
 
-_STEPS = {step.__name__: step for step in (seen, batch, group, refused, write, killed)}
+_STEPS = {step.__name__: step for step in (seen, batch, group, refused, write, killed, cold)}
 
 if __name__ == "__main__":
     print(json.dumps(main(json.loads(sys.argv[1]))))
