@@ -94,6 +94,7 @@ class _Query:
         splits = pickle.loads(pickle.dumps(self.positions.plan(self.at, end).splits))
         before_tasks()
         kept = dict(tree._trees)
+        blocks._held = 0
         for known in (tree._trees, blocks._blocks, blocks._pages, scan._FILES._views):
             known.clear()
         rows = [row for split in splits for batch in self.scan.read(split) for row in _rows(batch)]

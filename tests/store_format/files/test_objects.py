@@ -319,6 +319,7 @@ def test_objects_that_are_replaced_are_not_lost(server: ObjectServer, basic: Pat
         path.write_bytes(data)
     tree.take(store.path)
     blocks._blocks.clear()
+    blocks._held = 0
     blocks._pages.clear()
     reader = store.reader(decode_options_of(("body",), verify_crc=True), Tolerance("FAILFAST", False))
     with pytest.raises(FileReplacedError):
