@@ -40,7 +40,14 @@ from store_format.errors import (
     StoreNotFoundError,
 )
 from store_format.files.paths import is_remote
-from store_format.files.read import all_versions, entry_names, is_settled, one_look, stat_identity
+from store_format.files.read import (
+    all_answered,
+    all_versions,
+    entry_names,
+    is_settled,
+    one_look,
+    stat_identity,
+)
 from store_format.files.view import FileCache
 from store_format.follow.log_tail import Newest, News, follow_queues, is_torn, near_end, read_head, read_news
 from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
@@ -170,8 +177,9 @@ class StoreFollower:
         return self._log.relisted(FileCache()).files != self._log.files
 
     def _look_by_listing(self, anew: bool, tries: int) -> bool:
+        before = self._signs, self.queues, self.cuts
         try:
-            with one_look((self.store.path, *self.store.commit_log_paths)):
+            with one_look((self.store.path, *self.store.commit_log_paths)), all_answered():
                 self._log = self._log.relisted()
                 signs = replace(self._read_signs(), listed=_listed(self.store.path, self._log))
                 known, intact = self._signs, None
@@ -181,10 +189,12 @@ class StoreFollower:
                     intact = self._samples.take_intact(self._log)
                 self.changed, self.replaced = {}, {}
                 return self._look_anew(signs, {}, intact)
-        except FileReplacedError:  # uploaded again during the look
-            if not tries:
+        except StoreError as error:
+            # some of what was found may come from requests that failed
+            (self._signs, self.queues, self.cuts), self.store = before, self.store.without_memory()
+            if not tries or not isinstance(error, FileReplacedError):
                 raise
-        return self._look_by_listing(anew, tries - 1)
+        return self._look_by_listing(anew, tries - 1)  # uploaded again during the look
 
     # ---- all of it, as a batch read looks ------------------------------------------------------------------
 

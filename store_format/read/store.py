@@ -211,6 +211,10 @@ class Store:
         """
         self._lost.look_again_for(keys)
 
+    def without_memory(self) -> Self:
+        """The store without what earlier looks have found out about queues without files."""
+        return replace(self, _lost=UnfiledQueues())
+
     def _warn_of_gone(self, taken: Snapshot) -> None:
         """Warns of messages of the queues that no file shows, so that a read passes over them."""
         queues = taken.queues

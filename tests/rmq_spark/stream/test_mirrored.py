@@ -10,6 +10,7 @@ import random
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import count
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,8 +24,13 @@ from rmq_spark.plan.scan import Scan
 from rmq_spark.stream.positions import StreamPositions
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
-from store_format.errors import FileReplacedError, StorePermissionError, StoreUnreachableError
+from store_format.errors import (
+    FileReplacedError,
+    StoreNotFoundError,
+    StoreUnreachableError,
+)
 from store_format.files import blocks, tree
+from store_format.files.source import ObjectBucket, source_of
 from tests.support.object_server import ObjectServer, Request
 from tests.support.staged import append, make_store, numbered
 
@@ -167,8 +173,8 @@ def test_a_stream_may_read_the_last_file_too(source: _Source, server: ObjectServ
     source.grow(40)
     source.copy_to(place)
     query, seen = _Query(server.url_of(place), includeLastFile="true"), []
-    for count in (10, 50, 1, 90):
-        source.grow(count)
+    for messages in (10, 50, 1, 90):
+        source.grow(messages)
         source.copy_to(place)
         seen += query.batch()
     assert sorted(seen) == source.rows(closed=False)
@@ -203,24 +209,55 @@ def test_a_commitlog_file_with_other_messages_is_refused(
         query.batch(lambda: other.copy_to(place))
 
 
-@pytest.mark.parametrize("kind", ["503", "403", "cut"])
-def test_a_look_that_fails_loses_nothing(source: _Source, server: ObjectServer, kind: str) -> None:
-    """The service fails during one look: an error, or the right rows; and afterwards all of them, once."""
+@pytest.mark.parametrize(
+    ("kind", "include_last"),
+    [("denied", "true")]
+    + [
+        pytest.param(kind, include_last, marks=pytest.mark.slow)
+        for kind in ("denied", "unavailable", "gone", "cut")
+        for include_last in ("true", "false")
+        if (kind, include_last) != ("denied", "true")
+    ],
+)
+def test_a_fault_at_any_request_of_a_stream_loses_nothing(
+    source: _Source, server: ObjectServer, kind: str, include_last: str, whole: bool
+) -> None:
+    """From one request on, the service fails: an error, or the right rows; afterwards all of them, once."""
     place = server.bucket / "copy"
     source.grow(200)
     source.copy_to(place)
-    query = _Query(server.url_of(place))
-    seen = query.batch()
-    source.grow(300)
+    before = _Query(server.url_of(place), includeLastFile=include_last)
+    first = before.batch()
+    checkpoint = json.dumps(before.at)
+    source.grow(300, "AB"[whole])
     source.copy_to(place)
-    draw = random.Random(3)
+    right = sorted(set(source.rows(closed=include_last == "false")) - set(first))
+    assert right
+    last, number, failed = False, 0, 0
+    while not last:
+        seen, query = (
+            count(),
+            _Query(
+                server.url_of(place),
+                checkpoint,
+                includeLastFile=include_last,
+                **{"fs.requestTimeout": "200ms"},
+            ),
+        )
 
-    def fault(request: Request) -> str | None:
-        return kind if draw.random() < 0.5 else None
+        def fault(request: Request, number: int = number, seen: Iterator[int] = seen) -> str | None:
+            return kind if next(seen) >= number else None
 
-    server.fault = fault
-    with suppress(StoreUnreachableError, StorePermissionError):
-        seen += query.batch()
-    server.fault = lambda request: None
-    seen += query.batch()
-    assert sorted(seen) == source.rows(closed=True)
+        server.fault, found = fault, []
+        with suppress(StoreUnreachableError, FileReplacedError, StoreNotFoundError):
+            found = query.batch()
+        last = next(seen) <= number
+        server.fault = lambda request: None
+        bucket = source_of(server.url_of(place))
+        assert isinstance(bucket, ObjectBucket)
+        bucket._rests_until = 0.0
+        failed += not found
+        found += query.batch()
+        assert sorted(found) == right
+        number += 1 if whole else 1 + number // 3
+    assert failed
