@@ -136,7 +136,7 @@ def test_no_fault_at_some_requests_costs_a_row(stores: _Stores, read: str) -> No
     _costs_no_row(stores, read, step=8)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("read", _READS)
 def test_no_fault_at_any_request_costs_a_row(stores: _Stores, read: str) -> None:
     _costs_no_row(stores, read, step=1)
@@ -192,7 +192,7 @@ def test_a_fault_that_lasts_is_one_error_and_soon(stores: _Stores, kind: str) ->
         _is_clear(stores.server, caught.value)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 @pytest.mark.parametrize("kind", ["unavailable", "hang", "cut"])
 @pytest.mark.parametrize("faulty", ["", "/commitlog/"])
 def test_without_options_an_error_comes_within_a_minute(stores: _Stores, kind: str, faulty: str) -> None:
@@ -236,7 +236,7 @@ def test_a_store_that_changes_in_the_middle(
             _is_clear(stores.server, error)
 
 
-@pytest.mark.slow
+@pytest.mark.whole
 def test_planning_beside_100_000_objects(stores: _Stores) -> None:
     """Of another topic: the plan of one topic fetches none of them, and its tasks get none of their names."""
     url = stores.new()

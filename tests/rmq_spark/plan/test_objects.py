@@ -68,7 +68,7 @@ def test_a_split_has_the_objects_of_its_stretch_of_the_log(server: ObjectServer,
     assert _read(options, server) == _read({"path": str(long_log), "minPartitions": "40"})
 
 
-@pytest.mark.parametrize("at", [0, 700, 2999])
+@pytest.mark.parametrize("at", [700, *(pytest.param(at, marks=pytest.mark.whole) for at in (0, 2999))])
 def test_a_damaged_entry_leads_to_a_file_that_no_split_has(
     server: ObjectServer, long_log: Path, at: int
 ) -> None:

@@ -213,7 +213,7 @@ def test_a_commitlog_file_with_other_messages_is_refused(
     ("kind", "include_last"),
     [("denied", "true")]
     + [
-        pytest.param(kind, include_last, marks=pytest.mark.slow)
+        pytest.param(kind, include_last, marks=pytest.mark.whole)
         for kind in ("denied", "unavailable", "gone", "cut")
         for include_last in ("true", "false")
         if (kind, include_last) != ("denied", "true")
@@ -259,5 +259,5 @@ def test_a_fault_at_any_request_of_a_stream_loses_nothing(
         failed += not found
         found += query.batch()
         assert sorted(found) == right
-        number += 1 if whole else 1 + number // 3
+        number += 1 if whole else 1 + number
     assert failed
