@@ -1,8 +1,10 @@
 """Cleaning: the store classes of RocketMQ and our service leave the same files.
 
 The disk of the test cannot be filled. RocketMQ is told of several replicas on one disk instead, so many that
-the share of each is full; ours is told the percentage. What the cases `disk` delete depends on the disk of
-the test, at which both sides look. 4.9 has neither replicas nor the setting of the forcible ratio.
+the share of each is full; ours is told the percentage. In the cases `disk` both sides look at the disk of the
+test, whose use other programs change meanwhile. So their ratio is the lowest that RocketMQ accepts (10,
+forcibly 30) if the use at the start is at least 10 percentage points above it, else 60. 4.9 has neither
+replicas nor the setting of the forcible ratio.
 `compaction` and `rocksdbstore` are no files of messages, and a start of RocketMQ creates files there.
 """
 
@@ -21,6 +23,7 @@ from rmq_spark.services import clean
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
+from store_format.files.read import disk_space
 from store_format.metadata.read import BrokerConf
 from tests.interop.harness import RocketMQ
 from tests.support import goldens
@@ -37,7 +40,7 @@ class Case:
     """`ages` are hours since the last write of the commitlog files from the oldest on; the rest is young.
 
     `percent` is what our service is told, None for the disk itself; `full` has the settings by which RocketMQ
-    decides the same. `deleted` is None if it depends on the disk.
+    decides the same.
     """
 
     golden: str | None
@@ -45,7 +48,7 @@ class Case:
     settings: dict[str, str]
     percent: int | None
     full: dict[str, str]
-    deleted: int | None  # commitlog files; -1: all but the last
+    deleted: int  # commitlog files; -1: all but the last
     versions: tuple[str, ...] = ("5.5.0",)
 
 
@@ -68,11 +71,20 @@ _CASES = {
     "ratio": Case(None, (100,) * 3, {}, 78, _UNFORCED, 3),
     "forced": Case(None, (), _FORCED, 86, _FULL, 20),
     "not-forced": Case(None, (100,), {"cleanFileForciblyEnable": "false"}, 86, _FULL, 1),
-    "disk": Case(None, (100,) * 3, {"diskMaxUsedSpaceRatio": "10"}, None, {}, None),
-    "disk-forced": Case(None, (100,), _FORCED | {"diskSpaceCleanForciblyRatio": "30"}, None, {}, None),
     "cleaned-5.5.0": Case("cleaned-5.5.0", (100, 100, 100), {"deleteWhen": _ALWAYS}, 50, {}, 3),
     "basic-5.5.0": Case("basic-5.5.0", (), _FORCED, 86, _FULL, -1),
 }
+
+
+def _disk_cases(directory: Path) -> dict[str, Case]:
+    used = disk_space(str(directory)).used_percent
+    ratio, forced = (low if used >= low + 10 else 60 for low in (10, 30))
+    at_ratio = {"diskMaxUsedSpaceRatio": str(ratio)}
+    at_forced = _FORCED | {"diskSpaceCleanForciblyRatio": str(forced)}
+    return {
+        "disk": Case(None, (100,) * 3, at_ratio, None, {}, 3 if used > ratio else 0),
+        "disk-forced": Case(None, (100,), at_forced, None, {}, 20 if used > forced else 0),
+    }
 
 
 @pytest.mark.parametrize("version", _BOTH)
@@ -82,7 +94,8 @@ def test_the_same_files_survive(
     written, now = _many_files(tmp_path / "written"), time.time()
     theirs: dict[Path, dict[str, str]] = {}
     before = {}
-    cases = {name: case for name, case in _CASES.items() if version in case.versions}
+    every = _CASES | _disk_cases(tmp_path)
+    cases = {name: case for name, case in every.items() if version in case.versions}
     for name, case in cases.items():
         for side in ("broker", "ours"):
             store = tmp_path / side / name
@@ -96,8 +109,7 @@ def test_the_same_files_survive(
         _clean(store, case, now)
         assert _files(store) == _files(tmp_path / "broker" / name), name
         deleted = before[name] - len(list((store / "commitlog").iterdir()))
-        if case.deleted is not None:
-            assert deleted == (before[name] - 1 if case.deleted < 0 else case.deleted), name
+        assert deleted == (before[name] - 1 if case.deleted < 0 else case.deleted), name
         if version == "4.9.7":
             continue  # it keeps the old minimum of a queue whose entries have all expired
         assert _ends(store) == {
