@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import os
 from bisect import bisect_left
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from types import MappingProxyType
@@ -132,23 +132,15 @@ def make_splits(found: Sequence[StoreSlices], options: ReadOptions, cores: int) 
     splits = [Split((share,)) for each in found for share in _scan_shares(each, options, cores)]
     pieces = [(each.store, piece) for each in found for piece in each.slices]
     log_bytes = {each.store.path: each.store.log.size_bytes for each in found}
-    is_remote = _is_remote(each.store for each in found)
     # a request each: of many slices, their last messages are a sample
-    is_sampled = not is_remote or len(pieces) <= _SLICES_SAMPLED_MAX
-    looked = _looked_at(pieces, lambda each: estimate_bytes(each[1], is_sampled), is_remote=is_remote)
+    is_sampled = len(pieces) <= _SLICES_SAMPLED_MAX or not any(map(paths.is_remote, log_bytes))
+    looked = looked_at(log_bytes, pieces, lambda each: estimate_bytes(each[1], is_sampled))
     sized = [_Sized(store, piece, min(size, log_bytes[store.path])) for (store, piece), size in looked]
     return (splits + _splits_along_log(sized, options, cores)) or [Split()]
 
 
-def _is_remote(stores: Iterable[Store]) -> bool:
-    return any(map(paths.is_remote, {store.path for store in stores}))
-
-
-def _looked_at(
-    found: Iterable[_Found], look: Callable[[_Found], _Look], *, is_remote: bool
-) -> Iterator[tuple[_Found, _Look]]:
-    """Each of `found` with what `look` says: at many at once of object storage, one by one of a disk."""
-    return looked_at(found, look) if is_remote else ((each, look(each)) for each in found)
+def _paths_of(slices: Iterable[_Sized]) -> set[str]:
+    return {each.store.path for each in slices}
 
 
 def splits_of_clients(
@@ -337,11 +329,13 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     """`physical_range` by the identity of each slice of object storage. Slices of one queue are looked at
     together: its file is fetched once.
     """
+    remote = [each for each in slices if any(map(paths.is_remote, each.store.commit_log_paths))]
     queues: dict[int, list[QueueSlice]] = {}
-    for each in slices:
-        if any(map(paths.is_remote, each.store.commit_log_paths)):
-            queues.setdefault(id(each.slice.queue), []).append(each.slice)
-    looked = looked_at(queues.values(), lambda pieces: [physical_range(piece) for piece in pieces])
+    for each in remote:
+        queues.setdefault(id(each.slice.queue), []).append(each.slice)
+    looked = looked_at(
+        _paths_of(remote), queues.values(), lambda pieces: [physical_range(piece) for piece in pieces]
+    )
     return {id(piece): held for pieces, ranges in looked for piece, held in zip(pieces, ranges, strict=True)}
 
 
@@ -381,19 +375,15 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     """
     axis = _Axis(slices)
     numbers = [count if strict else _number_of_parts(each, count, size) for each in slices]
-    cut = [each for each, number in zip(slices, numbers, strict=True) if number > 1]
-    edges = axis.edges(cut, count) if len(cut) > 1 else None
+    several = [(each, number) for each, number in zip(slices, numbers, strict=True) if number > 1]
+    edges = axis.edges([each for each, _ in several], count) if len(several) > 1 else None
     classes: dict[tuple[int, int], list[_Part]] = {}
-    looked = _looked_at(
-        zip(slices, numbers, strict=True),
-        lambda found: list(_cut(*found, edges, axis)),
-        is_remote=_is_remote(each.store for each in slices),
-    )
-    for i, ((_, number), parts) in enumerate(looked):
-        for at, part in parts:
+    looked = looked_at(_paths_of(slices), several, lambda found: list(_cut(*found, edges, axis)))
+    for i, (each, number) in enumerate(zip(slices, numbers, strict=True)):
+        for at, part in next(looked)[1] if number > 1 else [(0, each)]:
             between = count * at // number, count * (at + 1) // number
-            pieces = [part] if strict else _cut_to_size(part, size)
-            classes.setdefault(between, []).extend((i, piece) for piece in pieces)
+            pieces = [part] if strict or part.bytes <= size else _cut_to_size(part, size)
+            classes.setdefault(between, []).extend([(i, piece) for piece in pieces])
     groups: list[list[_Part]] = [[] for _ in range(count)]
     for (low, high), members in classes.items():
         for number, member in _spread(members, low, high, axis):
@@ -410,9 +400,6 @@ def _number_of_parts(sized: _Sized, count: int, size: int) -> int:
 def _cut(each: _Sized, number: int, edges: _Floats | None, axis: _Axis) -> Iterator[tuple[int, _Sized]]:
     """The parts that have messages, with their numbers: between `edges`, or of as many offsets each."""
     start, stop = each.slice.start, each.slice.stop
-    if number == 1:
-        yield 0, each
-        return
     if edges is None:
         cuts = np.array([start + (stop - start) * at // number for at in range(number + 1)], np.int64)
     else:
@@ -485,8 +472,7 @@ class _Axis:
         """
         samples = _PLACES_SAMPLED if len(slices) <= _SLICES_SAMPLED_MAX else 1
         starts, stops, rates = [], [], []
-        is_remote = _is_remote(each.store for each in slices)
-        looked = _looked_at(slices, lambda each: _places(each.slice, samples), is_remote=is_remote)
+        looked = looked_at(_paths_of(slices), slices, lambda each: _places(each.slice, samples))
         for each, found in looked:
             log, base = each.store.log, self._bases[each.store.path]
             places = np.clip(found, log.min_offset, log.stop) - log.min_offset + base

@@ -296,7 +296,7 @@ def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
 
 def start_by_options(queue: Queue, options: ReadOptions) -> int:
     """The first offset to read by the `starting…` options. It may be outside of the queue."""
-    stated = options.starting.for_queue(*MessageQueue.of(queue))
+    stated = options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id)
     offset = stated_offset(queue, stated, options.mode)
     missing = isinstance(stated, Timestamp) and offset == queue.max_offset > queue.min_offset
     if missing and options.starting_offsets_by_timestamp_strategy == "error":

@@ -42,7 +42,7 @@ _ZEROS = bytes(2 * _BLOCK_SIZE)
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
 QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
-_FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
+FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
 
 Validity = Callable[[NDArray[np.void]], NDArray[np.bool_]]
 QueueKind = Literal["simple", "batch"]
@@ -253,7 +253,7 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
         return None
     size = files[0].size
     for file in files:
-        if file.size != size or not 0 < size <= _FILE_SIZE_MAX or size % unit_size:
+        if file.size != size or not 0 < size <= FILE_SIZE_MAX or size % unit_size:
             _refuse_size(file, files[0], unit_size)
         if file.start % size or file.stop > OFFSET_MAX:
             raise CorruptStoreError(
@@ -265,7 +265,7 @@ def file_run(directory: str, unit_size: int, *, clean: bool = False) -> FileRun 
 
 
 def _refuse_size(file: StoreFile, first: StoreFile, unit_size: int) -> None:
-    multiple = f"a length that is a multiple of {unit_size} and at most {_FILE_SIZE_MAX}"
+    multiple = f"a length that is a multiple of {unit_size} and at most {FILE_SIZE_MAX}"
     expected = multiple if file is first or not first.size else f"{first.size} bytes as in {first.path}"
     raise CorruptStoreError(file.path, file.size, expected, f"{file.size} bytes")
 

@@ -14,7 +14,7 @@ blocks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
 from store_format.consumequeue.files import (
+    FILE_SIZE_MAX,
     QUEUE_OFFSET_MAX,
     Edges,
     FileRun,
@@ -34,7 +35,7 @@ from store_format.consumequeue.files import (
 )
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files.read import offset_file_name
-from store_format.files.view import open_view
+from store_format.files.view import begin_of_only_file, open_view
 from store_format.layouts import (
     BATCH_CQ_UNIT,
     CQ_EXT_ADDRESS_MAX,
@@ -42,6 +43,7 @@ from store_format.layouts import (
     CQ_LOST_TAGS_CODE,
     CQ_PRE_BLANK_SIZE,
     CQ_UNIT,
+    OFFSET_MAX,
 )
 
 _NAMES = BATCH_CQ_UNIT.names or ()
@@ -374,6 +376,66 @@ def queue_bounds(
         f"{directory}: its files are deleted while they are listed, {_LISTINGS} times; is the store being "
         "deleted?"
     )
+
+
+_Found = tuple[str, int, str, QueueKind]  # topic, queue id, directory, kind
+_BLOCK_SIZE = 4096
+_BLOCK_UNITS = _BLOCK_SIZE // CQ_UNIT.itemsize
+_QUEUES_AT_ONCE = 1024
+
+
+def short_queues(
+    found: Sequence[_Found], commit_log_min: int, *, commit_log_stop: int | None = None, clean: bool = False
+) -> dict[str, QueueBounds]:
+    """The bounds, as `queue_bounds` says, of simple queues that end in the first block of their only file, by
+    directory: as whole arrays, because a broker with 10,000 queues has mostly such ones.
+
+    Every other queue is left out, and one that shows something else than entries of messages in the log, and
+    zeros behind them.
+    """
+    is_valid, bounds = _valid_below(valid_units, commit_log_stop), dict[str, QueueBounds]()
+    simple = [each for each in found if each[3] == "simple"]
+    for at in range(0, len(simple), _QUEUES_AT_ONCE):
+        looked = [
+            (each, begin)
+            for each in simple[at : at + _QUEUES_AT_ONCE]
+            if (begin := begin_of_only_file(each[2], _BLOCK_SIZE)) is not None
+        ]
+        if not looked:
+            continue
+        data = b"".join(begin.data.ljust(_BLOCK_SIZE, b"\0") for _, begin in looked)
+        blocks = np.frombuffer(data, np.uint8).reshape(-1, _BLOCK_SIZE)
+        units = blocks[:, : _BLOCK_UNITS * CQ_UNIT.itemsize].view(CQ_UNIT)
+        valid, rows = is_valid(units), np.arange(len(looked))
+        stops = valid.argmin(axis=1)
+        first, last = units[:, 0], units[rows, stops - 1]
+        used = blocks.view(np.uint32) != 0
+        used_stops = np.where(used.any(axis=1), used.shape[1] - used[:, ::-1].argmax(axis=1), 0)
+        plain = (stops > 0) & ~pre_blank_mask(first) & (first["physical_offset"] >= commit_log_min)
+        plain &= last["physical_offset"] >= commit_log_min
+        if clean:
+            plain &= used_stops * used.itemsize <= stops * CQ_UNIT.itemsize
+        places = np.stack(
+            [stops, first["physical_offset"], last["physical_offset"], last["size"]], axis=1
+        ).tolist()
+        for row in np.flatnonzero(plain).tolist():
+            (topic, queue_id, directory, kind), begin = looked[row]
+            count, first_physical_offset, last_physical_offset, last_size = places[row]
+            size, start = begin.size, begin.start // CQ_UNIT.itemsize
+            if (
+                size % CQ_UNIT.itemsize
+                or not count * CQ_UNIT.itemsize < size <= FILE_SIZE_MAX
+                or begin.start % size
+                or begin.start + size > OFFSET_MAX
+                or (clean and begin.allocated > _BLOCK_SIZE < size)
+            ):
+                continue
+            place = (directory, kind, size, begin.start, begin.start, commit_log_min)
+            edges = (start, start + count, start, start + count)
+            bounds[directory] = QueueBounds(
+                topic, queue_id, *place, *edges, first_physical_offset, last_physical_offset, last_size
+            )
+    return bounds
 
 
 def first_unit_from(files: UnitFiles, queue: QueueBounds, physical: int, low: int) -> int:

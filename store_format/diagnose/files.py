@@ -22,7 +22,7 @@ from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue
 from store_format.diagnose.problems import Findings
 from store_format.display.text import first_names
 from store_format.errors import CorruptStoreError
-from store_format.files.read import DirectoryEntry, StoreFile, is_directory, list_entries
+from store_format.files.read import OFFSET_NAME, DirectoryEntry, StoreFile, is_directory, list_entries
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
@@ -36,7 +36,6 @@ from store_format.read.served_elsewhere import (
 )
 from store_format.survey.gone import dledger_logs
 
-_OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 QUEUE_ADVICE = (
     "rmqlog recover writes the entries again from the commitlog. Do not start a broker before that: "
     "howto-recover.md, section 6"
@@ -64,7 +63,7 @@ def entries_of(findings: Findings, directory: str) -> list[DirectoryEntry]:
 
 
 def checked_files(
-    findings: Findings, directory: str, name: re.Pattern[str] = _OFFSET_NAME, what: str = "20 digits"
+    findings: Findings, directory: str, name: re.Pattern[str] = OFFSET_NAME, what: str = "20 digits"
 ) -> list[DirectoryEntry]:
     """The files whose names match, ascending by name. Reports every other entry of the directory."""
     found = []
@@ -124,7 +123,7 @@ def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tup
         int(entry.name)
         for directory in directories
         for entry in entries_of(findings, directory)
-        if _OFFSET_NAME.match(entry.name)
+        if OFFSET_NAME.match(entry.name)
     ]
     return replace(_log_of(kept, directories), begin=min(named, default=OFFSET_MAX)), size, unplaced
 

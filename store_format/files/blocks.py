@@ -20,6 +20,7 @@ from functools import cache
 from typing import TypeVar
 
 from store_format.errors import StoreError
+from store_format.files import paths
 from store_format.files.source import StoredObject, source_of
 
 WHOLE_MAX = RANGE_MAX = 8 << 20
@@ -112,12 +113,18 @@ def _of_whole(item: StoredObject, start: int, stop: int) -> memoryview:
     return data[start:stop]
 
 
-def looked_at(found: Iterable[_Found], look: Callable[[_Found], _Look]) -> Iterator[tuple[_Found, _Look]]:
-    """Yields each of `found` with what `look` says of its objects, and looks at many at once.
+def looked_at(
+    places: Iterable[str], found: Iterable[_Found], look: Callable[[_Found], _Look]
+) -> Iterator[tuple[_Found, _Look]]:
+    """Yields each of `found` with what `look` says of it: one after the other if all `places` are on a disk.
 
-    Of very many objects, only the blocks that are needed are fetched.
+    On object storage, many are looked at at once. Of very many objects, only the blocks that are needed are
+    fetched.
     """
     global _whole_max, _begins_first
+    if not any(map(paths.is_remote, places)):
+        yield from ((each, look(each)) for each in found)
+        return
     every = list(found)
     is_many = len(every) > _MANY
     _whole_max, _begins_first = BLOCK_SIZE if is_many else WHOLE_MAX, len(every) > _FEW

@@ -37,7 +37,7 @@ LOST_AND_FOUND = "lost+found"
 # Called with the error for an entry that cannot be read: raises the error, or returns to skip the entry.
 Refused = Callable[[StoreError], object]
 
-_OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
+OFFSET_NAME = re.compile(r"[0-9]{20}\Z", re.ASCII)
 _SMALL_FILE_SIZE_MAX = 64 << 20  # config files: a broker with 100,000 topics writes about 30 MB
 
 YOUNG_NS = 50_000_000  # what changed so recently may change again within a tick of its file system's clock
@@ -104,10 +104,10 @@ def all_answered() -> Iterator[None]:
     Many a look takes a file that cannot be read for one that says nothing, which is right on a disk. The
     reader of a whole queue, or of a view, must not miss what such a look would have found.
     """
-    before = len(unanswered)
+    before = unanswered.count
     yield
-    if len(unanswered) > before:
-        raise StoreUnreachableError(unanswered[-1])
+    if unanswered.count > before:
+        raise StoreUnreachableError(unanswered.text)
 
 
 def look_again(path: str) -> None:
@@ -266,7 +266,7 @@ class StoreFile:
 
 def list_store_files(
     directory: str,
-    name: re.Pattern[str] = _OFFSET_NAME,
+    name: re.Pattern[str] = OFFSET_NAME,
     irregular: Callable[[CorruptStoreError], object] | None = None,
 ) -> list[StoreFile]:
     """Returns the files of a file queue by start offset; [] when the directory is missing.

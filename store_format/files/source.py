@@ -115,7 +115,18 @@ def set_access(place: str, access: Access) -> None:
     _access[place] = access
 
 
-unanswered: list[str] = []  # the errors of requests of this process, after their tries
+@dataclass(slots=True)
+class Unanswered:
+    """How many requests of this process failed, after their tries, and the error of the last one."""
+
+    count: int = 0
+    text: str = ""
+
+    def add(self, text: str) -> None:
+        self.count, self.text = self.count + 1, text
+
+
+unanswered = Unanswered()
 _access: dict[str, Access] = {}
 _user: int | None = None  # the process that uses the client
 
@@ -214,7 +225,7 @@ class ObjectBucket:
         """
         begun = time.monotonic()
         if begun < self._rests_until:
-            raise StoreUnreachableError(unanswered[-1])
+            raise StoreUnreachableError(unanswered.text)
         while True:
             try:
                 return ask()
@@ -224,7 +235,7 @@ class ObjectBucket:
             # behind the block: within, the error of the client would be the context of ours
             if is_last or time.monotonic() > begun + self._timeout_s:
                 if isinstance(failed, StoreUnreachableError):
-                    unanswered.append(str(failed))
+                    unanswered.add(str(failed))
                     if time.monotonic() > begun + self._timeout_s / 2:
                         # who goes on without this object must not wait as long for the next one
                         self._rests_until = time.monotonic() + _REST_SECONDS

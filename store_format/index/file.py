@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
 from store_format.errors import OptionError
-from store_format.files import blocks, paths
+from store_format.files import blocks
 from store_format.files.read import StoreFile, list_store_files
 from store_format.files.view import FileView, open_view
 from store_format.files.write import WritableFile
@@ -377,9 +377,7 @@ def open_index_files(
 
 def each_at_once(directory: str, items: Sequence[_Item], look: Callable[[_Item], _Look]) -> Iterable[_Look]:
     """What `look` says of each item of a directory, in order; on object storage of many at once."""
-    if not paths.is_remote(directory):
-        return map(look, items)
-    return (said for _, said in blocks.looked_at(items, look))
+    return (said for _, said in blocks.looked_at([directory], items, look))
 
 
 # ---- geometry ----------------------------------------------------------------------------------------------

@@ -21,9 +21,9 @@ from dataclasses import dataclass, replace
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog, expect_end
-from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
+from store_format.consumequeue.files import FOLDERS, QueueBounds, QueueKind, can_be_queue, list_queues
 from store_format.consumequeue.slices import QueueRange
-from store_format.consumequeue.units import queue_bounds
+from store_format.consumequeue.units import queue_bounds, short_queues
 from store_format.errors import CorruptStoreError, StoreError, StorePermissionError, TruncatedRecordError
 from store_format.files import blocks, paths
 from store_format.files.read import (
@@ -255,9 +255,10 @@ def _queue_at(
     log_end: int | None,
     *,
     clean: bool = False,
+    known: QueueBounds | None = None,
 ) -> QueueRange | None:
-    """The queue of a directory; None without files."""
-    bounds = queue_bounds(
+    """The queue of a directory; None without files. `known` are its bounds, where they are known."""
+    bounds = known or queue_bounds(
         kind,
         directory,
         topic,
@@ -296,16 +297,15 @@ def _queues_on_disk(
         topic, queue_id, directory, kind = found
         try:
             _refuse_foreign_name(topic, directory)
-            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
+            known = short.get(directory)
+            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean, known=known)
         except (CorruptStoreError, StorePermissionError) as error:
             return error
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
 
-    every = list_queues(root, select, refused)
-    looked = (
-        blocks.looked_at(every, look) if paths.is_remote(root) else ((each, look(each)) for each in every)
-    )
-    for (topic, queue_id, *_), queue in looked:
+    every = list(list_queues(root, select, refused))
+    short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
+    for (topic, queue_id, *_), queue in blocks.looked_at([root], every, look):
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
         elif isinstance(queue, CorruptStoreError):

@@ -331,7 +331,8 @@ def _has_entries(taken: Snapshot, key: QueueKey) -> bool:
 
 def _is_whole(taken: Snapshot, key: QueueKey) -> bool:
     """Whether the snapshot shows no sign that the queue lacks files or entries: then the log is not read."""
-    return _first_entry(taken, key) >= 0 and not _lacks_entries(taken, key)
+    queue = taken.queues.get(key)
+    return queue is not None and queue.bounds is not None and not _lacks_entries(taken, key)
 
 
 def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
@@ -340,11 +341,13 @@ def _lacks_entries(taken: Snapshot, key: QueueKey) -> bool:
     Its files have no entry; or it may have lost its first ones; or it ends with a full file, as if the next
     file were lost. While a broker runs this shows nothing: the missing entries may not be dispatched yet.
     """
-    bounds = taken.queues[key].bounds if key in taken.queues else None
+    queue = taken.queues.get(key)
+    bounds = None if queue is None else queue.bounds
     if bounds is None or taken.state is StoreState.LIVE:
         return False
-    ends_full = bounds.unit_stop * bounds.unit_size == bounds.last_file + bounds.file_size
-    return not _has_entries(taken, key) or bounds.may_lack_first_entries or ends_full
+    stop = bounds.unit_stop * bounds.unit_size
+    ends_full = stop == bounds.last_file + bounds.file_size
+    return ends_full or stop <= bounds.first_file or bounds.may_lack_first_entries
 
 
 def _last_extra(queue: QueueRange) -> int:

@@ -42,7 +42,7 @@ from store_format.message.properties import PropertyTable
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TAGS, QueueKey, is_light_queue
 from store_format.survey.fates import deleted_until, last_commit_ends
 from store_format.survey.log_end import LogEnd, ReadableEnd, WrittenEnd, entry_at, goes_on_to, has_own_entry
-from store_format.survey.right_entries import is_own, last_own, place_of_message
+from store_format.survey.right_entries import is_own, last_own, own_newest, place_of_message
 
 _log = logging.getLogger(__name__)
 
@@ -116,7 +116,7 @@ def completed_queues(
             for key, queue in (queues.items() if ends else ())
             if queue.max_offset < ends.get(key, 0) and _has_entries(queue) and queue.bounds is not None
         }
-        lacks_last = _may_lack(root, log, queues, wrong, end) and lacks_entry(root, log, end.last_offset)
+        lacks_last = _lacks_last(root, log, queues, wrong, end)
         # a broker that has cut messages leaves the bytes of the last one
         if (short or lacks_last) and end.is_certain and goes_on_to(root, log, end.offset):
             doubtful |= short  # the last entry may be that of a lost message, which leads to the next
@@ -144,22 +144,28 @@ def completed_queues(
     return {key: queue for key, queue in done.items() if key not in gaps}, gaps
 
 
-def _may_lack(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:
-    """Whether one of these queues may lack entries at its end, as far as they and the last bytes of objects
-    show. It saves a look at the queue of the log's last message: on object storage, a request.
+def _lacks_last(root: str, log: CommitLog, queues: _Queues, wrong: set[QueueKey], end: WrittenEnd) -> bool:
+    """Whether the log's last message `lacks_entry`, if that matters to these queues: without a look at its
+    queue, on object storage a request, where they and the last bytes of the log show that they lack none.
     """
-    filed = {key: queue for key, queue in queues.items() if _has_entries(queue)}
-    newest = {queue.bounds.last_physical_offset: key for key, queue in filed.items() if queue.bounds}
-    key = newest.get(end.last_offset)
-    if key is not None and key not in wrong and not is_light_queue(key[0]):
+    filed = [
+        (key, queue.bounds.last_physical_offset)
+        for key, queue in queues.items()
+        if queue.bounds is not None and _has_entries(queue)
+    ]
+    if any(
+        place == end.last_offset and key not in wrong and not is_light_queue(key[0]) for key, place in filed
+    ):
         return False
-    if not paths.is_remote(root) or wrong or not filed:
-        return bool(filed)
-    start = max(min(newest), log.min_offset)
-    if not end.offset - _NEAR_SIZE < start < end.offset:
-        return True
-    missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
-    return not missing.keys().isdisjoint(filed)
+    if not filed:
+        return False
+    if paths.is_remote(root) and not wrong:
+        start = max(min(place for _, place in filed), log.min_offset)
+        if end.offset - _NEAR_SIZE < start < end.offset:
+            missing = _missing_from_tail(log, queues, _LogTail(start, end.offset), {}, DELAY_LEVELS_MS)
+            if not any(key in missing for key, _ in filed):
+                return False
+    return lacks_entry(root, log, end.last_offset)
 
 
 def lacks_entry(root: str, log: CommitLog, physical_offset: int) -> bool:
@@ -428,12 +434,9 @@ def judged_queues(
         )
 
     changed, wrong = {}, set()
-    every = queues.items()
-    looked = (
-        blocks.looked_at(every, is_right)
-        if paths.is_remote(root)
-        else ((each, is_right(each)) for each in every)
-    )
+    known = own_newest(log, queues.values())
+    others = [found for found in queues.items() if found[0] not in known]
+    looked = blocks.looked_at([root], others, is_right)
     for key, queue in [found for found, right in looked if not right]:
         cut = _cut_overwritten(queue, log, is_foreign)
         if cut.max_offset < queue.max_offset and not _is_elsewhere(queue, cut, log, log_stop()):

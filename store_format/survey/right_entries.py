@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import gather_units
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
@@ -31,9 +32,9 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile
 from store_format.files.view import FileView
 from store_format.java.text import decode_utf8
-from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
+from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message.locate import Units
-from store_format.message.one import find_parts, read_head
+from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
 from store_format.names import DELAY_LEVELS_MS, QueueKey, is_light_queue
 from store_format.survey.log_end import entry_at
 
@@ -42,6 +43,7 @@ _log = logging.getLogger(__name__)
 NOWHERE = -1  # the physical offset of an entry whose message is not in the log
 _READ_SIZE = 1024
 _CHUNK = 1 << 16  # entries
+_MANY = 64  # messages of one file that are worth whole arrays
 _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
 _DIFFERENT_MAX = 2  # characters of two topics of one length
 
@@ -103,6 +105,49 @@ def is_own(
     """
     found = place_of_message(log, place[0], view_of)
     return found is not None and (found.key, found.offset, found.size) == (key, offset, place[1])
+
+
+def own_newest(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:
+    """The queues whose newest entry `is_own`, as far as one read of many short messages shows it."""
+    found = [
+        (queue, bounds.last_physical_offset, bounds.last_size, queue.queue_id, bounds.max_offset - 1)
+        for queue in queues
+        if (bounds := queue.bounds) is not None
+        and not queue.is_batch
+        and bounds.max_offset == queue.max_offset > queue.min_offset
+    ]
+    places = np.array([place[1:] for place in found], np.int64).reshape(-1, 4)
+    is_short = (places[:, 1] >= MESSAGE_SIZE_MIN) & (places[:, 1] <= _READ_SIZE)
+    own = set[QueueKey]()
+    for file in log.files:
+        mine = np.flatnonzero(
+            is_short & (places[:, 0] >= file.start) & (places[:, 0] + places[:, 1] <= file.stop)
+        )
+        if len(mine) < _MANY or file.stored is not None:
+            continue
+        try:
+            starts = places[mine, 0] - file.start
+            (window,) = log.view(file).windows([(starts, starts + places[mine, 1])])
+        except (StoreError, OSError):
+            continue  # of one file; a look at one of its messages finds the same
+        heads, wanted = gather_units(window.data, window.positions, MESSAGE_HEADS[0]), places[mine]
+        width = 1 + (heads["magic"] == MAGIC_V2)
+        topic_at = MESSAGE_HEADS[0].itemsize + np.maximum(heads["body_length"], 0).astype(np.int64)
+        rest = wanted[:, 1] - topic_at - width - 2  # of topic and properties
+        fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
+        fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
+        for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
+            fits &= heads[name] == wanted[:, at]
+        begins = (window.positions + topic_at).tolist()
+        for i in np.flatnonzero(fits).tolist():
+            queue = found[mine[i]][0]
+            topic = queue.topic.encode(errors="surrogatepass")
+            length = int(rest[i]) - len(topic)  # of the properties
+            if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
+                text = len(topic).to_bytes(int(width[i])) + topic + length.to_bytes(2)
+                if window.data[begins[i] : begins[i] + len(text)].tobytes() == text:
+                    own.add((queue.topic, queue.queue_id))
+    return own
 
 
 # ---- entries that can be seen to be wrong ------------------------------------------------------------------

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 
 from store_format.consumequeue.files import QueueBounds
 from store_format.consumequeue.offset_by_time import Boundary, offset_at
-from store_format.consumequeue.units import message_mask, queue_bounds, read_units
+from store_format.consumequeue.units import message_mask, queue_bounds, read_units, short_queues
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, TruncatedRecordError
 from store_format.layouts import CQ_UNIT, unpack
 
@@ -118,6 +118,7 @@ def test_bounds_are_those_of_a_naive_reading(queue: Queue, commit_log_min: int, 
     )
     assert found == _naive(queue, commit_log_min)
     assert (bounds.unit_start, bounds.unit_stop) == (bounds.min_offset, bounds.max_offset)
+
     assert (bounds.file_size, bounds.first_file) == (queue.per_file * 20, queue.start * 20)
     assert bounds.last_file in bounds.file_starts
     assert (
@@ -125,6 +126,41 @@ def test_bounds_are_those_of_a_naive_reading(queue: Queue, commit_log_min: int, 
         <= max(bounds.first_file, bounds.max_offset * 20 - 1)
         < bounds.last_file + bounds.file_size
     )
+
+
+@given(
+    made=st.lists(queues(), min_size=1, max_size=3),
+    damage=st.lists(
+        st.tuples(st.integers(0, 5000), st.sampled_from([b"\0" * 20, b"\xff" * 9, b"\1"])), max_size=2
+    ),
+    limits=st.tuples(st.sampled_from([0, 300, 9000]), st.sampled_from([None, 5000, 40_000])),
+)  # fmt: skip
+def test_short_queues_have_the_bounds_that_each_has_alone(
+    made: list[Queue], damage: list[tuple[int, bytes]], limits: tuple[int, int | None]
+) -> None:
+    commit_log_min, stop = limits
+    with tempfile.TemporaryDirectory() as name:
+        found = []
+        for number, queue in enumerate(made):
+            (path := Path(name, str(number))).mkdir()
+            queue.write(path)
+            first = min(path.iterdir())
+            for position, data in damage:
+                if position + len(data) <= first.stat().st_size:
+                    with first.open("r+b") as file:
+                        file.seek(position)
+                        file.write(data)
+            found.append(("TopicTest", 3, str(path), "simple"))
+        for clean in (False, stop is None):
+            short = short_queues(found, commit_log_min, commit_log_stop=stop, clean=clean)  # type: ignore[arg-type]
+            how: dict[str, Any] = {"commit_log_stop": stop, "scan": stop is not None, "clean": clean}
+            for directory, bounds in short.items():
+                assert bounds == _bounds(directory, commit_log_min, **how)
+            for queue, (*_, directory, _) in zip(made, found, strict=True):
+                if not damage and not commit_log_min and stop is None and queue.units[:1] != [PRE_BLANK]:
+                    is_short = 0 < len(queue.units) < min(queue.per_file, 204) and not queue.files_ahead
+                    assert (directory in short) >= (is_short and queue.per_file < 205)
+                    assert (directory in short) <= is_short
 
 
 @given(queue=queues(), data=st.data())

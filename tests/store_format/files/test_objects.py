@@ -303,7 +303,7 @@ def test_a_part_of_an_object_is_never_taken_for_all_of_it(server: ObjectServer, 
         each for each in tree.objects_of(server.url_of(path.parent)) if each.path.endswith("large.json")
     ]
     every = [item] * 2001
-    for _, first in blocks.looked_at(every, lambda each: bytes(blocks.read(each, 0, 100))):
+    for _, first in blocks.looked_at([item.path], every, lambda each: bytes(blocks.read(each, 0, 100))):
         assert first == data[:100]
     assert read_bytes(server.url_of(path)) == data
 

@@ -14,6 +14,7 @@ from store_format.java.hashes import java_hash
 from store_format.message.columns import decode_options_of
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
+from store_format.survey.right_entries import is_own, own_newest
 from tests.support.staged import append, make_store, numbered
 
 ENTRY, BODY_AT = 20, 88
@@ -91,3 +92,32 @@ def test_messages_that_retention_deletes_during_a_read_are_not_looked_for(tmp_pa
     offsets = [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
     assert offsets == list(range(100 - len(offsets), 100)) != []
     assert tolerance.lost == 100 - len(offsets)
+
+
+def test_many_newest_entries_lead_to_their_messages_as_each_does_alone(tmp_path: Path) -> None:
+    """One field of the head of each message is changed, of some none; one message is long."""
+    root = make_store(tmp_path / "store", SETTINGS)
+    long = replace(numbered("Long", 0, 1)[0], body=b"x" * 3000)
+    append(root, [*numbered("T", 0, 300, queues=100), *numbered("Ünï", 0, 100, queues=50), long])
+    store = MessageStore.open(str(root))
+    queues = [each.range for each in store.queues()]
+    places = [queue.bounds.last_physical_offset for queue in queues if queue.bounds is not None]
+    changes = [4, 7, 15, 27, 31, 39, 87, 87 + 1, 120, None, None]
+    for number, place in enumerate(sorted(places)):
+        if (at := changes[number % len(changes)]) is not None:
+            before = store.log.read(place + at, 1)
+            _write(root, "commitlog/" + "0" * 20, place + at, bytes([before[0] ^ 1]))
+    store = MessageStore.open(str(root))
+    alone = {
+        (queue.topic, queue.queue_id)
+        for queue in queues
+        if queue.bounds is not None
+        and is_own(
+            store.log,
+            (queue.topic, queue.queue_id),
+            queue.max_offset - 1,
+            (queue.bounds.last_physical_offset, queue.bounds.last_size),
+        )
+    }
+    assert own_newest(store.log, queues) == alone - {("Long", 0)}
+    assert 30 < len(alone) < len(queues) - 30
