@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import fixed_width, from_flat
-from store_format.java.hashes import tags_code_many
+from store_format.java.text import tags_code_many
 from store_format.layouts import BLANK_HEAD, CHECKPOINT, CHECKPOINT_FILE_SIZE, CQ_UNIT, MAGIC_BLANK, pack
 from store_format.message.encode import EncodedUnits, MessageColumns, assign, encode
 from store_format.message.property_encoder import encode_property_columns

@@ -32,14 +32,14 @@ OLD_NAMES: dict[str, dict[str, str]] = {
         "fixed_width": "store_format.flat_arrays",
         "from_flat": "store_format.flat_arrays",
     },
-    "store_format.bookkeeping.staged_file": {"StagedFile": "store_format.staging"},
+    "store_format.bookkeeping.identity": {"StagedFile": "store_format.staging"},
     "store_format.commit.append": {"commit": "store_format.append"},
     "store_format.commit.options": {"CommitOptions": "store_format.commit.prepare_store store_format.append"},
     "store_format.commit.staging": {
         "StagingWriter": "store_format.staging",
         "stage_columns": "store_format.stage_columns",
     },
-    "store_format.java.hashes": {"tags_code_many": "store_format.java_hash"},
+    "store_format.java.text": {"tags_code_many": "store_format.java_hash"},
     "store_format.message.columns": {
         "DEFAULT_COLUMNS": "store_format.columns",
         "DecodeOptions": "store_format.columns:Projection",

@@ -19,7 +19,7 @@ from benchmarks.fill import Filling, message_columns
 from benchmarks.pages import settle
 from benchmarks.rounds import Figure, Rates, interleave
 from store_format import MessageStore
-from store_format.bookkeeping.staged_file import StagedFile
+from store_format.bookkeeping.identity import StagedFile
 from store_format.commit.append import commit
 from store_format.commit.options import CommitOptions
 from store_format.commit.staging import StagingWriter, stage_columns

@@ -28,6 +28,7 @@ from rmq_spark.consume.consumer import check_group
 from rmq_spark.produce.rows import Host
 from rmq_spark.produce.send_back import resend as copies_of
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, kept_group, stage_send_back
+from store_format.bookkeeping.identity import OWN_DIRECTORY, StagedFile
 from store_format.bookkeeping.ledger import (
     SERVICE_PREFIX,
     Ledger,
@@ -35,10 +36,8 @@ from store_format.bookkeeping.ledger import (
     read_ledger,
     refuse_service_key,
 )
-from store_format.bookkeeping.settings import broker_conf_of
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
+from store_format.bookkeeping.settings import broker_conf_of, ends_with_crc_property
 from store_format.commit.append import commit
-from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.commit.staging import StagingWriter

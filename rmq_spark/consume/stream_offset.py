@@ -3,7 +3,7 @@
     {"topic":{"broker":{"queue":n}},"$at":{…},"$from":{…},"$reset":n,"$again":true}
 
 Spark compares offsets by their JSON. Keys are strings: topics and brokers are sorted by code points, queues
-by their numbers. After them come `$at`, the place (`follow.replaced`) of the message before each position,
+by their numbers. After them come `$at`, the place (`follow.log_tail`) of the message before each position,
 and of the last message that was read from each queue that is gone; `$from`, the starts that the previous
 offset does not contain; `$reset`, if a group's offsets were ever reset; and `$again`, if everything else
 equals the previous offset, because a topic was created again and is read up to the same offset as before.

@@ -31,7 +31,7 @@ from store_format.files.source import StoredObject
 from store_format.files.tree import FileSeries, numbered_files, objects_below
 from store_format.layouts import OFFSET_MAX
 from store_format.read.store import Queue, Store
-from store_format.survey.log_queue import LogQueue
+from store_format.survey.fates import LogQueue
 
 _log = logging.getLogger(__name__)
 

@@ -28,7 +28,7 @@ from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.arrays.ranges import flat_bytes
 from store_format.display.text import shown
 from store_format.index.updates import index_key_hashes
-from store_format.java.hashes import tags_code_many
+from store_format.java.text import tags_code_many
 from store_format.layouts import (
     BLANK_HEAD,
     CRC_PROPERTY_SIZE,

@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from rmq_spark.produce.rows import WriteRows, topic_name
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
-from store_format.java.hashes import java_hash_many
-from store_format.java.text import decode_utf8, utf16_key
+from store_format.java.text import decode_utf8, java_hash_many, utf16_key
 from store_format.metadata.values import TopicConfig
 from store_format.names import HALF_TOPIC, SCHEDULE_TOPIC, TIMER_TOPIC, is_retry_topic, perm_text
 

@@ -22,7 +22,7 @@ from rmq_spark.consume.consumer import check_group
 from rmq_spark.produce.rows import Host
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
-from store_format.java.hashes import java_hash_many
+from store_format.java.text import java_hash_many
 from store_format.message import sysflag
 from store_format.message.encode import TOPIC_V1_LENGTH_MAX, MessageColumns, StoredMessages, edited_properties
 from store_format.message.hosts import offset_msg_ids

@@ -32,7 +32,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format.bookkeeping.journal import StoreState
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreWriteError
 from store_format.files.polling import Clocks
-from store_format.follow.replaced import Replaced, replaced_since
+from store_format.follow.log_tail import Replaced, replaced_since
 from store_format.metadata.read import known_topics
 from store_format.names import retry_topic
 

@@ -11,7 +11,7 @@ import logging
 from rmq_spark.consume.consumer import MessageQueue
 from store_format import Queue
 from store_format.errors import OffsetOutOfRangeError
-from store_format.follow.replaced import Replaced
+from store_format.follow.log_tail import Replaced
 
 _log = logging.getLogger(__name__)
 

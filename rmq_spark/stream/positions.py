@@ -24,7 +24,7 @@ from rmq_spark.stream.stores import StreamStores
 from store_format import Queue
 from store_format.display.text import shown
 from store_format.errors import OptionError
-from store_format.follow.replaced import (
+from store_format.follow.log_tail import (
     offset_behind,
     physical_offset_of,
     place_at,

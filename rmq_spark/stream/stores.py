@@ -21,7 +21,7 @@ from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, directory_identity, entry_names
 from store_format.follow.follower import StoreFollower
-from store_format.follow.replaced import Replaced
+from store_format.follow.log_tail import Replaced
 from store_format.read.choice import MessageChoice, QueueName
 from store_format.read.store import Store, StoreQueues, find_queues
 from store_format.read.store_root import cluster_members, has_config

@@ -19,8 +19,8 @@ from rmq_spark.write.send_back import SendBackSettings, StagedBack, stage_send_b
 from rmq_spark.write.stage_and_commit import Staged, commit_write, is_sync
 from rmq_spark.write.target import TargetStore, WriteTarget
 from store_format.arrays.sql_types import type_name
+from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult
 from store_format.commit.staging import StagingWriter
 from store_format.errors import (

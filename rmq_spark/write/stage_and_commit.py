@@ -18,7 +18,7 @@ from rmq_spark.produce.queues import QueueSelector
 from rmq_spark.produce.unique_ids import UniqueIds, own_address
 from rmq_spark.write.target import TargetStore, WriteTarget, given_settings
 from rmq_spark.write.timer_wheel import put_late_in_wheel
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile
+from store_format.bookkeeping.identity import OWN_DIRECTORY, StagedFile
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import CommitResult, commit, commit_cluster
 from store_format.commit.create_store import create_store, make_root, remove_place, remove_store

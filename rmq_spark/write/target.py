@@ -14,8 +14,13 @@ from dataclasses import dataclass, field, replace
 from rmq_spark.options.write_options import NewStoreOptions, WriteOptions
 from rmq_spark.produce.queues import Routes, StoreTopics
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, read_settings, settings_of
-from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.bookkeeping.settings import (
+    StoreSettings,
+    broker_conf_of,
+    ends_with_crc_property,
+    read_settings,
+    settings_of,
+)
 from store_format.commit.create_store import is_store
 from store_format.commit.unsupported import full_disk, refuse_store
 from store_format.errors import OptionError, StoreInUseError, StoreWriteError, UnsupportedFormatError

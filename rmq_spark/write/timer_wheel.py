@@ -16,14 +16,14 @@ import numpy as np
 import pyarrow.compute as pc
 
 from rmq_spark.produce.delivered import roll_window_slots, wait_in_wheel
+from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.settings import broker_conf_of
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import WriteSession, write_session
 from store_format.consumequeue.slices import read_slice
 from store_format.errors import CorruptStoreError, StoreError
-from store_format.java.hashes import java_hash_many
 from store_format.java.number_columns import read_integers
+from store_format.java.text import java_hash_many
 from store_format.message.encode import StoredMessages
 from store_format.message.locate import Identity
 from store_format.metadata.read import BrokerConf, config_path

@@ -1,8 +1,12 @@
-"""How a journal and a ledger name what they write to: never by a place that a copy or a rename leaves behind.
+"""How a journal and a ledger name what they write from and to: staged files, commitlogs, stores of a cluster.
 
-A commitlog directory inside the store is named by its path below the root. A directory outside has an id in
-a file beside it, and each store that took part in a commit over a cluster has an id in `.rmqlog/id`. Copies
-have the ids of their originals, so an id says only that something is not another store.
+A staged pair of files has a handle of plain values, sizes and checksums. Spark sends it to the driver and a
+journal stores it, so that the commit can check that it reads what the task wrote.
+
+No name is a place that a copy or a rename leaves behind. A commitlog directory inside the store is named by
+its path below the root. A directory outside has an id in a file beside it, and each store that took part in a
+commit over a cluster has an id in `.rmqlog/id`. Copies have the ids of their originals, so an id says only
+that something is not another store.
 """
 
 from __future__ import annotations
@@ -10,17 +14,89 @@ from __future__ import annotations
 import os
 import secrets
 import shlex
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
 
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.errors import StoreWriteError
 from store_format.files import paths
 from store_format.files.read import read_bytes
 from store_format.files.write import FileWrites
+from store_format.names import QueueKey
+
+# ---- a staged pair of files --------------------------------------------------------------------------------
+
+
+OWN_DIRECTORY = ".rmqlog"  # brokers ignore it
+STAGING = "staging"  # in it
+RECORDS_SUFFIX = ".records"
+
+
+_TYPES = {"int": int, "bool": bool, "str": str}
+_NUMBER_MAX, _LARGE_MAX = 1 << 62, 1 << 64
+_LARGE = ("bodies", "number")
+
+
+def refuse_types(value: Any) -> None:  # Any: a dataclass
+    """Raises ValueError if a field that was read from JSON has another type than the dataclass says, or if a
+    number has more than 62 bits (64 in the fields `bodies` and `number`).
+    """
+    for each in fields(value):
+        held, kind = getattr(value, each.name), _TYPES.get(str(each.type))
+        limit = _LARGE_MAX if each.name in _LARGE else _NUMBER_MAX
+        is_wrong = kind is not None and type(held) is not kind
+        if is_wrong or (isinstance(held, int) and not -limit < held < limit):
+            raise ValueError(f"{each.name} {held!r:.100}")
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """One staged pair `<name>.records` and `<name>.meta` of a write."""
+
+    write: str
+    name: str
+    units: int
+    records_size: int
+    records_sum: int
+    meta_size: int
+    meta_sum: int
+    queues: tuple[QueueKey, ...]  # (topic, queue id) by queue number
+    crc_property: bool
+    unit_size_max: int
+    parked: tuple[QueueKey, ...] = ()  # the queues to which its delayed messages go later
+    bodies: int = (
+        -1
+    )  # sum over the bodies, to compare batches (`StagingWriter.append`); -1: of an older release
+
+    def as_json(self) -> dict[str, Any]:  # Any: JSON
+        return asdict(self)
+
+    @staticmethod
+    def from_json(value: Mapping[str, Any]) -> StagedFile:
+        queues = {
+            name: tuple((str(topic), int(queue_id)) for topic, queue_id in value.get(name, ()))
+            for name in ("queues", "parked")
+        }
+        staged = StagedFile(**{**value, **queues})
+        refuse_types(staged)
+        return staged
+
+    def records_path(self, root: str) -> str:
+        return f"{staging_path(root, self.write)}/{self.name}{RECORDS_SUFFIX}"
+
+    def meta_path(self, root: str) -> str:
+        return f"{staging_path(root, self.write)}/{self.name}.meta"
+
+
+def staging_path(root: str, write: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/{STAGING}/{write}"
+
 
 _ID_SIZE_MAX = 256
 _NAME_SIZE_MAX, _PATH_SIZE_MAX = 255, 4095  # bytes, of Linux
+
+
+# ---- commitlogs and stores ---------------------------------------------------------------------------------
 
 
 class LogPlace(NamedTuple):

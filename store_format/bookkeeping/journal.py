@@ -23,9 +23,18 @@ from dataclasses import asdict, dataclass, field
 from enum import Enum, StrEnum
 from typing import Any
 
-from store_format.bookkeeping.identity import ClusterMember, LogPlace, is_name, is_path, members_from
+from store_format.bookkeeping.identity import (
+    OWN_DIRECTORY,
+    ClusterMember,
+    LogPlace,
+    StagedFile,
+    is_name,
+    is_path,
+    members_from,
+    refuse_types,
+    staging_path,
+)
 from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, StagedFile, refuse_types, staging_path
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.lock import lock_holder
 from store_format.files.read import entry_names, read_bytes, stat_identity

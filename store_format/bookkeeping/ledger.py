@@ -1,26 +1,46 @@
-"""The batches that were committed, in `.rmqlog/ledger.json`: the highest number and the place of each key.
+"""What `.rmqlog` keeps of what was done to a store: batches that were committed (`ledger.json`), and batches
+that were written without this store (`left-out`); messages that a recovery has given up (`given-up.json`);
+and what the services have done (`services.json`).
 
 With the ledger a repeated commit does nothing, the next writer knows where the log ended, and batches that
 were cut or overwritten later are noticed. It keeps one entry for each key of a stream or a service, and for
 the newest keys of batch jobs: each job may have a new key, and every commit writes the whole file.
+
+Spark repeats a batch after a crash with the same messages, in other partitions and with other ids and times.
+So batches are compared by what does not change: the number of their messages, and the sum of their bodies.
+
+A broker may hold the store when a batch is written without it, so a note about that is written without the
+store's lock: each note is a file of its own, which is replaced as a whole. The store's next commit removes
+the notes of batches that its ledger knows.
+
+A recovery removes the evidence of lost messages: the queue entries behind the log's end, and in a salvaged
+copy the damaged bytes. Later checks report what is noted here, and find no message missing.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
 import re
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 from zlib import crc32
 
-from store_format.bookkeeping.identity import ClusterMember, members_from
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, refuse_types
+from store_format.bookkeeping.identity import (
+    OWN_DIRECTORY,
+    ClusterMember,
+    StagedFile,
+    members_from,
+    refuse_types,
+)
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
-from store_format.files.read import read_bytes, stat_identity
+from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.write import FileWrites
 from store_format.names import QueueKey
 
@@ -29,6 +49,9 @@ JOB_KEYS_MAX = 500  # keys of batch jobs that are kept: those of the newest comm
 SERVICE_PREFIX = "rmqlog/"  # of the keys of this project's services
 _UNKNOWN = -1
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+
+
+# ---- the ledger --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -367,3 +390,373 @@ def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
 
 def _as_json(entry: LedgerEntry) -> dict[str, Any]:  # Any: JSON
     return dict(zip(_NAMES, _values_of(entry), strict=True))
+
+
+# ---- messages that a recovery has given up -----------------------------------------------------------------
+
+
+GIVEN_UP = "given-up.json"  # in `.rmqlog`
+FILLER_TOPIC = "rmq_sys_rmqlog_filler"
+
+
+@dataclass(frozen=True, slots=True)
+class GivenUp:
+    """`messages` are (topic, queue id, first queue offset, stop); of other lost messages nothing is known.
+
+    `fillers` are the physical offsets [start, stop) of damaged bytes that a salvage has filled, with messages
+    of FILLER_TOPIC. The log may have been cut there since.
+
+    `begins` are (topic, queue id, physical offset) of queues whose first messages were given up: earlier
+    messages are of a topic that was deleted before.
+    """
+
+    messages: tuple[tuple[str, int, int, int], ...] = ()
+    fillers: tuple[tuple[int, int], ...] = ()
+    begins: tuple[tuple[str, int, int], ...] = ()
+
+    @property
+    def count(self) -> int:
+        return sum(stop - first for _, _, first, stop in self.messages)
+
+    def __str__(self) -> str:
+        """What was given up; empty for nothing."""
+        if self.messages:
+            return f"{self.count:,} message{'s' * (self.count != 1)}"
+        size = sum(stop - start for start, stop in self.fillers)
+        return f"what was in {size:,} damaged bytes" if size else ""
+
+    def within(self, queues: Mapping[QueueKey, tuple[int, int]]) -> GivenUp:
+        """The messages whose queue offsets lie in [first, stop) of these queues."""
+        found = []
+        for topic, queue_id, first, stop in self.messages:
+            low, high = queues.get((topic, queue_id), (0, 0))
+            if max(first, low) < min(stop, high):
+                found.append((topic, queue_id, max(first, low), min(stop, high)))
+        return GivenUp(tuple(found))
+
+    def with_more(self, more: GivenUp) -> GivenUp:
+        """Both, and what is in both once: a recovery that was broken off notes the rest again."""
+        messages = [((topic, id_), first, stop) for topic, id_, first, stop in self.messages + more.messages]
+        fillers = [(("", 0), start, stop) for start, stop in self.fillers + more.fillers]
+        begins = {each[:2]: each[2] for each in sorted(self.begins + more.begins)}
+        return GivenUp(
+            tuple((*queue, first, stop) for queue, first, stop in _joined(messages)),
+            tuple((start, stop) for _, start, stop in _joined(fillers)),
+            tuple((*queue, physical) for queue, physical in begins.items()),
+        )
+
+
+def _joined(ranges: Iterable[tuple[QueueKey, int, int]]) -> list[tuple[QueueKey, int, int]]:
+    """The ranges, sorted, with those of a queue that overlap or touch as one."""
+    found: list[tuple[QueueKey, int, int]] = []
+    for queue, start, stop in sorted(ranges):
+        if found and found[-1][0] == queue and start <= found[-1][2]:
+            found[-1] = queue, found[-1][1], max(stop, found[-1][2])
+        else:
+            found.append((queue, start, stop))
+    return found
+
+
+def read_given_up(root: str) -> GivenUp:
+    """Returns the notes of all recoveries. Raises CorruptStoreError for a file that is not such a note."""
+    path = f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}"
+    data = read_bytes(path)
+    if data is None:
+        return GivenUp()
+    try:
+        value = json.loads(data)
+        return GivenUp(
+            tuple((str(topic), int(id_), int(low), int(high)) for topic, id_, low, high in value["messages"]),
+            tuple((int(start), int(stop)) for start, stop in value["fillers"]),
+            tuple((str(topic), int(id_), int(physical)) for topic, id_, physical in value.get("begins", ())),
+        )
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "the notes of a recovery", "something else") from error
+
+
+def given_up_ranges(root: str) -> dict[QueueKey, list[tuple[int, int]]]:
+    """The queue offsets [first, stop) that were given up, of each queue.
+
+    Empty if the notes cannot be read, which `verify` reports.
+    """
+    found: dict[QueueKey, list[tuple[int, int]]] = {}
+    with suppress(StoreError, OSError):
+        for topic, queue_id, first, stop in read_given_up(root).messages:
+            found.setdefault((topic, queue_id), []).append((first, stop))
+    return found
+
+
+def noted_begins(root: str) -> dict[QueueKey, int]:
+    """The physical offsets at which queues begin whose first messages were given up; as `given_up_ranges`."""
+    with suppress(StoreError, OSError):
+        return {(topic, queue_id): physical for topic, queue_id, physical in read_given_up(root).begins}
+    return {}
+
+
+def note_given_up(root: str, more: GivenUp, files: FileWrites) -> None:
+    """Adds to the notes. A second call changes nothing."""
+    before = read_given_up(root)
+    _write(root, before, before.with_more(more), files)
+
+
+def forget_topics(root: str, topics: Collection[str], files: FileWrites) -> None:
+    """Removes the notes about topics that were deleted: a topic that is created again begins at offset 0."""
+    before = read_given_up(root)
+    left = tuple(each for each in before.messages if each[0] not in topics)
+    begins = tuple(each for each in before.begins if each[0] not in topics)
+    _write(root, before, replace(before, messages=left, begins=begins), files)
+
+
+def _write(root: str, before: GivenUp, now: GivenUp, files: FileWrites) -> None:
+    if now != before:
+        data = json.dumps({"version": 1, **asdict(now)}).encode()
+        files.replace(f"{root}/{OWN_DIRECTORY}/{GIVEN_UP}", data)
+
+
+# ---- batches that were written without a store -------------------------------------------------------------
+
+
+LEFT_OUT = "left-out"  # in `.rmqlog`
+_SUFFIX, _KEPT_SUFFIX = ".json", ".kept.json"
+
+
+class LeftOut(NamedTuple):
+    """A batch that may be committed in the `members`, and not in the store with this note."""
+
+    key: tuple[str, int]
+    members: tuple[ClusterMember, ...]
+
+
+def note_left_out(root: str, note: LeftOut, files: FileWrites, *, is_kept: bool) -> None:
+    """Writes the note, and removes older notes of the same key.
+
+    Of the keys of batch jobs (not `is_kept`), the notes of the newest stay, as in the ledger.
+    """
+    directory = files.make_directories(root, OWN_DIRECTORY, LEFT_OUT)
+    key_id, number = note.key
+    prefix = f"{hashlib.sha256(key_id.encode()).hexdigest()[:16]}-"
+    name = f"{prefix}{number}{_KEPT_SUFFIX if is_kept else _SUFFIX}"
+    _write_note(f"{directory}/{name}", note, files)
+    names = entry_names(directory)
+    for other in names:
+        if other.startswith(prefix) and other.endswith(_SUFFIX) and _number(other) < number:
+            files.remove(f"{directory}/{other}")
+    jobs = [each for each in names if each.endswith(_SUFFIX) and not each.endswith(_KEPT_SUFFIX)]
+    if len(jobs) > JOB_KEYS_MAX:
+        paths = [f"{directory}/{each}" for each in jobs]
+        for path in sorted(paths, key=_changed_at)[:-JOB_KEYS_MAX]:
+            files.remove(path)
+
+
+def _write_note(path: str, note: LeftOut, files: FileWrites) -> None:
+    value = {"version": 1, "key": note.key, "members": note.members}
+    files.replace(path, json.dumps(value).encode())
+
+
+def members_in_notes(root: str) -> set[ClusterMember]:
+    """The stores that the notes name. Raises CorruptStoreError for a file that is not a note."""
+    return {member for note in _notes(root).values() for member in note.members}
+
+
+def settle_notes(root: str, files: FileWrites) -> None:
+    """Removes the notes of batches that the store's ledger has."""
+    notes = _notes(root)
+    if notes:
+        ledger = read_ledger(root)
+        _remove(root, [path for path, note in notes.items() if ledger.has(note.key)], files)
+
+
+def forget_members(root: str, ids: Collection[str], files: FileWrites) -> None:
+    """Removes these stores from the notes, and the notes that name no other store."""
+    notes = _notes(root)
+    left = {path: tuple(each for each in note.members if each.id not in ids) for path, note in notes.items()}
+    for path, members in left.items():
+        if members and members != notes[path].members:
+            _write_note(path, notes[path]._replace(members=members), files)
+    _remove(root, [path for path, members in left.items() if not members], files)
+
+
+def _remove(root: str, paths: list[str], files: FileWrites) -> None:
+    for path in paths:
+        files.remove(path)
+    if paths:
+        files.remove_directory(f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}")
+
+
+def _notes(root: str) -> dict[str, LeftOut]:
+    """The notes by path."""
+    directory = f"{root}/{OWN_DIRECTORY}/{LEFT_OUT}"
+    found = {}
+    for name in sorted(entry_names(directory, missing_ok=True)):
+        path = f"{directory}/{name}"
+        data = read_bytes(path) if name.endswith(_SUFFIX) else None
+        if data is not None:
+            found[path] = _note(data, path)
+    return found
+
+
+def _note(data: bytes, path: str) -> LeftOut:
+    try:
+        value = json.loads(data)
+        key_id, number = value["key"]
+        return LeftOut((str(key_id), int(number)), members_from(value["members"]))
+    except (ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
+        raise CorruptStoreError(path, 0, "a note of this project", str(error) or "something else") from error
+
+
+def _changed_at(path: str) -> int:
+    identity = stat_identity(path)
+    return 0 if identity is None else identity[2]
+
+
+def _number(name: str) -> int:
+    digits = name.partition("-")[2].partition(".")[0]
+    return int(digits) if digits.isdecimal() else -1
+
+
+# ---- what the services have done ---------------------------------------------------------------------------
+
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceCounters:
+    """The counters of one service. `turns` are those that did something; times are in ms."""
+
+    turns: int = 0
+    done: int = 0  # messages written; clean: files deleted
+    failures: int = 0  # turns that ended with an error
+    last_turn: int = 0
+    late_ms_max: int = 0
+
+    def after(self, done: int, late_ms: int, now_ms: int, *, failed: bool) -> ServiceCounters:
+        """The counters after one more turn, at `now_ms`."""
+        return ServiceCounters(
+            self.turns + 1,
+            self.done + done,
+            self.failures + failed,
+            now_ms,
+            max(self.late_ms_max, late_ms),
+        )
+
+
+def read_counters(root: str) -> dict[str, ServiceCounters] | None:
+    """The counters by service; None before the first turn that did something.
+
+    A file that cannot be read counts as empty.
+    """
+    path = _counters_path(root)
+    data = read_bytes(path)
+    if data is None:
+        return None
+    try:
+        found = json.loads(data)["services"]
+        return {
+            str(name): ServiceCounters(**{key: int(value) for key, value in each.items()})
+            for name, each in found.items()
+        }
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+        _log.warning("%s cannot be read; the counters begin at 0", path)
+        return {}
+
+
+def write_counters(root: str, counters: Mapping[str, ServiceCounters], files: FileWrites) -> None:
+    value = {"version": 1, "services": {name: asdict(each) for name, each in counters.items()}}
+    files.replace(_counters_path(root), json.dumps(value).encode())
+
+
+def _counters_path(root: str) -> str:
+    return f"{root}/{OWN_DIRECTORY}/services.json"
+
+
+# ---- batches whose key is committed already ----------------------------------------------------------------
+
+
+class CommittedBatch(NamedTuple):
+    """The highest committed batch of a key: its number, and what it has in all stores of a cluster.
+
+    -1 stands for a value that an older release did not write.
+    """
+
+    number: int
+    messages: int
+    bodies: int
+
+
+def totals(staged: Iterable[StagedFile]) -> tuple[int, int]:
+    """(The number of messages, the sum of their bodies), -1 for a sum that is not known."""
+    files = [each for each in staged if each.units]
+    known = all(each.bodies != _UNKNOWN for each in files)
+    return sum(each.units for each in files), sum(each.bodies for each in files) % (
+        1 << 64
+    ) if known else _UNKNOWN
+
+
+def is_gone(entry: LedgerEntry, log: CommitLog) -> bool:
+    """Whether the log has no message of a batch any more: it was cut where the batch began, or before.
+
+    The part of a batch over a cluster that another store has is not known here.
+    """
+    if entry.members or entry.start < log.min_offset or entry.damage(log) is None:
+        return False
+    walk = log.walk(entry.start, verify_crc=True, resync=True) if entry.start < log.stop else ()
+    return all(isinstance(run, Damage) for run in walk)
+
+
+def note_repeat(
+    where: str,
+    key: tuple[str, int],
+    committed: CommittedBatch,
+    staged: Iterable[StagedFile],
+    *,
+    is_stream: bool,
+    damage: str | None = None,
+) -> str:
+    """Logs that the messages of a repeated batch are not written, and returns that report.
+
+    Raises OptionError for another batch with the number of the committed one: another number of messages, or,
+    for a job, other bodies. A stream may repeat a batch whose rows come from uuid() or a clock, so its other
+    bodies are only reported. `damage` says that messages of the committed batch are lost since: an error for
+    a job, which is to write them.
+    """
+    messages, bodies = totals(staged)
+    name = f"batch {key[1]} of {key[0]}"
+    others = _UNKNOWN not in (committed.bodies, bodies) and committed.bodies != bodies
+    same_number = committed.number == key[1]
+    if (
+        messages
+        and same_number
+        and ((committed.messages not in (_UNKNOWN, messages)) or (others and not is_stream))
+    ):
+        found = (
+            "with other bodies" if committed.messages == messages else f"with {committed.messages} messages"
+        )
+        advice = (
+            "A checkpoint that was restored from a backup numbers its batches again: start the query with a "
+            "new checkpoint, from the first row that is missing in the store"
+            if is_stream
+            else "Give each batch its own txnVersion, higher than the last"
+        )
+        raise OptionError(
+            f"{where}: {name} has {messages} messages and is committed already, {found}. Nothing was "
+            f"written. {advice}"
+        )
+    report = f"{where}: {name} is not written, {messages} message{'s' * (messages != 1)}: "
+    if not same_number:
+        report += (
+            f"batch {committed.number} of {key[0]} is committed already. Batch numbers go back after a "
+            "checkpoint was restored from a backup, or with a lower txnVersion; if these messages are new, "
+            "they are not in the store"
+        )
+    else:
+        report += "it is committed already" + (", with as many messages and other bodies" if others else "")
+    if damage is not None:
+        report += (
+            f". But messages of batch {committed.number} are lost: it {damage}. Find out which messages the "
+            "store has, and write the others under another key"
+        )
+        if messages and same_number and not is_stream:
+            raise OptionError(report)
+    (_log.warning if messages else _log.info)("%s", report)
+    return report

@@ -1,7 +1,12 @@
-"""The file sizes of a store: from our `.rmqlog/store.json`, or from the lengths of a broker's files.
+"""What a writer takes from the files of a store: their sizes, and whether messages have a CRC property.
 
-A broker has the sizes in its configuration only, and refuses to start on files of another length. For stores
-of this project `.rmqlog/broker.conf` names the settings with which a broker must be started.
+The sizes are in our `.rmqlog/store.json`, or they are the lengths of a broker's files: a broker has them in
+its configuration only, and refuses to start on files of another length. For stores of this project
+`.rmqlog/broker.conf` names the settings with which a broker must be started.
+
+Whether a broker appends a CRC property to each message (enabledAppendPropCRC, spec 2.7) is shown by the end
+of the commitlog. A broker with forceVerifyPropCRC=true truncates the log at the first message without the
+property, so a writer does what the last message of the log does.
 """
 
 from __future__ import annotations
@@ -9,13 +14,15 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass, replace
 
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.bookkeeping.identity import OWN_DIRECTORY
+from store_format.bookkeeping.ledger import Ledger
 from store_format.commitlog.log import CommitLog
-from store_format.errors import CorruptStoreError, OptionError
+from store_format.commitlog.walk import Damage
+from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_directories, list_store_files, read_bytes
 from store_format.files.view import open_view
 from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, confirms, list_index_files
-from store_format.layouts import CQ_UNIT
+from store_format.layouts import CQ_UNIT, CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, NAME_VALUE_SEPARATOR
 from store_format.metadata.read import BrokerConf, parse_properties, read_broker_conf
 
 _FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
@@ -225,3 +232,46 @@ def broker_conf_of(root: str, given: str | BrokerConf | None = None) -> BrokerCo
     own = f"{root}/{OWN_DIRECTORY}/broker.conf"
     data = read_bytes(own)
     return BrokerConf() if data is None else BrokerConf.of(parse_properties(data), own)
+
+
+# ---- whether messages have a CRC property ------------------------------------------------------------------
+
+
+_PREFIX = CRC_PROPERTY_NAME + bytes([NAME_VALUE_SEPARATOR])
+
+
+def ends_with_crc_property(log: CommitLog, ledger: Ledger) -> bool:
+    """Whether the last unit of the log ends in the property; False for a log without units.
+
+    Reads only lengths and heads, from the last commit of the ledger on, or of the last file with a unit.
+    """
+    last = ledger.last
+    if last is not None and last.last_size and log.file_at(last.last_offset) is not None:
+        found = _end_of_units(log, last.last_offset)
+        if found is not None:
+            return has_crc_property_before(log, found)
+    for file in reversed(log.files):
+        found = _end_of_units(log, file.start)
+        if found is not None:
+            return has_crc_property_before(log, found)
+    return False
+
+
+def _end_of_units(log: CommitLog, start: int) -> int | None:
+    """The physical offset behind the last unit from `start` on, where a unit begins; None without a unit."""
+    found = None
+    for run in log.walk(start):
+        assert not isinstance(run, Damage)  # Only a walk with `resync` has damage.
+        found = run.file.start + run.stop
+    return found
+
+
+def has_crc_property_before(log: CommitLog, offset: int) -> bool:
+    """Whether the unit that ends at the physical offset ends in the property.
+
+    False behind the BLANK of a full file, which hides the property.
+    """
+    try:
+        return log.read(offset - CRC_PROPERTY_SIZE, len(_PREFIX)) == _PREFIX
+    except StoreError:  # The file was deleted, or the offset is the first of a file.
+        return False

@@ -8,8 +8,8 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 
+from store_format.bookkeeping.identity import OWN_DIRECTORY, STAGING, staging_path
 from store_format.bookkeeping.journal import read_journal
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, STAGING, staging_path
 from store_format.errors import StoreError
 from store_format.files.lock import StoreLock
 from store_format.files.read import entry_names, list_directories, stat_identity

@@ -27,12 +27,28 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.identity import ClusterMember, log_place, named_member, separate_copies
+from store_format.bookkeeping.identity import (
+    ClusterMember,
+    StagedFile,
+    log_place,
+    named_member,
+    separate_copies,
+    staging_path,
+)
 from store_format.bookkeeping.journal import Journal, abort_mark, journal_path
-from store_format.bookkeeping.ledger import LedgerEntry, ServiceTurn, read_ledger, write_ledger
-from store_format.bookkeeping.left_out import LeftOut, note_left_out, settle_notes
-from store_format.bookkeeping.settings import settings_of
-from store_format.bookkeeping.staged_file import StagedFile, staging_path
+from store_format.bookkeeping.ledger import (
+    LedgerEntry,
+    LeftOut,
+    ServiceTurn,
+    is_gone,
+    note_left_out,
+    note_repeat,
+    read_ledger,
+    settle_notes,
+    totals,
+    write_ledger,
+)
+from store_format.bookkeeping.settings import has_crc_property_before, settings_of
 from store_format.commit.append_position import (
     complete_known_queues,
     ends_with_commit,
@@ -40,7 +56,6 @@ from store_format.commit.append_position import (
     gaps_before,
     queue_append_positions,
 )
-from store_format.commit.appended_crc import has_crc_property_before
 from store_format.commit.checkpoint import note_flushed
 from store_format.commit.cluster import committed_batch, refuse_missing_stores, write_journals
 from store_format.commit.held_store import HeldStore
@@ -48,7 +63,6 @@ from store_format.commit.journal_place import bytes_before
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store
 from store_format.commit.publication import Publication
-from store_format.commit.repeats import is_gone, note_repeat, totals
 from store_format.commit.roll_forward import repeat, roll_forward
 from store_format.commit.staged_units import check_staged, remove_staging
 from store_format.commit.staging import TIMES_SUFFIX

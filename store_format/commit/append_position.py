@@ -21,8 +21,8 @@ from zlib import crc32
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import forget_topics, read_given_up
 from store_format.bookkeeping.journal import note_path
+from store_format.bookkeeping.ledger import forget_topics, read_given_up
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import LogComparison, of_known_topics
 from store_format.commit.queue_changes import truncate

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
-from store_format.bookkeeping.identity import ClusterMember, member_path, read_store_id
+from store_format.bookkeeping.identity import OWN_DIRECTORY, ClusterMember, member_path, read_store_id
 from store_format.bookkeeping.journal import (
     Journal,
     Writing,
@@ -27,10 +27,13 @@ from store_format.bookkeeping.journal import (
     state_of,
     write_journal,
 )
-from store_format.bookkeeping.ledger import read_ledger, write_ledger
-from store_format.bookkeeping.left_out import forget_members, members_in_notes
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
-from store_format.commit.repeats import CommittedBatch
+from store_format.bookkeeping.ledger import (
+    CommittedBatch,
+    forget_members,
+    members_in_notes,
+    read_ledger,
+    write_ledger,
+)
 from store_format.display.text import shown
 from store_format.errors import StoreNotFoundError, StoreWriteError
 from store_format.files import paths

@@ -6,10 +6,10 @@ the directory did not exist before.
 
 from __future__ import annotations
 
+from store_format.bookkeeping.identity import OWN_DIRECTORY, STAGING
 from store_format.bookkeeping.journal import read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_path
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY, STAGING
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from store_format.bookkeeping.given_up import noted_begins
+from store_format.bookkeeping.ledger import noted_begins
 from store_format.bookkeeping.settings import StoreSettings, read_settings, settings_of
 from store_format.commit.queue_changes import QueueChange, change_of
 from store_format.commit.rebuilt_index import IndexCheck, indexes_tags
@@ -31,6 +31,7 @@ from store_format.survey.fates import (
     Fate,
     FateDecision,
     KnownEnd,
+    LogQueue,
     Unfiled,
     decide,
     deleted_until,
@@ -39,7 +40,6 @@ from store_format.survey.fates import (
     past_queues,
     question,
 )
-from store_format.survey.log_queue import LogQueue
 from store_format.survey.queues import (
     ComparedQueue,
     LogPart,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 
+from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.journal import (
     Writing,
     abort_mark,
@@ -19,7 +20,6 @@ from store_format.bookkeeping.settings import (
     settings_of,
     size_of_cut_file,
 )
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.cluster import WRITE_IGNORING, note_begun
 from store_format.commit.held_store import HeldStore, open_log

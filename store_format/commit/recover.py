@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
+from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.journal import (
     StoreState,
     abort_mark,
@@ -21,7 +22,6 @@ from store_format.bookkeeping.journal import (
 )
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.bookkeeping.settings import StoreSettings, broker_conf_of, size_of_cut_file
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.cluster import RECOVER_IGNORING
 from store_format.commit.held_store import open_log
 from store_format.commit.journal_place import is_given_up_in_copy, is_lost_with_power, will_complete

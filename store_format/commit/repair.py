@@ -23,11 +23,17 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import NamedTuple
 
-from store_format.bookkeeping.given_up import GivenUp, note_given_up
+from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.journal import abort_mark, rebuild_path
-from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
+from store_format.bookkeeping.ledger import (
+    GivenUp,
+    Ledger,
+    LedgerEntry,
+    note_given_up,
+    read_ledger,
+    write_ledger,
+)
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import index_end, save_checkpoint
 from store_format.commit.held_store import HeldStore
 from store_format.commit.log_comparison import (

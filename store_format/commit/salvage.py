@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from store_format.bookkeeping.given_up import FILLER_TOPIC
-from store_format.bookkeeping.ledger import Ledger
-from store_format.commit.appended_crc import ends_with_crc_property
+from store_format.bookkeeping.ledger import FILLER_TOPIC, Ledger
+from store_format.bookkeeping.settings import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.commitlog.write import BLANK_SIZE_MIN, LogFiles

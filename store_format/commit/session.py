@@ -14,12 +14,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn, read_ledger
-from store_format.bookkeeping.settings import broker_conf_of
-from store_format.bookkeeping.staged_file import StagedFile
+from store_format.bookkeeping.settings import broker_conf_of, ends_with_crc_property
 from store_format.commit.append import CommitResult, commit_held
 from store_format.commit.append_position import find_writer_end
-from store_format.commit.appended_crc import ends_with_crc_property
 from store_format.commit.held_store import open_log
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import open_store

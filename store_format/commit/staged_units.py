@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from store_format import kernels
+from store_format.bookkeeping.identity import RECORDS_SUFFIX, StagedFile, staging_path
 from store_format.bookkeeping.journal import Journal
-from store_format.bookkeeping.staged_file import RECORDS_SUFFIX, StagedFile, staging_path
 from store_format.commit.staging import NO_QUEUE, NOT_DISPATCHED, TIMES_SUFFIX, BlockSum
 from store_format.errors import CorruptStoreError, StoreNotFoundError, StoreWriteError
 from store_format.files.background import close_named, free, hold

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
-from store_format.bookkeeping.staged_file import (
+from store_format.bookkeeping.identity import (
     OWN_DIRECTORY,
     RECORDS_SUFFIX,
     STAGING,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.bookkeeping.journal import (
     Journal,
     abort_mark,
@@ -18,7 +19,6 @@ from store_format.bookkeeping.journal import (
     write_abort_mark,
 )
 from store_format.bookkeeping.ledger import drop_backup, read_ledger, write_ledger
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
 from store_format.commit.checkpoint import save_checkpoint
 from store_format.commit.publication import Publication
 from store_format.commitlog.log import CommitLog

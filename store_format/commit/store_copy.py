@@ -9,9 +9,8 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from store_format.bookkeeping.given_up import GIVEN_UP
-from store_format.bookkeeping.left_out import LEFT_OUT
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.bookkeeping.identity import OWN_DIRECTORY
+from store_format.bookkeeping.ledger import GIVEN_UP, LEFT_OUT
 from store_format.commitlog.log import CommitLog
 from store_format.errors import OptionError
 from store_format.files import paths

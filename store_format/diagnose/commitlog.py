@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import FILLER_TOPIC
 from store_format.bookkeeping.journal import StoreState
+from store_format.bookkeeping.ledger import FILLER_TOPIC
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.diagnose.problems import Findings, LogSummary, Severity

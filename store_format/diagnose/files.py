@@ -26,7 +26,7 @@ from store_format.files.read import OFFSET_NAME, DirectoryEntry, StoreFile, is_d
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.read import config_path
-from store_format.read.served_elsewhere import (
+from store_format.read.store_root import (
     COMPACTED,
     DLEDGER,
     TIERED,

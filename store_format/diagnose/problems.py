@@ -18,7 +18,7 @@ from store_format.display.columns import BROKER, LONG, TEXT, ViewColumn
 from store_format.display.page import problem_list
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError
-from store_format.read.served_elsewhere import DLEDGER
+from store_format.read.store_root import DLEDGER
 from store_format.survey.gone import LostLog
 
 Severity = Literal["damage", "warning", "info"]

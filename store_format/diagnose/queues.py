@@ -14,8 +14,8 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import GivenUp, noted_begins, read_given_up
 from store_format.bookkeeping.journal import StoreState
+from store_format.bookkeeping.ledger import GivenUp, noted_begins, read_given_up
 from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
@@ -27,7 +27,7 @@ from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue
 from store_format.diagnose.problems import Findings, Severity
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import entry_names, offset_file_name
-from store_format.java.hashes import tags_code_many
+from store_format.java.text import tags_code_many
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, OFFSET_MAX
 from store_format.message.locate import Identity, locate
 from store_format.message.properties import PropertyTable

@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from store_format.bookkeeping.given_up import GivenUp, read_given_up
 from store_format.bookkeeping.journal import StoreState, abort_mark, journal_path, read_journal
-from store_format.bookkeeping.ledger import is_lost, ledger_path, read_ledger
+from store_format.bookkeeping.ledger import GivenUp, is_lost, ledger_path, read_given_up, read_ledger
 from store_format.commit.journal_place import is_lost_with_power, will_complete
 from store_format.commitlog.log import CommitLog
 from store_format.diagnose.files import entries_of

@@ -49,8 +49,19 @@ from store_format.files.read import (
     stat_identity,
 )
 from store_format.files.view import FileCache
-from store_format.follow.log_tail import Newest, News, follow_queues, is_torn, near_end, read_head, read_news
-from store_format.follow.replaced import LogSamples, Replaced, last_physical_offset, replaced_by
+from store_format.follow.log_tail import (
+    LogSamples,
+    Newest,
+    News,
+    Replaced,
+    follow_queues,
+    is_torn,
+    last_physical_offset,
+    near_end,
+    read_head,
+    read_news,
+    replaced_by,
+)
 from store_format.names import QueueKey
 from store_format.read.snapshot import take_queue
 from store_format.read.store import Queue, QueueChoice, Store, find_queues

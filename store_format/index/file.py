@@ -37,7 +37,7 @@ from store_format.files import blocks
 from store_format.files.read import StoreFile, list_store_files
 from store_format.files.view import FileView, open_view
 from store_format.files.write import WritableFile
-from store_format.java.hashes import java_hash, java_hash_many
+from store_format.java.text import java_hash, java_hash_many
 from store_format.layouts import INDEX_HEADER, INDEX_SLOT, INDEX_UNIT, as_struct, unpack
 
 _NAME = re.compile(r"[0-9]{17}\Z", re.ASCII)

@@ -41,8 +41,7 @@ from store_format.index.file import (
     key_hash,
     list_index_files,
 )
-from store_format.java.hashes import java_hash
-from store_format.java.text import decode_utf8
+from store_format.java.text import decode_utf8, java_hash
 from store_format.layouts import INDEX_HEADER, INDEX_UNIT, pack
 from store_format.message import sysflag
 from store_format.message.locate import UnitRefs, Units, locate

@@ -15,9 +15,8 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.arrays.ranges import PADDING, array_of, from_parts, gather_ranges, mapped_array, new_array
-from store_format.java.hashes import tags_code_many
 from store_format.java.numbers import parse_long
-from store_format.java.text import decode_utf8
+from store_format.java.text import decode_utf8, tags_code_many
 from store_format.layouts import (
     CRC_PROPERTY_NAME,
     CRC_PROPERTY_SIZE,

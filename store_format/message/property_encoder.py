@@ -21,8 +21,7 @@ from numpy.typing import NDArray
 from store_format import kernels
 from store_format.arrays.ranges import flat_bytes, from_flat, new_array, without_nulls
 from store_format.errors import IllegalMessageError
-from store_format.java.hashes import BROKER_MAP_CAPACITY, hash_bucket, hash_map_order, table_size
-from store_format.java.text import decode_utf8
+from store_format.java.text import BROKER_MAP_CAPACITY, decode_utf8, hash_bucket, hash_map_order, table_size
 from store_format.layouts import CRC_PROPERTY_NAME, NAME_VALUE_SEPARATOR, PROPERTY_SEPARATOR
 
 _NAME_VALUE = bytes([NAME_VALUE_SEPARATOR])

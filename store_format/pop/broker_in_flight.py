@@ -27,8 +27,8 @@ from store_format.bookkeeping.settings import broker_conf_of
 from store_format.errors import CorruptStoreError, UnsupportedFormatError
 from store_format.files.read import entry_names
 from store_format.java.fastjson import loads
-from store_format.java.hashes import java_hash
 from store_format.java.numbers import parse_long
+from store_format.java.text import java_hash
 from store_format.message.columns import DecodeOptions
 from store_format.metadata.group_offsets import read_committed, refuse_foreign_offsets
 from store_format.metadata.read import BrokerConf, config_path

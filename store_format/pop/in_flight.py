@@ -26,10 +26,19 @@ from store_format.metadata.timer import read_timer_check
 from store_format.metadata.values import OrderInfo
 from store_format.names import REVIVE_PREFIX, TIMER_TOPIC, QueueKey, normal_topic
 from store_format.pop.broker_in_flight import BrokerInFlight, read_broker_in_flight
-from store_format.pop.log import PopName, in_flight_directory, in_flight_logs, queue_topic, read_in_flight
+from store_format.pop.log import (
+    PopName,
+    in_flight_directory,
+    in_flight_logs,
+    is_batch_deleted,
+    is_point_deleted,
+    new_queues,
+    noted_queues,
+    queue_topic,
+    read_in_flight,
+)
 from store_format.pop.order import consumed_count, is_acknowledged
 from store_format.pop.state import TOPIC, PopQueue, PopState
-from store_format.pop.witness import is_batch_deleted, is_point_deleted, new_queues, noted_queues
 from store_format.read.store import Store
 
 _log = logging.getLogger(__name__)

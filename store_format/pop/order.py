@@ -29,7 +29,7 @@ from dataclasses import replace
 from typing import Any
 
 from store_format.java.fastjson import loads
-from store_format.java.hashes import table_size
+from store_format.java.text import table_size
 from store_format.metadata.values import (
     Dialect,
     OrderInfo,

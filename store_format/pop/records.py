@@ -272,7 +272,7 @@ class QueueState:
     """One queue: the next offset to hand out, and what is in flight by (first offset, pop time).
 
     `witness` is the entry of a message that the queue had: by it the queue of a topic that was created again
-    is known (`store_format.pop.witness`).
+    is known (`store_format.pop.log`).
     """
 
     next_offset: int

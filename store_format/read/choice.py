@@ -165,7 +165,7 @@ class MessageChoice:
         """The hashes of the tags, by which entries of consume queues are compared before the tags are."""
         if self.tags is None:
             return None
-        from store_format.java.hashes import tags_code  # imports Arrow, for which no help text waits
+        from store_format.java.text import tags_code  # imports Arrow, for which no help text waits
 
         return frozenset(map(tags_code, self.tags))
 

@@ -30,7 +30,7 @@ from store_format.message.one import head_offset
 from store_format.names import QueueKey
 from store_format.read.queue_reader import Entries, QueueReader
 from store_format.read.tolerance import Tolerance
-from store_format.survey.log_queue import LogQueue
+from store_format.survey.fates import LogQueue
 from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)

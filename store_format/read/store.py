@@ -17,7 +17,6 @@ from typing import Protocol, Self
 
 import pyarrow as pa
 
-from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import (
     StoreState,
     committed_end,
@@ -25,6 +24,7 @@ from store_format.bookkeeping.journal import (
     rebuild_state,
     store_state,
 )
+from store_format.bookkeeping.ledger import noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.offset_by_time import Boundary, QueueTimes, offset_at
 from store_format.consumequeue.slices import QueueRange, QueueSlice
@@ -49,14 +49,12 @@ from store_format.metadata.read import known_topics
 from store_format.names import QueueKey
 from store_format.read.log_reader import LogReader, LogSurvey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
-from store_format.read.served_elsewhere import warn_of_other_files
 from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
-from store_format.read.store_root import broker_name_of, has_queue_files, log_directories
+from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
-from store_format.survey.fates import Unfiled, deleted_until
+from store_format.survey.fates import LogQueue, Unfiled, deleted_until
 from store_format.survey.gone import find_gone, given_up_places, gone_by_ledger, warn_of_gone
-from store_format.survey.log_queue import LogQueue
 from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)

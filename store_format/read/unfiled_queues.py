@@ -20,8 +20,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from store_format.bookkeeping.given_up import noted_begins
 from store_format.bookkeeping.journal import StoreState, committed_end, read_commit_state
+from store_format.bookkeeping.ledger import noted_begins
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.consumequeue.files import can_be_queue, has_rocksdb_queues
 from store_format.consumequeue.slices import QueueRange
@@ -34,11 +34,10 @@ from store_format.metadata.group_offsets import read_committed
 from store_format.metadata.read import KnownTopic, known_topics
 from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queue, is_system_topic
 from store_format.read.log_reader import survey
-from store_format.read.served_elsewhere import OpenStore
 from store_format.read.snapshot import Snapshot, take_snapshot
-from store_format.survey.fates import Fate, decide, has_light_queues, question
+from store_format.read.store_root import OpenStore
+from store_format.survey.fates import Fate, LogQueue, decide, has_light_queues, question
 from store_format.survey.log_end import last_unit
-from store_format.survey.log_queue import LogQueue
 from store_format.survey.right_entries import Contradictions
 
 _log = logging.getLogger(__name__)

@@ -21,9 +21,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from store_format.bookkeeping.given_up import given_up_ranges, read_given_up
 from store_format.bookkeeping.journal import StoreState, abort_mark, read_journal
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read_ledger
 from store_format.commitlog.log import CommitLog, written_stop
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.files import QueueBounds, list_queues

@@ -78,7 +78,7 @@ from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT, OFFS
 from store_format.message.locate import locate
 from store_format.metadata.read import Checkpoint, read_checkpoint
 from store_format.names import QueueKey
-from store_format.survey.log_queue import LogQueue
+from store_format.survey.fates import LogQueue
 
 _log = logging.getLogger(__name__)
 

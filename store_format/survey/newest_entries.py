@@ -24,7 +24,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.given_up import given_up_ranges, noted_begins
+from store_format.bookkeeping.ledger import given_up_ranges, noted_begins
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
@@ -34,7 +34,7 @@ from store_format.errors import CorruptStoreError, StoreError
 from store_format.files import blocks, paths
 from store_format.files.read import StoreFile
 from store_format.files.view import FileCache, FileView
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message import sysflag
 from store_format.message.locate import Identity, UnitRefs, locate

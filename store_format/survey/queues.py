@@ -48,7 +48,7 @@ from store_format.files.view import open_view
 from store_format.index.updates import IndexBatch, index_batch
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
-from store_format.survey.log_queue import LogQueue
+from store_format.survey.fates import LogQueue
 
 PART_SIZE = 64 << 20  # bytes of the log
 _LOST_MAX = 1 << 22  # queue offsets in a row without a message: more are damage

@@ -24,7 +24,7 @@ from store_format.metadata.group_offsets import Committed, RetryOwners, read_com
 from store_format.metadata.read import BrokerConf, TopicConfigs, read_topics
 from store_format.names import QueueKey, pop_retry_topic, retry_topic
 from store_format.pop.in_flight import PopProgress, popped_pair, read_pop_progress
-from store_format.read.served_elsewhere import tiered_metadata
+from store_format.read.store_root import tiered_metadata
 from store_format.survey.fates import past_queues
 from store_format.views.measure import Stretches, bytes_at, measure
 from store_format.views.view import View

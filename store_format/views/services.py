@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from store_format.bookkeeping.service_counters import read_counters
+from store_format.bookkeeping.ledger import read_counters
 from store_format.display.columns import BROKER, LONG, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.views.view import View
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from store_format import kernels
-from store_format.bookkeeping.staged_file import StagedFile
+from store_format.bookkeeping.identity import StagedFile
 from store_format.commit import publication as publish
 from store_format.commit.append import commit, commit_cluster
 from store_format.commit.options import CommitOptions

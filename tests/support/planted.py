@@ -69,7 +69,7 @@ PLANTED = (
     ),
     Planted(
         "A Java hash is signed: from 2^31 on it is negative.",
-        "store_format/java/hashes.py",
+        "store_format/java/text.py",
         "if value >> 31 else value",
         "if value > 1 << 31 else value",
         ("tests/store_format/java/test_hashes.py",),
@@ -193,7 +193,7 @@ PLANTED = (
     ),
     Planted(
         "The notes of two recoveries count each message that was given up once.",
-        "store_format/bookkeeping/given_up.py",
+        "store_format/bookkeeping/ledger.py",
         "found[-1][1], max(stop, found[-1][2])",
         "found[-1][1], stop",
         ("tests/store_format/bookkeeping/test_given_up.py",),

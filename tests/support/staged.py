@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from store_format import MessageStore
+from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.settings import StoreSettings
-from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import CommitResult, commit
 from store_format.commit.create_store import create_store
 from store_format.commit.options import CommitOptions

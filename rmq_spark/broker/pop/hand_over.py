@@ -56,10 +56,9 @@ from store_format.pop.broker_in_flight import (
     read_broker_in_flight,
     refuse_kv_service,
 )
-from store_format.pop.log import InFlightLog, PopName
+from store_format.pop.log import InFlightLog, PopName, is_point_deleted, popped_entry
 from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import PopQueue, PopState
-from store_format.pop.witness import is_point_deleted, popped_entry
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_slice
 

@@ -41,10 +41,16 @@ from store_format.message.encode import StoredMessages, join_columns, stored_mes
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets_held
 from store_format.metadata.read import BrokerConf, read_subscription_groups, read_topics
 from store_format.names import QueueKey
-from store_format.pop.log import InFlightLog, InFlightReader, PopName, in_flight_logs
+from store_format.pop.log import (
+    InFlightLog,
+    InFlightReader,
+    PopName,
+    forget_deleted,
+    in_flight_logs,
+    queue_ranges,
+)
 from store_format.pop.records import BegunRevive, PointKey
 from store_format.pop.state import PopQueue, PopState
-from store_format.pop.witness import forget_deleted, queue_ranges
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_units, units_at
 

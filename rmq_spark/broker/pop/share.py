@@ -56,11 +56,18 @@ from store_format.metadata.read import config_path, read_order_infos, read_subsc
 from store_format.metadata.values import OrderInfo, SubscriptionGroup
 from store_format.names import QueueKey
 from store_format.pop.broker_in_flight import refuse_kv_service
-from store_format.pop.log import InFlightLog, PopName, read_in_flight
+from store_format.pop.log import (
+    InFlightLog,
+    PopName,
+    forget_deleted,
+    is_batch_deleted,
+    note_witnesses,
+    queue_ranges,
+    read_in_flight,
+)
 from store_format.pop.order import digest, merge_order_infos
 from store_format.pop.records import BegunRevive, CheckPoint, PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
-from store_format.pop.witness import forget_deleted, is_batch_deleted, note_witnesses, queue_ranges
 from store_format.read.store import Store
 from store_format.read.stored_messages import read_stored_units, units_at
 

@@ -39,9 +39,9 @@ from store_format.errors import OptionError, StoreError
 from store_format.files.polling import Repeated
 from store_format.metadata.read import known_topics
 from store_format.metadata.values import SubscriptionGroup
+from store_format.pop.log import physical_offset_at
 from store_format.pop.records import CheckPoint, PointKey
 from store_format.pop.state import TOPIC, PopQueue, PopState
-from store_format.pop.witness import physical_offset_at
 from store_format.read.store import Queue, Store
 
 _log = logging.getLogger(__name__)

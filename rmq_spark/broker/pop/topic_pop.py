@@ -54,7 +54,7 @@ from store_format.errors import (
     StoreNotFoundError,
     UnsupportedFormatError,
 )
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.message.locate import Identity
 from store_format.message.one import UnitPlace, decode_unit
 from store_format.metadata.values import SubscriptionGroup, TopicConfig

@@ -36,8 +36,8 @@ from store_format.display.columns import BROKER, LONG, TEXT, TIME, TIME_MS_STOP,
 from store_format.errors import OptionError, StoreWriteError
 from store_format.files.read import DiskSpace, disk_space, file_status
 from store_format.metadata.read import BrokerConf
-from store_format.read.served_elsewhere import tiered_metadata
 from store_format.read.store import Store
+from store_format.read.store_root import tiered_metadata
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS, rows_with_losses
 from store_format.views.unread import UNREAD_COLUMNS, unread_before
 

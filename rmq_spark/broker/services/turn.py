@@ -24,8 +24,13 @@ import pyarrow as pa
 
 from rmq_spark.broker.services.service import Now, PartsFailedError, Service, ServicePlan
 from store_format.bookkeeping.journal import abort_mark
-from store_format.bookkeeping.ledger import Ledger, read_ledger
-from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
+from store_format.bookkeeping.ledger import (
+    Ledger,
+    ServiceCounters,
+    read_counters,
+    read_ledger,
+    write_counters,
+)
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.options import CommitOptions
 from store_format.commit.prepare_store import is_sync

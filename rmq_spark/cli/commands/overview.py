@@ -160,8 +160,8 @@ def _summary(store: MessageStore) -> Sequence[object]:
 
 def _verdict(store: MessageStore, messages: int, *, is_one_of_several: bool) -> Verdict:
     """How the store was left, and the next command. No file is checked: that is `verify`."""
-    from store_format.bookkeeping.given_up import read_given_up
     from store_format.bookkeeping.journal import StoreState
+    from store_format.bookkeeping.ledger import read_given_up
     from store_format.files.lock import lock_holder
     from store_format.metadata.read import Checkpoint, read_checkpoint
     from store_format.read.snapshot import ends_after_crash

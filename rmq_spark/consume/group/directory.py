@@ -38,7 +38,7 @@ from typing import Any
 from rmq_spark.consume.consumer import MessageQueue, check_group
 from rmq_spark.consume.offset_store import LocalOffsets, OffsetStore, StoreOffsets, make_path
 from rmq_spark.consume.orderly import Stop
-from store_format.bookkeeping.staged_file import OWN_DIRECTORY
+from store_format.bookkeeping.identity import OWN_DIRECTORY
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StoreInUseError
 from store_format.files.lock import StoreLock, lock_holder
 from store_format.files.polling import Clocks, Repeated
@@ -46,7 +46,7 @@ from store_format.files.read import entry_names, read_bytes, stat_identity
 from store_format.files.shared_log import FileLock
 from store_format.files.view import open_view
 from store_format.files.write import FileWrites
-from store_format.follow.replaced import mark_of, physical_offset_of, place_at
+from store_format.follow.log_tail import mark_of, physical_offset_of, place_at
 from store_format.pop.log import in_flight_directory, in_flight_logs
 
 _LOCK_SECONDS = 5.0
@@ -95,7 +95,7 @@ class QueueEntry:
     wrote to the offset file or found there: `NOT_IN_FILE`, or None before the first look. `is_unattended`: no
     member has run since the queue's last owner. The module `offset_mirror` explains both. `stop` is where an
     orderly handler stopped, until a recorded position is beyond it. `at` is a recorded position with the
-    place of the message before it (`follow.replaced`): no file of a store says that a topic was created
+    place of the message before it (`follow.log_tail`): no file of a store says that a topic was created
     again.
     """
 

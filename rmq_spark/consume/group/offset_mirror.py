@@ -15,7 +15,7 @@ before the file is written, and keeps the one before, because a process may be k
 3. The file has no offset: it is written again, with a warning.
 
 If the topic was deleted and created again, what the log has is forgotten before
-(`store_format.pop.witness`).
+(`store_format.pop.log`).
 
 Queries differ, because they own queues and continue from checkpoints of Spark:
 

@@ -6,7 +6,7 @@ import pytest
 
 from rmq_spark.consume.consumer import parse_tags
 from store_format.errors import OptionError
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.read.choice import MessageChoice
 
 

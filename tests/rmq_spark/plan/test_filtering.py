@@ -18,7 +18,7 @@ from rmq_spark.plan.batch import plan
 from rmq_spark.plan.output_fields import fields_from_options
 from rmq_spark.plan.scan import Scan
 from store_format.errors import CorruptStoreError
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import placed, table_rows

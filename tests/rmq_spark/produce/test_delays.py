@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from store_format.errors import IllegalMessageError
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.metadata.read import BrokerConf
 from store_format.metadata.values import TopicConfig
 from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, TIMER_TOPIC

@@ -18,7 +18,7 @@ from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.messages import ProducerSettings
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.index.file import key_hash
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.message.encode import encode
 from store_format.metadata.values import TopicConfig
 from tests.support import oracle

@@ -23,7 +23,7 @@ from rmq_spark.produce.queues import (
 )
 from rmq_spark.produce.rows import WriteRows
 from store_format.errors import IllegalMessageError, StoreInUseError
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.metadata.values import TopicConfig
 from tests.support.produced_batches import batch_of, decoded, producer, unplaced
 

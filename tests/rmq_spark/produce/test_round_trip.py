@@ -18,7 +18,7 @@ from rmq_spark.produce.messages import Producer, ProducerSettings
 from rmq_spark.produce.queues import QueueSelector, Routes, StoreTopics
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, UnsupportedFormatError
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.message.columns import COLUMNS
 from store_format.message.encode import encode
 from store_format.metadata.read import read_topics

@@ -18,7 +18,7 @@ from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
 from store_format import CommitOptions, MessageStore
 from store_format.errors import OffsetOutOfRangeError
-from store_format.follow.replaced import physical_offset_of
+from store_format.follow.log_tail import physical_offset_of
 from tests.rmq_spark.stream.test_group_positions import Clock, Query
 from tests.rmq_spark.stream.test_positions import Stream, delete_log_files, expected, grown
 from tests.support.staged import append, deleted_topic, make_store, numbered, rows_by_queue

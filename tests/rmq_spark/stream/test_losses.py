@@ -10,7 +10,7 @@ import pytest
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.stream.losses import Losses
 from store_format import MessageStore
-from store_format.follow.replaced import Replaced
+from store_format.follow.log_tail import Replaced
 from tests.support.staged import append, make_store, numbered
 
 

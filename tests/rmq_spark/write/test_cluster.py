@@ -15,7 +15,7 @@ from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import IllegalMessageError, OptionError, StoreInUseError, StoreNotFoundError
 from store_format.files.read import disk_space
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.metadata.read import read_topics
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from store_format.bookkeeping.given_up import GivenUp, note_given_up, read_given_up
+from store_format.bookkeeping.ledger import GivenUp, note_given_up, read_given_up
 from store_format.files.write import FileWrites
 from tests.support.staged import make_store
 

@@ -10,8 +10,16 @@ import pytest
 
 from store_format.bookkeeping.identity import ClusterMember, LogPlace, log_id_path, log_place
 from store_format.bookkeeping.journal import journal_path, read_journal
-from store_format.bookkeeping.ledger import Ledger, LedgerEntry, ledger_path, read_ledger, write_ledger
-from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
+from store_format.bookkeeping.ledger import (
+    Ledger,
+    LedgerEntry,
+    LeftOut,
+    ledger_path,
+    members_in_notes,
+    note_left_out,
+    read_ledger,
+    write_ledger,
+)
 from store_format.errors import CorruptStoreError, StoreWriteError
 from store_format.files.write import FileWrites
 

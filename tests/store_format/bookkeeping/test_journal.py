@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from store_format.bookkeeping.identity import ClusterMember, LogPlace
+from store_format.bookkeeping.identity import ClusterMember, LogPlace, StagedFile
 from store_format.bookkeeping.journal import (
     Journal,
     abort_mark,
@@ -28,7 +28,6 @@ from store_format.bookkeeping.journal import (
 )
 from store_format.bookkeeping.ledger import Ledger, LedgerEntry, read_ledger, write_ledger
 from store_format.bookkeeping.settings import StoreSettings, read_settings
-from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.append import recover
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.write import FileWrites

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
-from store_format.bookkeeping.service_counters import ServiceCounters, read_counters, write_counters
+from store_format.bookkeeping.ledger import ServiceCounters, read_counters, write_counters
 from store_format.files.write import FileWrites
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.journal import write_journal
-from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit.abandoned_staging import collect, discard
 from store_format.commit.append import plan, recover
 from store_format.commit.options import CommitOptions

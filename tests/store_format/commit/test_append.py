@@ -16,9 +16,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from store_format.bookkeeping.identity import StagedFile
 from store_format.bookkeeping.journal import abort_mark
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.staged_file import StagedFile
 from store_format.commit import staged_units
 from store_format.commit.append import commit, flush, recover
 from store_format.commit.options import CommitOptions

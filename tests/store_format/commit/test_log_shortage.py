@@ -11,8 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.given_up import read_given_up
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import read_given_up, read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.append import recover
 from store_format.commit.checkpoint import save_checkpoint

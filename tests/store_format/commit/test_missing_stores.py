@@ -11,11 +11,16 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import ClusterMember, named_member, read_store_id
+from store_format.bookkeeping.identity import ClusterMember, StagedFile, named_member, read_store_id
 from store_format.bookkeeping.journal import journal_path, read_journal, write_journal
-from store_format.bookkeeping.ledger import JOB_KEYS_MAX, read_ledger, write_ledger
-from store_format.bookkeeping.left_out import LeftOut, members_in_notes, note_left_out
-from store_format.bookkeeping.staged_file import StagedFile
+from store_format.bookkeeping.ledger import (
+    JOB_KEYS_MAX,
+    LeftOut,
+    members_in_notes,
+    note_left_out,
+    read_ledger,
+    write_ledger,
+)
 from store_format.commit import append as append_module
 from store_format.commit.append import commit_cluster, flush, plan, recover
 from store_format.commit.options import CommitOptions

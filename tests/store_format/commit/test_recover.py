@@ -13,8 +13,7 @@ import pyarrow as pa
 import pytest
 
 from store_format import kernels
-from store_format.bookkeeping.given_up import read_given_up
-from store_format.bookkeeping.ledger import read_ledger
+from store_format.bookkeeping.ledger import read_given_up, read_ledger
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.recover import RecoverPlan, recover

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.given_up import FILLER_TOPIC
+from store_format.bookkeeping.ledger import FILLER_TOPIC
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun

@@ -35,8 +35,7 @@ from store_format.files.read import read_range
 from store_format.follow import follower as follower_room
 from store_format.follow import log_tail
 from store_format.follow.follower import StoreFollower
-from store_format.follow.log_tail import near_end
-from store_format.follow.replaced import place_before
+from store_format.follow.log_tail import near_end, place_before
 from store_format.layouts import CQ_UNIT
 from store_format.read.choice import MessageChoice
 from store_format.read.store import find_queues

@@ -14,8 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format import kernels
-from store_format.java.hashes import java_hash, java_hash_many, tags_code, tags_code_many
-from store_format.java.text import decode_utf8
+from store_format.java.text import decode_utf8, java_hash, java_hash_many, tags_code, tags_code_many
 
 _VECTORS: dict[str, Any] = json.loads(
     (Path(__file__).parents[2] / "vectors" / "vectors.json").read_text("utf-8")

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.java.hashes import BROKER_MAP_CAPACITY, hash_bucket, hash_map_order, table_size
+from store_format.java.text import BROKER_MAP_CAPACITY, hash_bucket, hash_map_order, table_size
 from store_format.message.properties import (
     crc_properties,
     decode_properties,

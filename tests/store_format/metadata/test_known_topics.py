@@ -16,7 +16,7 @@ from store_format import MessageStore
 from store_format.errors import CorruptStoreError, StorePermissionError
 from store_format.files.read import YOUNG_NS, is_settled, stat_identity
 from store_format.metadata.read import KnownTopic, known_topics
-from store_format.read.served_elsewhere import compacted_topics
+from store_format.read.store_root import compacted_topics
 from tests.support.permissions import as_nobody, open_directory
 
 _HOUR_NS = 3_600_000_000_000

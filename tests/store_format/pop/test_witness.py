@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from store_format.consumequeue.slices import QueueRange
+from store_format.pop.log import is_of_new_topic, witness_before
 from store_format.pop.records import WitnessEntry
-from store_format.pop.witness import is_of_new_topic, witness_before
 from store_format.read.store import Store
 from tests.support.popped import TOPIC, append_numbered, popped_store
 from tests.support.staged import deleted_topic

@@ -21,7 +21,7 @@ from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.log_reader import LogReader, survey
 from store_format.read.tolerance import Tolerance
-from store_format.survey.log_queue import LogQueue
+from store_format.survey.fates import LogQueue
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.rows import ALL, BROKER, table_rows

@@ -10,7 +10,7 @@ import pytest
 from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import CorruptStoreError
-from store_format.java.hashes import java_hash
+from store_format.java.text import java_hash
 from store_format.message.columns import decode_options_of
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance

@@ -6,7 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
-from store_format.bookkeeping.given_up import FILLER_TOPIC
+from store_format.bookkeeping.ledger import FILLER_TOPIC
 from tests.support.referee.answers import Answer
 from tests.support.referee.askers import DAMAGED_BYTES
 from tests.support.referee.truth import Fate, Row, Stored

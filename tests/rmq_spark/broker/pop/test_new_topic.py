@@ -14,8 +14,8 @@ from rmq_spark.broker.pop.message import MessageView
 from rmq_spark.pop import SimpleConsumer
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.pop.log import is_of_new_topic, physical_offset_at, witness_before
 from store_format.pop.records import WitnessEntry
-from store_format.pop.witness import is_of_new_topic, physical_offset_at, witness_before
 from store_format.read.store import Store
 from tests.rmq_spark.broker.pop.test_again import damage
 from tests.rmq_spark.broker.pop.test_deliveries import Clock

@@ -14,8 +14,7 @@ from rmq_spark.broker.pop.revive import ReviveService
 from rmq_spark.broker.services.service import Now
 from rmq_spark.services import Services, run_once
 from store_format import MessageStore
-from store_format.bookkeeping.ledger import read_ledger
-from store_format.bookkeeping.service_counters import read_counters
+from store_format.bookkeeping.ledger import read_counters, read_ledger
 from store_format.errors import CorruptStoreError
 from store_format.pop.log import InFlightLog, in_flight_directory
 from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop

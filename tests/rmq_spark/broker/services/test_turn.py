@@ -14,8 +14,7 @@ from rmq_spark.broker.services.schedule import Schedule, SchedulePlan
 from rmq_spark.broker.services.service import Now
 from rmq_spark.broker.services.turn import chosen_services, take_turn, turn_table
 from rmq_spark.services import recover, run_once
-from store_format.bookkeeping.ledger import Ledger
-from store_format.bookkeeping.service_counters import read_counters
+from store_format.bookkeeping.ledger import Ledger, read_counters
 from store_format.errors import CorruptStoreError, OptionError, StoreInUseError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
