@@ -4,9 +4,11 @@ object storage, and each round leaves a copy whose queues are prefixes of the st
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from tests.support.staged import append, make_store, numbered
 _RSYNC, _RCLONE, _VERIFY = blocks(read_page("howto-mirror.md"))
 _MESSAGES = 500
 _ROUNDS_MAX = 60
+_OLD_S = 3 * 3600  # more than the two hours of the page
+_NAME = "?" * 20  # of the files of the log and of the queues
 
 
 def _needs(program: str) -> pytest.MarkDecorator:
@@ -88,40 +92,117 @@ def test_rsync_beside_a_writer(session: Session, writer: Path, tmp_path: Path) -
     assert len(counts) > 3, "no round was beside the writer"
 
 
-@_needs("rsync")
-@pytest.mark.slow
-@pytest.mark.process
-def test_each_part_of_a_round_leaves_prefixes(session: Session, writer: Path, tmp_path: Path) -> None:
-    """A reader may come between two lines."""
-    lines = [Block(_RSYNC.line, "sh", line, None) for line in _RSYNC.text.splitlines()]
-    for line in lines:
-        session.run(line)
-    for _ in range(3):
-        for line in lines:
-            session.run(line)
-            _are_prefixes(str(tmp_path / "mirror"))
+@pytest.fixture
+def objects(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> tuple[Block, str]:
+    """(the commands of rclone, with the server as their object storage; the copy)"""
+    server.accepts = True
+    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)  # which this version of rclone refuses
+    monkeypatch.setenv("RCLONE_CONFIG", "/dev/null")
+    monkeypatch.setenv("RCLONE_S3_PROVIDER", "Other")
+    monkeypatch.setenv("RCLONE_S3_LIST_VERSION", "2")  # the only one of the server
+    monkeypatch.setenv("RCLONE_S3_ENDPOINT", server.url)
+    text = _RCLONE.text.replace(":backup/", f":{server.bucket.name}/")
+    return Block(_RCLONE.line, "sh", text, None), f"s3://{server.bucket.name}/broker-a"
 
 
 @_needs("rclone")
 @pytest.mark.slow
 @pytest.mark.process
 def test_rclone_beside_a_writer(
-    session: Session, writer: Path, server: ObjectServer, monkeypatch: pytest.MonkeyPatch
+    session: Session, writer: Path, server: ObjectServer, objects: tuple[Block, str]
 ) -> None:
-    server.accepts = True
-    monkeypatch.delenv("AWS_CA_BUNDLE", raising=False)  # which this version of rclone refuses
-    monkeypatch.setenv("RCLONE_CONFIG", "/dev/null")
-    monkeypatch.setenv("RCLONE_S3_PROVIDER", "Other")
-    monkeypatch.setenv("RCLONE_S3_ENDPOINT", server.url)
-    here = Block(_RCLONE.line, "sh", _RCLONE.text.replace(":backup/", f":{server.bucket.name}/"), None)
-    url = f"s3://{server.bucket.name}/broker-a"
+    commands, url = objects
 
     def one_round() -> None:
-        session.run(here)
+        session.run(commands)
         tree.take(url)
 
     counts = _rounds(one_round, url)
     assert counts == sorted(counts)
+    assert not server.refused
+
+
+# ---- files that fill during a round ------------------------------------------------------------------------
+
+
+class _Filling:
+    """A store whose last files fill up, and are followed by others, at each `step`."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.writer = root, live_writer.Writer(root, pieces=1)
+        (root / "index").mkdir()
+        self.step()
+
+    def step(self) -> None:
+        """Fills a file of the log and of each queue. The time of a file stays: see the page."""
+        times = {path: path.stat().st_mtime_ns for path in self.files()}
+        for _ in range(len(live_writer.QUEUES) * live_writer.CQ_FILE_SIZE // 20):
+            self.writer.append()
+        for path, time_ns in times.items():
+            os.utime(path, ns=(time_ns, time_ns))
+
+    def files(self) -> set[Path]:
+        """The files that have data."""
+        return {path for path in self.root.rglob(_NAME) if any(path.read_bytes())}
+
+    def grow_old(self) -> None:
+        """As if nothing had been written for hours."""
+        for path in self.files():
+            os.utime(path, (time.time() - _OLD_S, time.time() - _OLD_S))
+
+
+def _check_each_command(session: Session, store: _Filling, commands: Block, copy: Path, url: str) -> None:
+    """Files fill between all commands, and between a list and its copy; no round leaves a hole."""
+
+    def run(text: str) -> None:
+        session.run(Block(commands.line, "sh", text, None))
+
+    def one_round(step: Callable[[], object]) -> None:
+        for line in commands.text.splitlines():
+            first, pipe, rest = line.partition(" | ")
+            if pipe:
+                run(f"{first} > {names}")
+                step()
+            run(f"cat {names} | {rest}" if pipe else line)
+            step()
+
+    def fill() -> None:
+        store.step()
+        check()
+
+    def check() -> int:
+        if url.startswith("s3:"):
+            tree.take(url)
+        return _are_prefixes(url)
+
+    names = session.directory / "names"
+    one_round(lambda: None)
+    assert check() == store.writer.number
+    store.step()
+    one_round(fill)
+    store.grow_old()
+    shutil.rmtree(store.root / "consumequeue" / "Other")
+    one_round(lambda: None)
+    assert check() == store.writer.number
+    copied = {path.relative_to(copy) for path in copy.rglob(_NAME)}
+    assert copied == {path.relative_to(store.root) for path in store.files()}
+
+
+@_needs("rsync")
+def test_files_that_fill_while_rsync_runs(session: Session, tmp_path: Path) -> None:
+    copy = tmp_path / "mirror"
+    _check_each_command(session, _Filling(tmp_path / "store"), _RSYNC, copy, str(copy))
+
+
+@_needs("rclone")
+@pytest.mark.slow
+@pytest.mark.process
+def test_files_that_fill_while_rclone_runs(
+    session: Session, tmp_path: Path, server: ObjectServer, objects: tuple[Block, str]
+) -> None:
+    _check_each_command(
+        session, _Filling(tmp_path / "store"), objects[0], server.bucket / "broker-a", objects[1]
+    )
     assert not server.refused
 
 

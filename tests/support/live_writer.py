@@ -50,10 +50,13 @@ def message(number: int, physical_offset: int) -> Message:
 
 
 class Files:
-    """One file queue: full-size files made when the first byte of each is written, and kept open."""
+    """One file queue: full-size files made when the first byte of each is written, and kept open.
 
-    def __init__(self, directory: Path, size: int) -> None:
-        self.directory, self.size = directory, size
+    `ahead` more files are made behind it, as a broker allocates files of the commitlog.
+    """
+
+    def __init__(self, directory: Path, size: int, *, ahead: int = 0) -> None:
+        self.directory, self.size, self.ahead = directory, size, ahead
         self.directory.mkdir(parents=True)
         self.start, self.file = -1, -1
 
@@ -62,39 +65,56 @@ class Files:
         if start != self.start:
             if self.file >= 0:
                 os.close(self.file)
-            self.file = os.open(self.directory / oracle.file_name(start), os.O_CREAT | os.O_WRONLY)
-            os.ftruncate(self.file, self.size)
-            self.start = start
+            self.file, self.start = self._make(start), start
+            for number in range(self.ahead):
+                os.close(self._make(start + (number + 1) * self.size))
         step = -(-len(data) // pieces)
         for at in range(0, len(data), step):
+            if at:
+                os.sched_yield()
             os.pwrite(self.file, data[at : at + step], position - start + at)
-            os.sched_yield()
+
+    def _make(self, start: int) -> int:
+        file = os.open(self.directory / oracle.file_name(start), os.O_CREAT | os.O_WRONLY)
+        os.ftruncate(file, self.size)
+        return file
+
+
+class Writer:
+    """A new store with its files; `append` writes the next message, in so many pieces."""
+
+    def __init__(self, root: Path, pieces: int) -> None:
+        root.mkdir()
+        (root / "abort").touch()
+        self.pieces, self.number, self.position = pieces, 0, 0
+        self.log = Files(root / "commitlog", LOG_FILE_SIZE, ahead=1)
+        self.queues = {
+            queue: Files(root / "consumequeue" / queue[0] / str(queue[1]), CQ_FILE_SIZE) for queue in QUEUES
+        }
+
+    def append(self) -> None:
+        size = message(self.number, self.position).total_size
+        remaining = LOG_FILE_SIZE - self.position % LOG_FILE_SIZE
+        if size + 8 > remaining:
+            self.log.write(self.position, oracle.blank(remaining), self.pieces)
+            self.position += remaining
+        unit = message(self.number, self.position)
+        self.log.write(self.position, oracle.encode_message(unit), self.pieces)
+        entry = oracle.cq_unit(self.position, size, oracle.tags_code(unit))
+        self.queues[unit.topic, unit.queue_id].write(20 * unit.queue_offset, entry, self.pieces)
+        self.position += size
+        self.number += 1
 
 
 def main(root: Path, count: int) -> None:
     waiting = threading.Thread(target=_end_with_the_input, daemon=True)
     waiting.start()
-    root.mkdir()
-    (root / "abort").touch()
+    writer = Writer(root, pieces=4)
     lock = os.open(root / "lock", os.O_CREAT | os.O_RDWR)
     fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB, 1, 0)
-    log = Files(root / "commitlog", LOG_FILE_SIZE)
-    queues = {
-        queue: Files(root / "consumequeue" / queue[0] / str(queue[1]), CQ_FILE_SIZE) for queue in QUEUES
-    }
     print("ready", flush=True)
-    position = 0
-    for number in range(count):
-        size = message(number, position).total_size
-        remaining = LOG_FILE_SIZE - position % LOG_FILE_SIZE
-        if size + 8 > remaining:
-            log.write(position, oracle.blank(remaining), 2)
-            position += remaining
-        unit = message(number, position)
-        log.write(position, oracle.encode_message(unit), 4)
-        entry = oracle.cq_unit(position, size, oracle.tags_code(unit))
-        queues[unit.topic, unit.queue_id].write(20 * unit.queue_offset, entry, 4)
-        position += size
+    for _ in range(count):
+        writer.append()
         time.sleep(PACE_SECONDS)
     print("done", flush=True)
     waiting.join()
