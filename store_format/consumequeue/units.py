@@ -409,12 +409,12 @@ def short_queues(
         valid, rows = is_valid(units), np.arange(len(looked))
         stops = valid.argmin(axis=1)
         first, last = units[:, 0], units[rows, stops - 1]
-        used = blocks.view(np.uint32) != 0
-        used_stops = np.where(used.any(axis=1), used.shape[1] - used[:, ::-1].argmax(axis=1), 0)
+        is_used = blocks.view(np.uint32) != 0
+        used_stops = np.where(is_used.any(axis=1), is_used.shape[1] - is_used[:, ::-1].argmax(axis=1), 0)
         plain = (stops > 0) & ~pre_blank_mask(first) & (first["physical_offset"] >= commit_log_min)
         plain &= last["physical_offset"] >= commit_log_min
         if clean:
-            plain &= used_stops * used.itemsize <= stops * CQ_UNIT.itemsize
+            plain &= used_stops * np.uint32().itemsize <= stops * CQ_UNIT.itemsize
         places = np.stack(
             [stops, first["physical_offset"], last["physical_offset"], last["size"]], axis=1
         ).tolist()

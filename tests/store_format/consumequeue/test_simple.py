@@ -13,13 +13,13 @@ import pickle
 import struct
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from store_format.consumequeue.files import QueueBounds
@@ -129,12 +129,23 @@ def test_bounds_are_those_of_a_naive_reading(queue: Queue, commit_log_min: int, 
 
 
 @given(
-    made=st.lists(queues(), min_size=1, max_size=3),
+    made=st.lists(
+        queues() | queues().map(lambda each: replace(each, units=each.units[:15])), min_size=1, max_size=3
+    ),
     damage=st.lists(
-        st.tuples(st.integers(0, 5000), st.sampled_from([b"\0" * 20, b"\xff" * 9, b"\1"])), max_size=2
+        st.tuples(
+            st.integers(0, 100) | st.integers(0, 15).map(lambda unit: unit * 20) | st.integers(0, 5000),
+            st.sampled_from([b"\0" * 20, b"\0" * 100, b"\xff" * 9, b"\1"]),
+        ),
+        max_size=2,
     ),
     limits=st.tuples(st.sampled_from([0, 300, 9000]), st.sampled_from([None, 5000, 40_000])),
 )  # fmt: skip
+@example(
+    made=[Queue(100, 0, [_message(i, 200 * i) for i in range(10)])],
+    damage=[(100, b"\0" * 20)],
+    limits=(0, None),
+)
 def test_short_queues_have_the_bounds_that_each_has_alone(
     made: list[Queue], damage: list[tuple[int, bytes]], limits: tuple[int, int | None]
 ) -> None:
