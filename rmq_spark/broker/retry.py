@@ -25,7 +25,7 @@ import pyarrow as pa
 
 from rmq_spark.broker.services.service import Tally, tallied
 from rmq_spark.consume.consumer import check_group
-from rmq_spark.produce.rows import Host
+from rmq_spark.produce.columns import Host
 from rmq_spark.produce.send_back import resend as copies_of
 from rmq_spark.write.send_back import SendBackSettings, StagedBack, kept_group, stage_send_back
 from store_format.bookkeeping.identity import OWN_DIRECTORY, StagedFile

@@ -14,8 +14,8 @@ raises UnsupportedFormatError. `rate_data` and the other `…_data` functions re
 need only Arrow.
 """
 
-from rmq_spark.charts.counting import MESSAGE_COLUMNS
 from rmq_spark.charts.data import (
+    MESSAGE_COLUMNS,
     Drawn,
     dead_letters_data,
     delayed_data,
@@ -25,9 +25,8 @@ from rmq_spark.charts.data import (
     latency_data,
     rate_data,
 )
-from rmq_spark.charts.drawing import heat_map, lag, latency, rate
+from rmq_spark.charts.drawing import dead_letters, delayed, disk_use, heat_map, lag, latency, overview, rate
 from rmq_spark.charts.file_map import file_map, file_map_data
-from rmq_spark.charts.view_drawing import dead_letters, delayed, disk_use, overview
 
 __all__ = [
     "MESSAGE_COLUMNS",

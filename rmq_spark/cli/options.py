@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share: STORE, `--now`, and the filters of messages.
+"""Arguments and options that several commands share: STORE, `--now`, the filters of messages.
 
 A start is inclusive and an end exclusive, as in the options of the DataFrame. Without `--topic`, system
 topics are left out.
@@ -6,8 +6,9 @@ topics are left out.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,7 @@ import click
 from rmq_spark.cli.completion import complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
 from rmq_spark.options.option import Given, timestamp_ms
+from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
 from store_format.names import did_you_mean
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from store_format import MessageStore
     from store_format.survey.fates import Unfiled
+
 
 Command = Callable[..., Any]  # Any: click calls a command with the values of its options as keywords
 
@@ -290,3 +293,25 @@ def standing_for(command: Command, called: Command) -> Command:
     parameters = getattr(command, "__click_params__", [])  # click keeps the options of a function here
     called.__click_params__ = parameters  # type: ignore[attr-defined] # click's attribute
     return called
+
+
+# ---- the stores that a command writes to -------------------------------------------------------------------
+
+
+def broker_name(root: str) -> str:
+    """The name of the store's broker; that of the directory if the store's files cannot be read."""
+    from store_format.read.store_root import broker_name_of
+
+    try:
+        return broker_name_of(root)
+    except StoreError:
+        return os.path.basename(root)
+
+
+def named_roots(roots: Sequence[str]) -> list[str]:
+    """The path and the broker of each store, for people. Raises OptionError for two stores of one broker."""
+    from store_format.read.store_root import refuse_equal_names
+
+    names = [broker_name(root) for root in roots]
+    refuse_equal_names(zip(names, roots, strict=True))
+    return [f"{shown(root)} (broker {shown(name)})" for name, root in zip(names, roots, strict=True)]

@@ -1,4 +1,4 @@
-"""Rows on stdout: a table, records, JSON, JSON lines, CSV, or the bare bodies.
+"""Rows on stdout (a table, records, JSON, JSON lines, CSV, or bare bodies), and the last lines of a report.
 
 Everything streams: memory is bounded by one batch and by the rows that set the widths of a table's columns.
 Output that is longer than the terminal goes through a pager: $RMQLOG_PAGER, else $PAGER, else less, as git
@@ -23,12 +23,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from io import TextIOBase
 from itertools import chain, islice
+from textwrap import fill
 from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 import click
 
-from rmq_spark.cli.cells import BODY_FORMS, cell, csv_value, json_value
-from rmq_spark.cli.column_look import (
+from rmq_spark.cli.cells import (
+    BODY_FORMS,
     BOLD,
     CONSTANT,
     DIM,
@@ -37,16 +38,23 @@ from rmq_spark.cli.column_look import (
     IDS,
     LEFT_OUT_FIRST,
     LEFT_OUT_LAST,
+    RED,
     TITLES,
+    UTC_ZONE,
+    Zone,
     are_told_apart,
+    cell,
     colour_of,
+    csv_value,
+    json_value,
     painted,
     short_file,
     short_id,
+    zone_of,
 )
 from rmq_spark.cli.completion import complete_column
 from rmq_spark.cli.options import Command, standing_for
-from rmq_spark.cli.zones import UTC_ZONE, Zone, zone_of
+from rmq_spark.cli.remarks import remark
 from store_format.display.rows import Row, plain_rows
 from store_format.display.text import body_text, cut, json_text, shown, width
 from store_format.display.units import size_text, unit_of
@@ -55,6 +63,7 @@ if TYPE_CHECKING:
     import subprocess
 
     import pyarrow as pa
+
 
 FORMATS = ("table", "json", "jsonl", "csv", "raw")
 
@@ -665,3 +674,41 @@ def _record_lines(name: str, value: object) -> Iterable[tuple[str, str]]:
     assert isinstance(value, int)
     exact = f" ({value:,} bytes)" if unit is size_text and value >= 1024 else ""
     return [(name, unit(value) + exact)]
+
+
+# ---- the last lines of a report ----------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """`text` is the sentence, `command` the next command, "" for none. `is_bad` makes the sentence red."""
+
+    text: str
+    command: str = ""
+    is_bad: bool = False
+
+
+def is_report(output: Output) -> bool:
+    """Whether the output is for people: rows alone go to stdout in all other formats, and with --columns."""
+    return output.form == "table" and not output.columns
+
+
+def write_verdict(output: Output, verdict: Verdict) -> None:
+    """Writes the verdict to stdout under a report; in the other formats to stderr."""
+    lines = [("verdict", verdict.text), *([("next", verdict.command)] if verdict.command else [])]
+    if not is_report(output):
+        for label, text in lines:
+            remark(f"{label}: {text}")
+        return
+    colour = (RED if verdict.is_bad else BOLD) if output.colour else ""
+    for label, text in lines:
+        line = shown(f"{label + ':':<9}{text}")
+        if label == "verdict" and output.terminal_columns is not None and not output.wide:
+            line = fill(
+                line,
+                output.terminal_columns,
+                subsequent_indent=" " * 9,
+                break_long_words=False,
+                break_on_hyphens=False,
+            )
+        print(painted(line, colour if label == "verdict" else ""))

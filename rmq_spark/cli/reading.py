@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rmq_spark.cli.output import Output
-from rmq_spark.cli.progress import Progress
+from rmq_spark.cli.remarks import Progress
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, did_you_mean

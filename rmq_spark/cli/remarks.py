@@ -1,14 +1,21 @@
-"""Remarks: lines on stderr that a person reads beside the data on stdout."""
+"""Lines on stderr that a person reads beside the data on stdout: remarks, and progress of long work."""
 
 from __future__ import annotations
 
 import shlex
 import sys
+import time
+from collections.abc import Callable
+from types import TracebackType
+from typing import TextIO
 
 import click
 
 from rmq_spark.cli.exit_codes import NOT_FOUND
 from store_format.display.text import shown
+from store_format.display.units import size_text
+
+# ---- remarks -----------------------------------------------------------------------------------------------
 
 WORDS = "rmqlog.words"  # the words behind `rmqlog`, in the meta data of a context
 
@@ -33,3 +40,68 @@ def given_command(*more: str) -> str:
     """The command line with `more` words, quoted for a shell: for the next command to type."""
     words = ["rmqlog", *click.get_current_context().meta[WORDS], *more]
     return " ".join(shlex.quote(shown(word)) for word in words)
+
+
+# ---- progress of long work ---------------------------------------------------------------------------------
+
+
+_STEP_SECONDS = 0.1
+_CLEAR = "\r\x1b[K"
+
+
+class Progress:
+    """A context manager that clears the line at the end. A `total` of 0 means unknown."""
+
+    def __init__(
+        self,
+        what: str,
+        total: int,
+        *,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        quiet: bool = False,
+    ) -> None:
+        self._what, self._total = what, total
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        # if False, callers need not find out the total
+        self.is_shown = not quiet and self._stream.isatty()
+        self._begun = self._drawn = clock()
+        self.done = 0
+
+    def add(self, size: int) -> None:
+        self.reach(self.done + size)
+
+    def reach(self, done: int) -> None:
+        """Sets the number of bytes done. Draws at most ten times a second."""
+        self.done = done
+        now = self._clock()
+        if self.is_shown and now - self._drawn >= _STEP_SECONDS:
+            self._drawn = now
+            self._stream.write(f"{_CLEAR}{self.line(now)}")
+            self._stream.flush()
+
+    def reach_of(self, done: int, total: int) -> None:
+        """Sets the number of bytes done and the total, for work whose total becomes known on the way."""
+        self._total = total
+        self.reach(done)
+
+    def line(self, now: float) -> str:
+        """The line at a time of the clock."""
+        rate = self.done / max(now - self._begun, 1e-6)
+        if not self._total:
+            return f"{self._what}: {size_text(self.done)}, {size_text(int(rate))}/s"
+        left = max(self._total - self.done, 0) / rate if rate else 0.0
+        share = min(100 * self.done // self._total, 100)
+        done = f"{size_text(self.done)} of {size_text(self._total)} ({share} %)"
+        return f"{self._what}: {done}, {size_text(int(rate))}/s, {left:.0f} s left"
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.is_shown:
+            self._stream.write(_CLEAR)
+            self._stream.flush()

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.rows import WriteRows
+from rmq_spark.produce.columns import WriteRows
 from store_format.message.compression import compress, compression_flag
 
 _KIND = pa.large_binary()

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.rows import WriteRows
+from rmq_spark.produce.columns import WriteRows
 from store_format.metadata.read import BrokerConf
 from store_format.names import DELAY, REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC
 

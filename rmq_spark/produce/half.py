@@ -14,9 +14,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from rmq_spark.produce.columns import WriteRows
 from rmq_spark.produce.delays import Parked
 from rmq_spark.produce.delivered import real_queues
-from rmq_spark.produce.rows import WriteRows
 from store_format.java.numbers import parse_long
 from store_format.message.encode import MessageColumns, StoredMessages, edited_properties
 from store_format.message.property_encoder import encode_property_columns

@@ -20,10 +20,10 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.produce.bodies import Compression, checked_bodies, compress_bodies
+from rmq_spark.produce.columns import Host, WriteRows
 from rmq_spark.produce.delays import Parked, park
 from rmq_spark.produce.half import park_half
 from rmq_spark.produce.queues import QueueSelector
-from rmq_spark.produce.rows import Host, WriteRows
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.arrays.ranges import flat_bytes
 from store_format.display.text import shown

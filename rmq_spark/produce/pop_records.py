@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from rmq_spark.produce.rows import Host
+from rmq_spark.produce.columns import Host
 from store_format.message.encode import MessageColumns
 from store_format.message.property_encoder import encode_property_columns
 from store_format.names import (

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.rows import WriteRows, topic_name
+from rmq_spark.produce.columns import WriteRows, topic_name
 from store_format.errors import IllegalMessageError, StoreInUseError, UnsupportedFormatError
 from store_format.java.text import decode_utf8, java_hash_many, utf16_key
 from store_format.metadata.values import TopicConfig

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from rmq_spark.consume.consumer import check_group
-from rmq_spark.produce.rows import Host
+from rmq_spark.produce.columns import Host
 from rmq_spark.produce.unique_ids import UniqueIds
 from store_format.errors import IllegalMessageError, OptionError, UnsupportedFormatError
 from store_format.java.text import java_hash_many

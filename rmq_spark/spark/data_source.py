@@ -66,7 +66,7 @@ class RmqLogDataSource(DataSource):
         if parsed.view == MESSAGES:
             arrow_schema = fields_from_options(parsed).to_arrow_schema()
         else:
-            from rmq_spark.spark.view_schema import view_from_options
+            from rmq_spark.spark.view_reader import view_from_options
 
             arrow_schema = view_from_options(parsed).to_arrow_schema()
         return remember_options(to_spark_schema(arrow_schema), options)
@@ -75,8 +75,7 @@ class RmqLogDataSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         options = parse_read_options(recall_options(schema, _option_dict(self.options)))
         if options.view != MESSAGES:
-            from rmq_spark.spark.view_reader import RmqLogViewReader
-            from rmq_spark.spark.view_schema import view_from_schema
+            from rmq_spark.spark.view_reader import RmqLogViewReader, view_from_schema
 
             return RmqLogViewReader(view_from_schema(schema, options), options)
         from rmq_spark.spark.batch_reader import RmqLogReader
@@ -115,7 +114,7 @@ class RmqLogDataSource(DataSource):
         """Raises OptionError for wrong columns: here on the driver, and not in a task after a shuffle."""
         from rmq_spark.options.write_options import parse_write_options
         from rmq_spark.produce.columns import check_columns
-        from rmq_spark.write.send_back_rows import check_place_columns
+        from rmq_spark.write.send_back import check_place_columns
         from rmq_spark.write.target import open_target
 
         options = parse_write_options(_option_dict(self.options))

@@ -12,7 +12,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from rmq_spark.plan.garbage import modules_frozen
 from rmq_spark.spark.compat import DataSourceStreamArrowWriter
 from rmq_spark.spark.short_errors import short_errors
-from rmq_spark.write.send_back_rows import collect_places, commit_send_back
+from rmq_spark.write.send_back import collect_places, commit_send_back
 from rmq_spark.write.stage_and_commit import Staged, abort_write, commit_write, stage_rows
 from rmq_spark.write.target import WriteTarget
 from store_format.errors import OptionError

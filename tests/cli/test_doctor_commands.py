@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli.environment import NEEDED
+from rmq_spark.cli.commands.doctor import NEEDED
 from tests.support.cli_runs import ROOT, Runner, process
 
 Golden = Callable[[str], Path]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from rmq_spark.cli.progress import Progress
+from rmq_spark.cli.remarks import Progress
 
 
 class _Terminal(io.StringIO):

@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.cli.column_look import are_told_apart, short_file, short_id
-from rmq_spark.cli.zones import zone_of
+from rmq_spark.cli.cells import are_told_apart, short_file, short_id, zone_of
 from store_format.display.units import duration_text, size_text, unit_of
 from tests.support.cli_runs import Runner
 

@@ -8,7 +8,7 @@ import tomllib
 
 import pytest
 
-from rmq_spark.cli.environment import NEEDED
+from rmq_spark.cli.commands.doctor import NEEDED
 from rmq_spark.options.read_options import parse_read_options
 from store_format.errors import OptionError
 from tests.support.doc_pages import ROOT, read_page

@@ -325,10 +325,10 @@ PLANTED = (
     ),
     Planted(
         "minOffsetsPerTrigger is enough: as many messages do not wait.",
-        "rmq_spark/stream/rates.py",
+        "rmq_spark/stream/plan.py",
         "waiting < self.limits.min_offsets",
         "waiting <= self.limits.min_offsets",
-        ("tests/rmq_spark/stream/test_rates.py",),
+        ("tests/rmq_spark/stream/test_plan.py",),
     ),
     Planted(
         "A topic that several tasks create gets as many queues as the largest of them needs.",

@@ -29,8 +29,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rmq_spark.consume.group.offset_mirror import PopOffsetMirror
+from rmq_spark.produce.columns import Host
 from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
-from rmq_spark.produce.rows import Host
 from rmq_spark.write.timer_wheel import put_in_wheel
 from store_format.bookkeeping.ledger import ServiceTurn
 from store_format.bookkeeping.settings import broker_conf_of

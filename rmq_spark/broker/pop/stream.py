@@ -32,8 +32,7 @@ from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Plan
 from rmq_spark.plan.starts import refuse_unknown_names
 from rmq_spark.stream.losses import Losses
-from rmq_spark.stream.plan import plan_ranges
-from rmq_spark.stream.rates import Limits, Pace, admit
+from rmq_spark.stream.plan import Limits, Pace, admit, plan_ranges
 from rmq_spark.stream.stores import StreamStores
 from store_format.errors import OptionError, StoreError
 from store_format.files.polling import Repeated

@@ -8,8 +8,13 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import OK, PARTIAL
-from rmq_spark.cli.named_roots import named_roots
-from rmq_spark.cli.options import broker_conf_option, file_reserved_time_option, now_option, store_argument
+from rmq_spark.cli.options import (
+    broker_conf_option,
+    file_reserved_time_option,
+    named_roots,
+    now_option,
+    store_argument,
+)
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import remark
 from rmq_spark.cli.view_rows import show_batches

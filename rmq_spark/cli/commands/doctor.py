@@ -1,10 +1,20 @@
-"""`doctor`: checks whether Spark finds the format `rmqlog` on this machine."""
+"""`doctor`: checks whether Spark finds the format `rmqlog` on this machine.
+
+Nothing of Spark is imported here, so that the checks work where Spark is broken. Spark imports every
+top-level module `pyspark_*` to register data sources; if one of them fails to import, Spark registers none.
+"""
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import os
+import pkgutil
+import re
+import subprocess
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import dataclass
 
 import click
 
@@ -13,8 +23,208 @@ from rmq_spark.cli.exit_codes import OK, PARTIAL
 from rmq_spark.cli.options import open_all
 from rmq_spark.cli.output import Output, output_options
 
-if TYPE_CHECKING:
-    from rmq_spark.cli.environment import Check
+# ---- what Spark needs on this machine ----------------------------------------------------------------------
+
+
+# As pyproject.toml asks for them.
+NEEDED = {"click": (8, 1), "numba": (0, 60), "numpy": (2, 0), "pyarrow": (18, 0), "pyspark": (4, 0)}
+
+_JAVA_MIN = 17
+_SECONDS_MAX = 120
+_REGISTER = "or call rmq_spark.register(spark), which needs no automatic registration"
+
+_WORKER = """
+import sys, numpy, pyarrow, pyspark, rmq_spark, store_format
+print('%d.%d' % sys.version_info[:2], pyspark.__version__)
+"""
+_REGISTERED = "import pyspark_rmqlog; pyspark_rmqlog.DefaultSource"
+_REASON = "import rmq_spark.spark.data_source"
+_START = """
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    spark.read.format("rmqlog").load()
+except Exception as error:
+    print("seen" if "DATA_SOURCE_NOT_FOUND" not in str(error) else "not found")
+spark.stop()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`state` is ok, warning or fails."""
+
+    name: str
+    state: str
+    found: str
+    advice: str = ""
+
+
+def environment_checks(environment: Mapping[str, str], python: str) -> list[Check]:
+    """All checks that do not start Spark. `python` is the interpreter of the Spark driver."""
+    checks = [_package(name) for name in NEEDED]
+    checks += [_java(environment), _spark_home(environment)]
+    checks += _neighbours(python)
+    checks += [_registration(python), _workers(environment, python)]
+    return checks
+
+
+def _run(*command: str) -> tuple[int, str]:
+    """(exit code, last line of stdout or, after a failure, of stderr); 127 if the program does not exist."""
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", timeout=_SECONDS_MAX, check=False
+        )
+    except FileNotFoundError:
+        return 127, f"{command[0]}: no such program"
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return 126, str(error)
+    lines = (
+        (done.stdout if done.returncode == 0 and done.stdout.strip() else done.stderr).strip().splitlines()
+    )
+    return done.returncode, lines[-1] if lines else ""
+
+
+def _package(name: str) -> Check:
+    least = ".".join(map(str, NEEDED[name]))
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        # pip finds this package also where rmq-spark was installed from a checkout
+        return Check(name, "fails", "not installed", f"pip install '{name}>={least}'")
+    if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
+        return Check(
+            name,
+            "fails",
+            f"version {version}",
+            f"At least {least} is needed: pip install --upgrade '{name}>={least}'",
+        )
+    return Check(name, "ok", f"version {version}")
+
+
+def _java(environment: Mapping[str, str]) -> Check:
+    home = environment.get("JAVA_HOME")
+    program = f"{home}/bin/java" if home else "java"
+    try:
+        done = subprocess.run(
+            [program, "-version"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=_SECONDS_MAX,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        where = (
+            f"JAVA_HOME is {home}, which has no bin/java"
+            if home
+            else "no java on the PATH, and JAVA_HOME is not set"
+        )
+        return Check(
+            "java",
+            "fails",
+            where,
+            f"Spark needs a JDK of version {_JAVA_MIN} or later; install one, or set JAVA_HOME to it",
+        )
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', done.stderr + done.stdout)
+    if match is None:
+        return Check("java", "warning", f"{program} does not print its version")
+    major = int(match[2] or 0) if match[1] == "1" else int(match[1])
+    if major < _JAVA_MIN:
+        return Check(
+            "java",
+            "fails",
+            f"{program} is of version {major}",
+            f"Spark needs {_JAVA_MIN} or later; set JAVA_HOME to a newer JDK",
+        )
+    return Check("java", "ok", f"{program}, version {major}")
+
+
+def _spark_home(environment: Mapping[str, str]) -> Check:
+    home = environment.get("SPARK_HOME")
+    if home:
+        return Check(
+            "SPARK_HOME",
+            "warning",
+            home,
+            "Spark is started from this directory: it must have the version of the installed pyspark",
+        )
+    return Check("SPARK_HOME", "ok", "not set: pyspark's own Spark is used")
+
+
+def _neighbours(python: str) -> list[Check]:
+    """Imports each other module `pyspark_*` by itself."""
+    names = sorted(
+        {module.name for module in pkgutil.iter_modules() if module.name.startswith("pyspark_")}
+        - {"pyspark_rmqlog"}
+    )
+    found = []
+    for name in names:
+        code, said = _run(python, "-c", f"import {name}")
+        advice = (
+            f"It disables the automatic registration of all data sources: repair or remove it, {_REGISTER}"
+        )
+        found.append(
+            Check(name, "ok", "imports")
+            if code == 0
+            else Check(name, "fails", f"does not import: {said}", advice)
+        )
+    return found
+
+
+def _registration(python: str) -> Check:
+    if importlib.util.find_spec("pyspark_rmqlog") is None:
+        advice = f"Run `pip install .` in the checkout of rmqlog, {_REGISTER}"
+        return Check("pyspark_rmqlog", "fails", "not on the path of this Python", advice)
+    code, _ = _run(python, "-c", _REGISTERED)
+    if code == 0:
+        return Check("pyspark_rmqlog", "ok", 'offers format("rmqlog") to Spark')
+    return Check(
+        "pyspark_rmqlog",
+        "fails",
+        f"offers nothing: {_run(python, '-c', _REASON)[1]}",
+        "See the failed checks above",
+    )
+
+
+def _workers(environment: Mapping[str, str], python: str) -> Check:
+    """The Python that runs the tasks: PYSPARK_PYTHON, else python3 of the PATH (SparkContext.pythonExec)."""
+    worker = environment.get("PYSPARK_PYTHON") or "python3"
+    code, said = _run(worker, "-c", _WORKER)
+    if code != 0:
+        advice = (
+            f"Set PYSPARK_PYTHON to a Python that has rmq-spark, such as {python}; "
+            "on a cluster also register(spark, by_value=True)"
+        )
+        return Check("workers' Python", "fails", f"{worker}: {said}", advice)
+    mine, its = _run(python, "-c", _WORKER)[1], said
+    if mine.split(" ")[0] != its.split(" ")[0]:
+        return Check(
+            "workers' Python",
+            "fails",
+            f"{worker} is Python {its.split(' ')[0]}",
+            f"Driver and workers need the same Python version: set PYSPARK_PYTHON to {python}",
+        )
+    return Check("workers' Python", "ok", f"{worker}, Python {its.replace(' ', ', pyspark ')}")
+
+
+def start_check(python: str) -> Check:
+    """Starts Spark and reads with the format."""
+    code, said = _run(python, "-c", _START)
+    if code == 0 and said == "seen":
+        return Check("Spark", "ok", 'started, and knows format("rmqlog")')
+    found = (
+        'started, and does not know format("rmqlog")' if said == "not found" else f"does not start: {said}"
+    )
+    return Check(
+        "Spark",
+        "fails",
+        found,
+        f"See the failed checks above, {_REGISTER}" if said == "not found" else "See the failed checks above",
+    )
+
+
+# ---- the command -------------------------------------------------------------------------------------------
 
 
 @click.command("doctor")
@@ -27,7 +237,6 @@ def doctor_(store: str | None, start: bool, output: Output) -> int:
     Checks versions, the JDK, modules that break Spark's registration, and the Python of Spark's workers; with
     a STORE, also the store. The exit code is 4 if a check fails.
     """
-    from rmq_spark.cli.environment import environment_checks, start_check
     from rmq_spark.cli.view_rows import show_batches
     from store_format.display.columns import TEXT, ViewColumn, batch_of
 
@@ -64,7 +273,6 @@ def _print(output: Output, checks: list[Check]) -> None:
 
 
 def _default_store_check() -> Check:
-    from rmq_spark.cli.environment import Check
 
     default = default_store()
     if default is None:
@@ -73,7 +281,6 @@ def _default_store_check() -> Check:
 
 
 def _store_checks(path: str) -> list[Check]:
-    from rmq_spark.cli.environment import Check
     from store_format.errors import StoreError
 
     try:

@@ -28,8 +28,7 @@ from rmq_spark.cli.output import (
     write_jsonl,
 )
 from rmq_spark.cli.output_file import new_file
-from rmq_spark.cli.progress import Progress
-from rmq_spark.cli.remarks import nothing, remark
+from rmq_spark.cli.remarks import Progress, nothing, remark
 from store_format.display.rows import plain_rows
 from store_format.display.text import shown
 from store_format.display.units import size_text

@@ -24,8 +24,7 @@ from rmq_spark.cli.options import (
     store_argument,
 )
 from rmq_spark.cli.output import Output, output_options, write_records, write_rows
-from rmq_spark.cli.progress import Progress
-from rmq_spark.cli.remarks import nothing, remark
+from rmq_spark.cli.remarks import Progress, nothing, remark
 from store_format.display.text import shown
 from store_format.read.choice import MessageChoice
 

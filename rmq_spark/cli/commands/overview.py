@@ -19,9 +19,8 @@ from rmq_spark.cli.options import (
     refuse_unknown_topic,
     store_argument,
 )
-from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import nothing
-from rmq_spark.cli.verdict import Verdict, write_verdict
 from rmq_spark.cli.view_rows import filtered, show_batches, show_view
 from store_format.display.text import shown
 from store_format.display.units import count_text

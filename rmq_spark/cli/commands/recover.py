@@ -10,9 +10,8 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK
 from rmq_spark.cli.options import broker_conf_option, store_argument
-from rmq_spark.cli.output import Output, output_options
+from rmq_spark.cli.output import Output, Verdict, output_options, write_verdict
 from rmq_spark.cli.remarks import given_command, given_store, remark
-from rmq_spark.cli.verdict import Verdict, write_verdict
 from rmq_spark.cli.view_rows import show_batches
 from store_format.display.text import shown
 

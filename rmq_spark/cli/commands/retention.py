@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rmq_spark.cli.cells import zone_of
 from rmq_spark.cli.exit_codes import OK
 from rmq_spark.cli.group_options import group_options, refuse_unknown_group, what_is_unknown
 from rmq_spark.cli.options import (
@@ -19,11 +20,9 @@ from rmq_spark.cli.options import (
     now_option,
     store_argument,
 )
-from rmq_spark.cli.output import Output, output_options, print_json
+from rmq_spark.cli.output import Output, Verdict, is_report, output_options, print_json, write_verdict
 from rmq_spark.cli.remarks import given_store, remark
-from rmq_spark.cli.verdict import Verdict, is_report, write_verdict
 from rmq_spark.cli.view_rows import KeepWhere, first_rows, keep_where, show_batches
-from rmq_spark.cli.zones import zone_of
 from store_format.display.rows import iso_utc, plain_rows
 from store_format.display.text import shown
 from store_format.display.units import count_text, size_text, until_text

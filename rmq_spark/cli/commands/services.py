@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.exit_codes import INTERRUPTED, OK, PARTIAL
-from rmq_spark.cli.named_roots import broker_name, named_roots
-from rmq_spark.cli.options import broker_conf_option, store_argument
+from rmq_spark.cli.options import broker_conf_option, broker_name, named_roots, store_argument
 from rmq_spark.cli.output import Output, output_options, write_rows
 from rmq_spark.cli.output_file import forget_output
 from rmq_spark.cli.remarks import remark

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rmq_spark.cli.address import parse_address, read_address, refuse_near_address
-from rmq_spark.cli.column_look import BOLD, painted
+from rmq_spark.cli.cells import BOLD, painted
 from rmq_spark.cli.exit_codes import NotFoundError
 from rmq_spark.cli.options import filter_options, known_topics, refuse_unknown_topic, store_argument
 from rmq_spark.cli.output import Output, output_options

@@ -13,9 +13,8 @@ import click
 
 from rmq_spark.cli.exit_codes import DAMAGE, OK, PARTIAL
 from rmq_spark.cli.options import store_argument
-from rmq_spark.cli.output import Output, output_options, print_json
-from rmq_spark.cli.progress import Progress
-from rmq_spark.cli.verdict import Verdict, write_verdict
+from rmq_spark.cli.output import Output, Verdict, output_options, print_json, write_verdict
+from rmq_spark.cli.remarks import Progress
 from store_format.display.text import shown
 
 if TYPE_CHECKING:
@@ -141,7 +140,7 @@ def _fitted(output: Output, severity: str, line: str) -> str:
     """A problem for a terminal: wrapped with an indent, the severity in colour; elsewhere one line."""
     from textwrap import fill
 
-    from rmq_spark.cli.column_look import colour_of, painted
+    from rmq_spark.cli.cells import colour_of, painted
 
     if output.terminal_columns is not None and not output.wide:
         indent = " " * (len(severity) + 2)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rmq_spark.cli.bodies import wants_bodies, with_body_option
 from rmq_spark.cli.completion import complete_group
 from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.group_options import refuse_unknown_group
@@ -20,7 +19,7 @@ from rmq_spark.cli.options import (
 )
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import nothing, remark
-from rmq_spark.cli.view_rows import keep_where, show_batches, show_view
+from rmq_spark.cli.view_rows import keep_where, show_batches, show_view, wants_bodies, with_body_option
 from store_format.display.text import shown
 from store_format.errors import StoreError
 from store_format.names import DLQ_PREFIX, dead_letter_topic, did_you_mean

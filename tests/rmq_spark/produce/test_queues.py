@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rmq_spark.produce.columns import WriteRows
 from rmq_spark.produce.queues import (
     HASH,
     RANDOM,
@@ -21,7 +22,6 @@ from rmq_spark.produce.queues import (
     SelectedQueues,
     StoreTopics,
 )
-from rmq_spark.produce.rows import WriteRows
 from store_format.errors import IllegalMessageError, StoreInUseError
 from store_format.java.text import java_hash
 from store_format.metadata.values import TopicConfig

@@ -18,8 +18,7 @@ from pyspark.sql.types import IntegerType, LongType, StringType, StructType
 
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.spark.data_source import RmqLogDataSource
-from rmq_spark.spark.view_reader import RmqLogViewReader
-from rmq_spark.spark.view_schema import view_from_options, view_from_schema
+from rmq_spark.spark.view_reader import RmqLogViewReader, view_from_options, view_from_schema
 from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.views.registry import VIEWS

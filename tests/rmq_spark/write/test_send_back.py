@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.options.write_options import parse_write_options
-from rmq_spark.write.send_back_rows import check_place_columns, collect_places, commit_send_back
+from rmq_spark.write.send_back import check_place_columns, collect_places, commit_send_back
 from rmq_spark.write.target import WriteTarget, open_target
 from store_format import MessageStore
 from store_format.arrays.sql_types import type_name

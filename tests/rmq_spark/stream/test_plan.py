@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.stream.rates import Fit, Limits, Pace, admit_bytes, admit_offsets
+from rmq_spark.stream.plan import Fit, Limits, Pace, admit_bytes, admit_offsets
 
 WAITING = st.lists(st.integers(0, 50) | st.integers(0, 10**12), max_size=30)
 
