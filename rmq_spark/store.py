@@ -18,7 +18,7 @@ from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.table import wide_last
 from store_format.errors import OptionError
-from store_format.files.paths import absolute, is_remote
+from store_format.files import paths
 from store_format.files.tree import reach
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import did_you_mean, is_system_topic
@@ -293,10 +293,10 @@ def open_path(
     path: str, commit_log_paths: Sequence[str] = (), options: Mapping[str, str] | None = None
 ) -> LogStore | LogCluster:
     """See `rmq_spark.open`."""
-    path = absolute(path)
+    path = paths.given(path)
     if options is not None:
         access = parse_access(options, path)
-        for place in filter(is_remote, (path, *map(absolute, commit_log_paths))):
+        for place in filter(paths.is_remote, (path, *map(paths.given, commit_log_paths))):
             reach(place, access)
     if commit_log_paths:
         return LogStore.open(path, commit_log_paths=commit_log_paths)

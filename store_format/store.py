@@ -76,7 +76,7 @@ class MessageStore(Store):
         """
         from store_format.commit.create_store import create_store
 
-        root = paths.absolute(path)
+        root = paths.given(path)
         settings = StoreSettings(
             broker_name or paths.base_name(root),
             mapped_file_size_commit_log,

@@ -58,7 +58,7 @@ def store_argument(*, opened: bool = True, tolerant: bool = False) -> Callable[[
                 others["left_out"] = left_out = list[StoreError]()
             return command(
                 roots=open_roots(store, commit_log, left_out if tolerant else None),
-                commit_log_paths=tuple(map(paths.absolute, commit_log)),
+                commit_log_paths=tuple(map(paths.given, commit_log)),
                 **others,
             )
 
@@ -96,7 +96,7 @@ def open_roots(
     from store_format.files.read import refuse
     from store_format.read.store_root import store_roots
 
-    root = paths.absolute(path)
+    root = paths.given(path)
     return [root] if commit_log else store_roots(root, refuse if left_out is None else left_out.append)
 
 
@@ -120,7 +120,7 @@ def open_all(
             f"--broker-name is for one store, but {path} is a cluster of {len(roots)} stores; "
             "leave it out, each store has its own name"
         )
-    logs = tuple(map(paths.absolute, commit_log))
+    logs = tuple(map(paths.given, commit_log))
     stores = [
         MessageStore.open(
             root,
@@ -161,7 +161,7 @@ def broker_conf_option(command: Command) -> Command:
     """The option `--broker-conf`, as `broker_conf`: the absolute path of a broker.conf, or None."""
 
     def called(broker_conf: str | None, **others: Any) -> Any:
-        return command(broker_conf=None if broker_conf is None else paths.absolute(broker_conf), **others)
+        return command(broker_conf=None if broker_conf is None else paths.given(broker_conf), **others)
 
     about = "The broker's broker.conf; by default .rmqlog/broker.conf of the store, else default settings."
     return click.option("--broker-conf", type=_PATH, metavar="FILE", help=about)(

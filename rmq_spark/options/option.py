@@ -78,8 +78,6 @@ _TIME_UNITS_MS = {
 _TIME_UNITS_ADVICE = "the units are ms, s, m (minutes), h, d and w, or their English names"
 _A_TIME = "ms since the epoch, ISO 8601 (2024-05-01T12:00:00Z) or a time back from now (-2 hours)"
 
-_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
-
 MESSAGES = "messages"  # the view that is a read of messages
 _WITH_VIEW = frozenset(("view", "path", "paths", "brokerName", "storePathCommitLog", "columns", "brokerConf"))
 
@@ -359,7 +357,7 @@ def single_path(given: Given) -> tuple[str, ...]:
 
 def written_path(given: Given) -> tuple[str, ...]:
     """One path of a store that is written to."""
-    if paths.is_remote(given.text.strip()):
+    if paths.scheme(given.text.strip()) in paths.SCHEMES:
         raise given.error(
             "a local path",
             repr(given.text),
@@ -395,20 +393,15 @@ def _place(given: Given, path: str) -> str:
     if paths.is_remote(path) and "\0" not in path:
         place_of(paths.absolute(path))
         return paths.absolute(path)
-    return _local(given, path, f"a local path or one of {', '.join(f'{each}://' for each in paths.SCHEMES)}")
+    return _local(given, path, paths.PLACE)
 
 
 def _local(given: Given, path: str, expected: str = "a local path") -> str:
     """An absolute path. Not percent-decoded: in Spark's Hadoop paths `%20` is three characters."""
+    refused = paths.refused(path)
+    if refused is not None:
+        raise given.error(expected, *refused)
     plain = paths.without_file_scheme(path)
-    scheme = _SCHEME.match(plain)
-    if scheme is not None:
-        may_hold_secret = "@" in path or "?" in path
-        raise given.error(
-            expected,
-            f"{scheme[0]}…" if may_hold_secret else repr(path),
-            f"file systems such as {scheme[1]}: cannot be read; copy or mount the store",
-        )
     if not plain.strip() or "\0" in plain:
         raise given.error(
             "a path", repr(path), "give the broker's store directory, as in load('/data/store')"

@@ -9,11 +9,14 @@ import os
 import posixpath
 import re
 
+from store_format.errors import OptionError
 from store_format.files import tree
 
 SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
 _FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
 _REMOTE = re.compile(rf"({'|'.join(SCHEMES)})://+", re.ASCII | re.IGNORECASE)
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
+PLACE = f"a local path or one of {', '.join(f'{each}://' for each in SCHEMES)}"
 
 base_name = os.path.basename
 join = os.path.join  # the second path alone if it is absolute
@@ -22,6 +25,29 @@ join = os.path.join  # the second path alone if it is absolute
 def is_remote(path: str) -> bool:
     """Returns whether a path leads to object storage, such as `s3://bucket/store`."""
     return path[:1] != "/" and _REMOTE.match(path) is not None
+
+
+def scheme(path: str) -> str:
+    """Returns the scheme of `s3://bucket/store`, also with one slash; empty for other paths and `file:/x`."""
+    found = _SCHEME.match(without_file_scheme(path))
+    return found[1].lower() if found is not None else ""
+
+
+def refused(path: str) -> tuple[str, str] | None:
+    """Returns the path as an error shows it, and what to do instead, if its scheme cannot be read, else None.
+
+    >>> refused("s3:/backup/store")
+    ("'s3:/backup/store'", 'write s3://backup/store')
+    """
+    name = "" if is_remote(path) else scheme(path)
+    if not name:
+        return None
+    may_hold_secret = "@" in path or "?" in path
+    if name in SCHEMES:
+        advice = f"write {name}://{'…' if may_hold_secret else path[len(name) + 2 :]}"
+    else:
+        advice = f"file systems such as {name}: cannot be read; copy or mount the store"
+    return f"{path[: len(name)]}:/…" if may_hold_secret else repr(path), advice
 
 
 def without_file_scheme(path: str) -> str:
@@ -40,6 +66,14 @@ def absolute(path: str) -> str:
         return os.path.abspath(without_file_scheme(path))
     scheme = {"s3a": "s3"}.get(found[1].lower(), found[1].lower())
     return f"{scheme}:/{posixpath.normpath('/' + path[found.end() :])}"
+
+
+def given(path: str) -> str:
+    """Returns the absolute path of what a user wrote. Raises OptionError for a scheme that cannot be read."""
+    why = refused(path)
+    if why is not None:
+        raise OptionError(f"{why[0]}: expected {PLACE}; {why[1]}")
+    return absolute(path)
 
 
 def parent(path: str) -> str:

@@ -119,7 +119,7 @@ class Store:
         Raises StoreNotFoundError if `path` is not a store root, StorePermissionError if it may not be read,
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
-        root = paths.absolute(path)
+        root = paths.given(path)
         if objects:
             outside = [place for place in commit_log_paths if not paths.is_inside(place, root)]
             for place in dict.fromkeys([root, *outside]):

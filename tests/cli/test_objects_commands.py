@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 
 import rmq_spark
 from store_format import MessageStore
+from store_format.errors import OptionError
+from store_format.files import paths
 from tests.support.cli_runs import Runner
 from tests.support.object_server import ObjectServer
 
@@ -63,6 +66,23 @@ def test_credentials_in_a_path_are_not_repeated(rmqlog: Runner) -> None:
     assert done.code not in (0, 1)
     assert "expected the name of a bucket" in done.err
     assert "hidden" not in done.out + done.err
+
+
+@pytest.mark.parametrize("verb", ["info", "ls", "verify", "lag", "find", "recover", "doctor"])
+def test_a_scheme_that_cannot_be_read(rmqlog: Runner, verb: str) -> None:
+    """As load() says it: the schemes that can be read, and for a missing slash the whole path."""
+    words = ("--key", "k") if verb == "find" else ()
+    for path, advice in (
+        ("oss://bucket/x", "file systems such as oss: cannot be read; copy or mount the store"),
+        ("s3:/bucket/x", "write s3://bucket/x"),
+    ):
+        done = rmqlog(verb, path, *words)
+        assert done.code not in (0, 1)
+        assert f"'{path}': expected {paths.PLACE}; {advice}" in done.out + done.err
+        with pytest.raises(OptionError, match=re.escape(advice)):
+            MessageStore.open(path)
+        with pytest.raises(OptionError, match=re.escape(advice)):
+            rmq_spark.open(path)
 
 
 def test_variables_say_how_object_storage_is_reached(

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from rmq_spark.options.option import Given, path_list, paths_json, single_path
+from rmq_spark.options.option import Given, path_list, paths_json, single_path, written_path
 from store_format.errors import OptionError
 
 
@@ -39,7 +39,10 @@ REMOTE = "file systems such as {}: cannot be read; copy or mount the store"
     ("text", "message"),
     [
         ("hdfs://host/x", f"path: expected {PLACE}, found 'hdfs://host/x'; {REMOTE.format('hdfs')}"),
-        ("s3a:/x", f"path: expected {PLACE}, found 's3a:/x'; {REMOTE.format('s3a')}"),
+        ("oss://b/x", f"path: expected {PLACE}, found 'oss://b/x'; {REMOTE.format('oss')}"),
+        ("ftp://u:p@h/x", f"path: expected {PLACE}, found ftp:/…; {REMOTE.format('ftp')}"),
+        ("s3a:/x/y", f"path: expected {PLACE}, found 's3a:/x/y'; write s3a://x/y"),
+        ("s3:/key:secret@x", f"path: expected {PLACE}, found s3:/…; write s3://…"),
         ("file://host/x", f"path: expected {PLACE}, found 'file://host/x'; {REMOTE.format('file')}"),
         (
             " ",
@@ -58,6 +61,12 @@ def test_what_is_no_local_path(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         single_path(Given("path", text, 0))
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("text", ["s3://backup/store", "s3:/backup/store"])
+def test_a_write_to_object_storage(text: str) -> None:
+    with pytest.raises(OptionError, match=r"^path: expected a local path, found .*; a write needs a lock"):
+        written_path(Given("path", text, 0))
 
 
 @pytest.mark.parametrize("text", ["/a,/b", "[]", "[1]", '{"a":1}', "[" * 100_000])
