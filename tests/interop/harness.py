@@ -7,7 +7,7 @@ Everything listens on 127.0.0.1 and lives no longer than the `with` around it.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
@@ -288,19 +288,18 @@ class Client:
         }
 
     def push_consume(
-        self, group: str, topic: str, *, count: int = 0, seconds_max: int = 60, idle_seconds: int = 8
+        self, group: str, topic: str, places: Iterable[tuple[int, int]], *, seconds_max: int = 60
     ) -> list[Line]:
         """What a push consumer of that group gets, each message once; its offsets are committed then.
 
-        It ends when `count` messages have come, and none for 2 s. Without a `count` it ends when none came
-        for 8 s.
+        It ends when the messages at all `places`, the queues and offsets in them, have come, and then none
+        for 2 s; after `seconds_max` with what has come.
         """
         return self.ask(
             "push-consume",
             group,
             topic,
             seconds_max,
-            idle_seconds,
-            count,
+            *(f"{queue_id}:{offset}" for queue_id, offset in places),
             seconds_max=seconds_max + _ANSWER_SECONDS_MAX,
         )

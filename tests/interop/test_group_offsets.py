@@ -54,7 +54,7 @@ def test_a_java_consumer_goes_on_where_we_stopped_and_we_where_it_did(
         assert client.group_offsets("CG_some", TOPIC) == {
             key: n for key, n in others["CG_some"].items() if key[0] == TOPIC
         }
-        got = client.push_consume("from_spark", TOPIC, count=len(expected))
+        got = client.push_consume("from_spark", TOPIC, expected)
     assert {(line["queueId"], line["queueOffset"]) for line in got} == expected
     assert len(got) == len(expected) > 0
     # And where it stopped is where we begin.
@@ -83,7 +83,7 @@ def test_a_query_and_a_java_consumer_of_one_group(
     with rocketmq(version).broker(path, goldens.config(f"basic-{version}")) as broker:
         client = broker.client()
         sent = _places(client.send(TOPIC, 20, seed=1))
-        assert _places(client.push_consume(_GROUP, TOPIC, count=20)) == sent
+        assert _places(client.push_consume(_GROUP, TOPIC, sent)) == sent
         later = _places(client.send(TOPIC, 30, seed=2))
     assert len({*there, *sent, *later}) == len(there) + 50
     # A checkpoint that knows nothing: the group's offsets, as the consumer left them in the broker, say where

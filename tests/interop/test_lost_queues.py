@@ -104,7 +104,7 @@ def test_a_queue_that_only_a_group_knows_goes_on_at_its_offset(
         assert client.ends(["Cut"])["Cut", 0] == (0, 60 + NEW)  # an unused place is no message
         served = [line["queueOffset"] for line in client.messages(["Cut"])]
         assert served == list(range(60, 60 + NEW))
-        got = client.push_consume(group, "Cut", count=NEW)
+        got = client.push_consume(group, "Cut", [(0, offset) for offset in served])
         assert sorted(line["queueOffset"] for line in got) == served
         sent = client.send("Cut", 8, seed=1)
         assert min(line["queueOffset"] for line in sent if line["queueId"] == 0) == 60 + NEW

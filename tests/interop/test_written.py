@@ -106,9 +106,8 @@ def _session(spark: SparkSession, java: RocketMQ, directory: Path) -> Session:
         served = client.messages()
         answers, by_time = _answers(client, served), _offsets_by_time(client, served, version)
         state = MessageStore.open(str(store)).state
-        pushed = client.push_consume(
-            "CG_new", "Orders", count=sum(line["topic"] == "Orders" for line in served)
-        )
+        orders = [(line["queueId"], line["queueOffset"]) for line in served if line["topic"] == "Orders"]
+        pushed = client.push_consume("CG_new", "Orders", orders)
         sent = client.send("Orders", SENT // 2, seed=1) + client.send(
             "Fresh", SENT - SENT // 2, seed=2, shards=3
         )

@@ -50,7 +50,9 @@ def test_consumers_get_all_messages_of_two_first_writers(
     abort_write(late)
     write(store, numbered_rows(0, 17), defaultTopicQueueNums="8")
     with rocketmq(version).broker(store) as broker:
-        consumed = broker.client().push_consume("CG_new", "T", count=21)
+        client = broker.client()
+        places = [(line["queueId"], line["queueOffset"]) for line in client.messages(["T"])]
+        consumed = client.push_consume("CG_new", "T", places)
     assert Counter(line["properties"]["KEYS"] for line in consumed) == Counter(f"k{i}" for i in range(21))
 
 

@@ -15,7 +15,7 @@ public final class Archived {
         List.of("consume-all"),
         List.of("search-offset", "Archived", "0", "0", "-"),
         List.of("query-key", "Archived", "no key", "1", "0", "1"),
-        List.of("push-consume", "g_archived", "Archived", "10", "2", "20"));
+        List.of("push-consume", "g_archived", "Archived", "10", "0:0"));
 
     private Archived() {
     }

@@ -66,7 +66,7 @@ public final class Client {
             case "consumer-offsets" -> consumerOffsets(rest.get(0), rest.subList(1, rest.size()));
             case "commit-offset" -> commitOffset(rest.get(0), queue(rest.get(1), Integer.parseInt(rest.get(2))), Long.parseLong(rest.get(3)));
             case "local-offsets" -> localOffsets(Path.of(rest.get(0)));
-            case "push-consume" -> PushConsumer.run(namesrv, rest.get(0), rest.get(1), Long.parseLong(rest.get(2)), Long.parseLong(rest.get(3)), Long.parseLong(rest.get(4)));
+            case "push-consume" -> PushConsumer.run(namesrv, rest.get(0), rest.get(1), Long.parseLong(rest.get(2)), rest.subList(3, rest.size()));
             case "consumer-start" -> consumers.start(rest.get(0), rest.get(1), Boolean.parseBoolean(rest.get(2)), Integer.parseInt(rest.get(3)));
             case "consumer-seen" -> consumers.seen(rest.get(0));
             case "consumer-stop" -> consumers.stop(rest.get(0));
