@@ -147,8 +147,11 @@ class CommitLog:
 
     @property
     def held_bytes(self) -> int:
-        """Bytes of the `held` files, about: they have their full length from the start."""
-        return sum(file.size for file in self.held or ())
+        """Bytes of the files that `holds_last` leaves out, or would leave out: about, as files have their
+        full length from the start.
+        """
+        held = self.files[_last_begun(self.files, self._cache) :] if self.held is None else self.held
+        return sum(file.size for file in held)
 
     @property
     def file_size(self) -> int:

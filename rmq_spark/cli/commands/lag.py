@@ -23,7 +23,8 @@ from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
 from store_format.display.text import shown
-from store_format.display.units import until_text
+from store_format.display.units import size_text, until_text
+from store_format.files import paths
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ def lag_(
     if not show_batches(output, batches, _names(view), shown_columns, limit=filters.limit):
         return no_rows_of_groups(stores, group)
     _warn_of_lost_end(batches)
+    _say_what_streams_hold_back(stores)
     if not queues and output.form == "table":
         _warn_of_loss(batches)
     return what_is_unknown(stores)
@@ -192,6 +194,16 @@ def _warn_of_lost_end(batches: list[pa.RecordBatch]) -> None:
         remark(
             f"committed offsets of {names} lie beyond the end of the queues (lag below 0): the store has "
             f"lost its last messages; check with rmqlog verify {given_store()}"
+        )
+
+
+def _say_what_streams_hold_back(stores: list[MessageStore]) -> None:
+    """Says how many bytes of copies on object storage a stream leaves for later, as its progress does."""
+    held = sum(store.log.held_bytes for store in stores if paths.is_remote(store.path))
+    if held:
+        remark(
+            f"the last commitlog file still grows: {size_text(held)}, whose messages count here, and which a "
+            "stream reads once another file follows ($held in its progress; includeLastFile=false)"
         )
 
 
