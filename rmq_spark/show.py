@@ -14,8 +14,7 @@ import pyarrow as pa
 from store_format.display.page import Html
 from store_format.display.rows import plain_rows
 from store_format.display.table import LIMIT
-from store_format.notebook.cards import message_cards, table_card, view_card
-from store_format.notebook.timeline import timeline
+from store_format.notebook.cards import message_cards, table_card, timeline, view_card
 
 if TYPE_CHECKING:
     from store_format import MessageStore

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.reading import last_messages, merged, read_range
 from rmq_spark.consume.consumer import MessageQueue
-from rmq_spark.stream.losses import Losses
+from rmq_spark.stream.stores import Losses
 from store_format.follow.follower import StoreFollower
 from store_format.read.choice import MessageChoice
 from store_format.read.tolerance import Tolerance

@@ -11,7 +11,7 @@ import time
 
 from rmq_spark.demo.broker import STORM_MS, Broker, messages_until, steps_until, write_groups
 from rmq_spark.store import LogStore
-from store_format.files.scratch import directory_until_exit
+from store_format.files.write import directory_until_exit
 from store_format.store import MessageStore
 
 __all__ = ["create"]

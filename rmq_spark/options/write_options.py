@@ -13,8 +13,8 @@ from rmq_spark.options import option as values
 from rmq_spark.options.group_options import parse_group
 from rmq_spark.options.option import WRITE, Given, Option, file_path, plain_fields, value_text, written_path
 from rmq_spark.options.read_options import OPTIONS, user_options
-from rmq_spark.produce.bodies import Compression
 from rmq_spark.produce.columns import check_property_columns
+from rmq_spark.produce.messages import Compression
 from rmq_spark.produce.queues import DEFAULT_TOPIC_QUEUE_NUMS, SELECTORS
 from store_format.bookkeeping.ledger import refuse_service_key
 from store_format.errors import OptionError

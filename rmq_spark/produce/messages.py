@@ -3,7 +3,8 @@
 A task has one `Producer`. Each batch becomes `ProducedMessages`, which lack only the values that the commit
 decides: offsets, store time and store host. The properties of its messages are the caller's map and columns,
 and those of client and broker. Properties that RocketMQ sets itself, and those that the store cannot hold,
-are left out and counted, or refused (option strictProperties).
+are left out and counted, or refused (option strictProperties). Bodies are checked for their size, and
+compressed as in a client (DefaultMQProducerImpl.tryToCompressMessage).
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from rmq_spark.produce.bodies import Compression, checked_bodies, compress_bodies
 from rmq_spark.produce.columns import Host, WriteRows
 from rmq_spark.produce.delays import Parked, park
 from rmq_spark.produce.half import park_half
@@ -36,6 +36,7 @@ from store_format.layouts import (
     NAME_VALUE_SEPARATOR,
     PROPERTY_SEPARATOR,
 )
+from store_format.message.compression import compress, compression_flag
 from store_format.message.encode import (
     MESSAGE_SIZE_MAX,
     PROPERTIES_SIZE_MAX,
@@ -58,7 +59,7 @@ from store_format.names import (
 
 _log = logging.getLogger(__name__)
 
-_KIND = pa.large_binary()
+_BINARY = pa.large_binary()
 _LENGTH_FIELDS = 1 + 2  # of topic and properties; the length of the body is the last field of the head
 
 _SEPARATORS = (chr(NAME_VALUE_SEPARATOR), chr(PROPERTY_SEPARATOR))
@@ -244,7 +245,7 @@ class Producer:
         born = rows.hosts("bornHost", settings.born_host)
         sys_flag[born.v6] |= BORN_HOST_V6
         flag = rows.integers("flag", 0)
-        tags = pa.nulls(rows.count, _KIND) if properties.tags is None else properties.tags
+        tags = pa.nulls(rows.count, _BINARY) if properties.tags is None else properties.tags
         return ProducedMessages(
             topics=place.topics,
             real_topics=rows.topics,
@@ -261,7 +262,7 @@ class Producer:
             tags_code=np.where(place.delay_ms > 0, place.delay_ms, tags_code_many(tags)),
             timed=place.delay_ms > 0,
             uniq_key=uniq_key,
-            keys=pa.nulls(rows.count, _KIND) if properties.keys is None else properties.keys,
+            keys=pa.nulls(rows.count, _BINARY) if properties.keys is None else properties.keys,
             tags=tags,
             real_topic=rows.codes,
             real_queue_id=selected.queue_id,
@@ -481,7 +482,7 @@ def _unless_same(
     same = pa.array(
         [[*filter(None, own.split(b" "))] == [*filter(None, mapped.split(b" "))] for own, mapped in pairs]
     )
-    kept = pc.if_else(same, pa.scalar(None, _KIND), keys.filter(other))
+    kept = pc.if_else(same, pa.scalar(None, _BINARY), keys.filter(other))
     return pc.replace_with_mask(keys, other, kept)
 
 
@@ -492,3 +493,57 @@ def _first(
     if column is None or entry is None:
         return entry if column is None else column
     return pc.coalesce(column, entry)
+
+
+# ---- bodies ------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """Compresses bodies of at least `size_min` bytes. `type` is ZLIB, LZ4 or ZSTD."""
+
+    type: str
+    size_min: int = 4096  # DefaultMQProducer.compressMsgBodyOverHowmuch
+    level: int = 5
+
+
+def checked_bodies(rows: WriteRows, message_size_max: int) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
+    """The bodies and their sizes in bytes.
+
+    Raises IllegalMessageError for a body that is null, empty or too large (Validators.checkMessage).
+    """
+    body = pa.array([], _BINARY) if rows.count == 0 else rows.bytes("body")
+    if body is None or body.null_count:
+        rows.refuse(
+            0 if body is None else body.is_null().index(pa.scalar(True)).as_py(),
+            "expected a body of at least 1 byte, found null",
+        )
+    sizes: NDArray[np.int64] = pc.binary_length(body).to_numpy()
+    if not sizes.all():
+        rows.refuse((sizes == 0).argmax(), "expected a body of at least 1 byte, found an empty one")
+    if int(sizes.max(initial=0)) > message_size_max:
+        row = sizes.argmax()
+        rows.refuse(
+            row,
+            f"expected a body of at most {message_size_max} bytes (maxMessageSize), found {sizes[row]} bytes",
+        )
+    return body, sizes
+
+
+def compress_bodies(
+    body: pa.LargeBinaryArray, sizes: NDArray[np.int64], compression: Compression | None
+) -> tuple[pa.LargeBinaryArray, NDArray[np.int64]]:
+    """The stored bodies and their compression bits of the sys flag.
+
+    As in a client, a large body is stored compressed even if that makes it larger.
+    """
+    flags = np.zeros(len(sizes), np.int64)
+    if compression is None:
+        return body, flags
+    large = sizes >= compression.size_min
+    if not large.any():
+        return body, flags
+    flags[large] = compression_flag(compression.type)
+    mask = pa.array(large)
+    packed = [compress(raw, compression.type, compression.level) for raw in body.filter(mask).to_pylist()]
+    return pc.replace_with_mask(body, mask, pa.array(packed, _BINARY)), flags

@@ -17,9 +17,8 @@ from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, Split
 from rmq_spark.plan.starts import refuse_unknown, refuse_unknown_names, start_by_options, warn_of_no_match
-from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.plan import Limits, Pace, admit, plan_stream
-from rmq_spark.stream.stores import StreamStores
+from rmq_spark.stream.stores import Losses, StreamStores
 from store_format import Queue
 from store_format.display.text import shown
 from store_format.errors import OptionError

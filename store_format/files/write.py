@@ -3,16 +3,18 @@
 A store file gets its full length at creation, by one ftruncate. Only directories of rebuilt queues are
 renamed into place. Every failure names its file. New files and directories get the mode that the umask of the
 process leaves, as with a broker; a replaced file keeps its mode and owner. `FileWrites` knows whether a step
-waits for the disk, and measures the waiting.
+waits for the disk, and measures the waiting. `directory_until_exit` makes a directory outside of stores.
 """
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import errno
 import os
 import shutil
 import stat
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -408,3 +410,13 @@ class FileWrites:
             os.fsync(descriptor)
         with self._sums:
             self.sync_seconds += time.perf_counter() - begun
+
+
+# ---- directories until the process ends --------------------------------------------------------------------
+
+
+def directory_until_exit(prefix: str) -> str:
+    """The path of a new directory in the system's place for them; it is removed when the process ends."""
+    path = tempfile.mkdtemp(prefix=prefix)
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path

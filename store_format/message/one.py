@@ -9,18 +9,26 @@ error are read here.
 
 `check_unit` checks one position of the commitlog as a broker does, and tells the three tails of a file apart:
 blank, unwritten and torn. `kernels/walk.py` applies the same rules to many positions.
+
+For hex dumps, every field has its position and value, down to single properties. These fields cover all
+bytes, whatever they are, and nothing is raised.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from enum import StrEnum
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol
 from zlib import crc32
 
 import numpy as np
 
 from store_format.errors import ChecksumError, CorruptStoreError, TruncatedRecordError
+from store_format.format_tables import field_meanings
+from store_format.java.text import decode_utf8
 from store_format.layouts import (
     BLANK_HEAD,
     CRC_PROPERTY_NAME,
@@ -30,8 +38,12 @@ from store_format.layouts import (
     MAGIC_V2,
     MESSAGE_HEADS,
     MESSAGE_SIZE_MIN,
+    NAME_VALUE_SEPARATOR,
+    PROPERTY_SEPARATOR,
     as_struct,
 )
+from store_format.message import sysflag
+from store_format.message.hosts import format_host
 from store_format.message.properties import parse_crc_property
 
 HEAD_SIZE = MESSAGE_HEADS[0].itemsize  # 88: with two IPv4 hosts
@@ -442,3 +454,113 @@ def _check_property_crc(buffer: Sliceable, position: int, size: int) -> UnitChec
     if computed != stored:
         return _torn(at, f"property CRC {computed}", str(stored))
     return UnitCheck(UnitKind.OK, size)
+
+
+# ---- every field with its position -------------------------------------------------------------------------
+
+
+_MAGICS = {
+    MAGIC_V1: "a message, its topic length in one byte",
+    MAGIC_V2: "a message, its topic length in two bytes",
+    MAGIC_BLANK: "blank",
+}
+_LENGTHS = {"topic": "bytes of the topic", "properties": "bytes of the properties"}
+
+
+@dataclass(frozen=True, slots=True)
+class UnitField:
+    """Bytes [start, start + size) of a unit, their value in words, and the meaning of the field (`about`)."""
+
+    start: int
+    size: int
+    name: str
+    value: str
+    about: str = ""
+
+
+def unit_fields(unit: bytes) -> list[UnitField]:
+    """Returns the fields in their order. Bytes that belong to no field are a field `rest`."""
+    layout = head_layout(unit)
+    fields = list(_head_fields(unit, layout))
+    at = sum(field.size for field in fields)
+    if at == layout.itemsize:
+        fields += _tail_fields(unit)
+        at = sum(field.size for field in fields)
+    if at < len(unit):
+        fields.append(UnitField(at, len(unit) - at, "rest", "bytes that belong to no field"))
+    return fields
+
+
+@lru_cache(maxsize=1)
+def _meanings() -> dict[str, str]:
+    return field_meanings("MESSAGE_HEAD")
+
+
+def _head_fields(unit: bytes, layout: np.dtype[np.void]) -> Iterator[UnitField]:
+    ip = b""
+    for name, (kind, at, *_) in (layout.fields or {}).items():
+        part = unit[at : at + kind.itemsize]
+        if len(part) < kind.itemsize:
+            return
+        number = int.from_bytes(part, "big", signed=kind.kind == "i")
+        value = str(number)
+        if name.endswith("_ip"):
+            ip = part
+            value = format_host(part, 0).rpartition(":")[0]
+        elif name.endswith("_port"):
+            value = f"{number}: {format_host(ip, number)}"
+        elif name == "magic":
+            value = f"0x{number:08X}: {_MAGICS.get(number, 'no kind of record')}"
+        elif name == "body_crc":
+            value = f"0x{number & 0xFFFFFFFF:08X}"
+        elif name == "sys_flag":
+            value = f"0x{number & 0xFFFFFFFF:X}: {sysflag.describe(number)}"
+        elif name.endswith("_timestamp"):
+            value = f"{number}{_time_text(number)}"
+        yield UnitField(at, kind.itemsize, name, value, _meanings().get(name, "").partition(";")[0])
+
+
+def _time_text(ms: int) -> str:
+    try:
+        return f": {(datetime(1970, 1, 1) + timedelta(milliseconds=ms)).isoformat(timespec='milliseconds')}Z"
+    except OverflowError:
+        return ""
+
+
+def _tail_fields(unit: bytes) -> Iterator[UnitField]:
+    """Yields body, topic and properties with their lengths, as far as the lengths fit."""
+    head = read_head(unit)
+    assert head is not None
+    parts, _ = find_parts(unit, 0, len(unit), head)
+    if parts.body_start + parts.body_length > len(unit):
+        return
+    if parts.body_length:
+        size = parts.body_length
+        yield UnitField(parts.body_start, size, "body", f"{size} bytes", "as stored, perhaps compressed")
+    for name, start, length in (
+        ("topic", parts.topic_start, parts.topic_length),
+        ("properties", parts.properties_start, parts.properties_length),
+    ):
+        if length is None:
+            return
+        at = parts.body_start + parts.body_length if name == "topic" else start - 2
+        yield UnitField(at, start - at, f"{name}_length", str(length), _LENGTHS[name])
+        if not 0 <= length <= len(unit) - start:
+            return
+        if name == "topic" and length:
+            yield UnitField(start, length, "topic", decode_utf8(unit[start : start + length]))
+        elif length:
+            yield from _property_fields(unit[start : start + length], start)
+
+
+def _property_fields(raw: bytes, at: int) -> Iterator[UnitField]:
+    """Yields a field for each segment with its closing 0x02; `about` marks segments that Java ignores."""
+    start = 0
+    while start < len(raw):
+        stop = raw.find(PROPERTY_SEPARATOR, start)
+        stop = len(raw) if stop < 0 else stop
+        name, _, value = raw[start:stop].partition(bytes([NAME_VALUE_SEPARATOR]))
+        about = "" if name and value else "no name or no value: not read as a property"
+        size = min(stop + 1, len(raw)) - start
+        yield UnitField(at + start, size, "property", f"{decode_utf8(name)} = {decode_utf8(value)}", about)
+        start += size

@@ -1,1 +1,3 @@
-"""What a store contains, as Arrow tables. One module a view; `registry.VIEWS` lists them."""
+"""What a store contains, as Arrow tables. One module a view, or a few views of one subject; `registry.VIEWS`
+lists them.
+"""

@@ -1,4 +1,4 @@
-"""The view `checkpoint`: how far the broker had flushed, and how far its timer has got."""
+"""The views `checkpoint` and `services`: how far the broker had flushed; what rmqlog's services have done."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from store_format.bookkeeping.ledger import read_counters
 from store_format.display.columns import (
     BROKER,
     LONG,
@@ -23,6 +24,10 @@ from store_format.views.view import View
 
 if TYPE_CHECKING:
     from store_format.read.store import Store
+
+
+# ---- the view checkpoint -----------------------------------------------------------------------------------
+
 
 _TIMER_SINCE = "5.0"
 
@@ -56,4 +61,41 @@ def _java_name(name: str) -> str:
     return first + "".join(word.capitalize() for word in others)
 
 
-VIEW = View("checkpoint", "How far the broker had flushed its files.", CHECKPOINT_COLUMNS, checkpoint)
+CHECKPOINT = View("checkpoint", "How far the broker had flushed its files.", CHECKPOINT_COLUMNS, checkpoint)
+
+
+# ---- the view services -------------------------------------------------------------------------------------
+
+
+SERVICES_COLUMNS = (
+    BROKER,
+    ViewColumn("service", TEXT, "The service: `schedule`, `timer`, `flush`, `clean` ..."),
+    ViewColumn("turns", LONG, "Turns that did something or failed."),
+    ViewColumn("done", LONG, "Messages written by the service; `clean`: files deleted."),
+    ViewColumn("failures", LONG, "Turns that ended with an error."),
+    ViewColumn("lastTurn", TIME, "The last of these turns."),
+    ViewColumn("lateMsMax", LONG, "How late the latest message was delivered."),
+)
+
+
+def services(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row for each service of rmqlog that has done something on the store, by name."""
+    counters = sorted((read_counters(store.path) or {}).items())
+    return batches_of(
+        SERVICES_COLUMNS,
+        (
+            (
+                store.broker_name, name, each.turns, each.done, each.failures, time_us(each.last_turn),
+                each.late_ms_max,
+            )
+            for name, each in counters
+        ),
+    )  # fmt: skip
+
+
+SERVICES = View(
+    "services",
+    "What rmqlog's own services have done on the store: turns, messages, lateness.",
+    SERVICES_COLUMNS,
+    services,
+)

@@ -9,8 +9,7 @@ import pyarrow as pa
 
 from store_format.display.columns import BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batches_of, time_us
 from store_format.names import DLQ_PREFIX, RETRY_TOPIC
-from store_format.views.messages import read_queues
-from store_format.views.view import View
+from store_format.views.view import View, read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Store

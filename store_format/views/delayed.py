@@ -22,8 +22,7 @@ from store_format.metadata.timer import (
     wheel_path,
 )
 from store_format.names import REAL_QID, REAL_TOPIC, SCHEDULE_TOPIC, TIMER_OUT_MS, TIMER_TOPIC, UNIQ_KEY
-from store_format.views.messages import read_queues
-from store_format.views.view import View
+from store_format.views.view import View, read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Store

@@ -34,8 +34,7 @@ from store_format.display.columns import (
 )
 from store_format.java.text import java_hash_many
 from store_format.names import ORIGIN_MESSAGE_ID, RESENT_FROM, UNIQ_KEY, is_system_topic
-from store_format.views.messages import read_queues
-from store_format.views.view import View
+from store_format.views.view import View, read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Queue, Store

@@ -1,8 +1,10 @@
-"""The view `files`: the purpose, offsets and fill of each file of a store."""
+"""The views of files: `files`, how full each is; `usage`, bytes by topic and day; `index`, index entries."""
 
 from __future__ import annotations
 
+import logging
 import os
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeVar
@@ -12,16 +14,34 @@ import pyarrow as pa
 
 from store_format.consumequeue.files import list_queues
 from store_format.consumequeue.slices import QueueRange
-from store_format.display.columns import BROKER, INT, LONG, REAL, TEXT, TIME, ViewColumn, batches_of, time_us
+from store_format.display.columns import (
+    BROKER,
+    DAY,
+    INT,
+    LONG,
+    REAL,
+    TEXT,
+    TIME,
+    ViewColumn,
+    batch_of,
+    batches_of,
+    schema_of,
+    time_us,
+)
 from store_format.errors import StorePermissionError
 from store_format.files.read import StoreFile, file_status, list_directories, list_entries, list_store_files
 from store_format.index.file import IndexFile, open_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, INDEX_UNIT
-from store_format.names import QueueKey
+from store_format.names import QueueKey, is_light_queue
+from store_format.views.measure import look, measure, walk_queues
 from store_format.views.view import View
 
 if TYPE_CHECKING:
-    from store_format.read.store import Store
+    from store_format.read.store import Queue, Store
+
+
+# ---- the view files ----------------------------------------------------------------------------------------
+
 
 FILE_COLUMNS = (
     BROKER,
@@ -208,4 +228,166 @@ def _index_fill(index: IndexFile) -> FileFill:
     )  # fmt: skip
 
 
-VIEW = View("files", "The store's files: their contents and how full they are.", FILE_COLUMNS, files)
+FILES = View("files", "The store's files: their contents and how full they are.", FILE_COLUMNS, files)
+
+
+# ---- the view usage ----------------------------------------------------------------------------------------
+
+
+USAGE_COLUMNS = (
+    BROKER,
+    ViewColumn(
+        "topic",
+        TEXT,
+        "The topic; null for bytes that are in no queue: padding, deleted topics, undecided transactions, "
+        "damage.",
+    ),
+    ViewColumn("day", DAY, "The day of the store time, in UTC; null if unknown."),
+    ViewColumn("messages", LONG, "Messages of the topic stored on that day."),
+    ViewColumn("bytes", LONG, "Bytes of these messages in the commitlog."),
+)
+
+_DAY_MS = 86_400_000
+_DAYS = (-719162, 2932896)  # of the years 1 to 9999, counted from 1970
+
+_Days = dict[tuple[str, int | None], list[int]]  # (topic, day) -> [messages, bytes]
+
+
+def usage(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row for each topic and day, sorted by topic, and one row for the bytes in no queue.
+
+    The rows add up to the written part of the commitlog. Light queues (`%LMQ%`) are left out, since their
+    messages are stored and counted under another topic.
+    """
+    queues = store.queues()
+    found: _Days = defaultdict(lambda: [0, 0])
+    own = [queue for queue in queues if not is_light_queue(queue.topic)]
+    for queue in own:
+        if queue.scanned is None:
+            _add_queue(store, queue, found)
+    _add_scanned(store, [queue for queue in own if queue.scanned is not None], found)
+    end = log_end(store, {(queue.topic, queue.queue_id): queue.range for queue in queues})
+    rest = max(end - store.log.min_offset - sum(size for _, size in found.values()), 0)
+    rows = [
+        (store.broker_name, topic, day, *sums) for (topic, day), sums in sorted(found.items(), key=_order)
+    ]
+    return batches_of(USAGE_COLUMNS, [*rows, (store.broker_name, None, None, None, rest)] if rest else rows)
+
+
+def _order(item: tuple[tuple[str, int | None], list[int]]) -> tuple[str, int]:
+    (topic, day), _ = item
+    return topic, _DAYS[0] - 1 if day is None else day
+
+
+def _day(time_ms: int | None) -> int | None:
+    day = None if time_ms is None else time_ms // _DAY_MS
+    return day if day is not None and _DAYS[0] <= day <= _DAYS[1] else None
+
+
+def _add_queue(store: Store, queue: Queue, found: _Days) -> None:
+    """Adds one queue, cut where the day changes.
+
+    Store times rise along a queue, so a range that begins and ends on the same day lies within that day.
+    """
+    if queue.min_offset >= queue.max_offset:
+        return
+    days: dict[int, int | None] = {}
+
+    def day_at(offset: int) -> int | None:
+        if offset not in days:
+            days[offset] = _day(look(queue, offset)[0])
+        return days[offset]
+
+    edges: list[tuple[int, int | None]] = []
+    open_ranges = [(queue.min_offset, queue.max_offset - 1)]
+    while open_ranges:
+        low, high = open_ranges.pop()
+        if day_at(low) == day_at(high) or low == high:
+            if not edges or edges[-1][1] != day_at(low):
+                edges.append((low, day_at(low)))
+        else:
+            middle = (low + high) // 2
+            open_ranges += [(middle + 1, high), (low, middle)]
+    offsets = [offset for offset, _ in edges] + [queue.max_offset]
+    stretches = measure(store, [queue], {(queue.topic, queue.queue_id): offsets})[queue.topic, queue.queue_id]
+    for i, (offset, day) in enumerate(edges):
+        sums = found[queue.topic, day]
+        sums[0] += offsets[i + 1] - offset
+        sums[1] += stretches.bytes[i] + (stretches.cut[i] if i == 0 else 0)
+
+
+def _add_scanned(store: Store, queues: list[Queue], found: _Days) -> None:
+    for (topic, _), part in walk_queues(queues):
+        days = part.times // _DAY_MS
+        for value in np.unique(days).tolist():
+            mine = days == value
+            sums = found[topic, _day(value * _DAY_MS)]
+            sums[0] += int(mine.sum())
+            sums[1] += int(part.sizes[mine & part.begins].sum())
+
+
+USAGE = View("usage", "Bytes of the commitlog by topic and day.", USAGE_COLUMNS, usage)
+
+
+# ---- the view index ----------------------------------------------------------------------------------------
+
+
+_log = logging.getLogger(__name__)
+
+_CLAMPED = 2**31 - 1
+
+INDEX_COLUMNS = (
+    BROKER,
+    ViewColumn("file", TEXT, "The index file."),
+    ViewColumn("number", INT, "The entry's number, from 1."),
+    ViewColumn("slot", INT, "The hash slot of the entry."),
+    ViewColumn("keyHash", INT, "The hash of `topic#key`; the key itself is not stored."),
+    ViewColumn("physicalOffset", LONG, "The physical offset of the message."),
+    ViewColumn(
+        "storeTimestamp", TIME, "When the message was stored, to the second; null if the broker did not know."
+    ),
+    ViewColumn("previous", INT, "The previous entry in the slot's chain; 0 if there is none."),
+)
+
+
+def index(store: Store, now_ms: int) -> Iterator[pa.RecordBatch]:
+    """One row for each entry, file by file.
+
+    A file whose entries do not prove its numbers of slots and units is left out, with a warning.
+    """
+    yield batch_of(INDEX_COLUMNS, ())
+    for file in open_index_files(f"{store.path}/index"):
+        with file:
+            if file.geometry is None:
+                _log.warning(
+                    "%s: the entries do not prove the numbers of hash slots and entries of the file; they "
+                    "are not shown",
+                    file.path,
+                )
+            else:
+                yield from _entries(store, file)
+
+
+def _entries(store: Store, file: IndexFile) -> Iterator[pa.RecordBatch]:
+    begin = file.header().begin_timestamp
+    slots = file.geometry.hash_slot_num if file.geometry is not None else 1
+    for first, part in file.chunks():
+        hashes, seconds = part["key_hash"].astype(np.int32), part["time_diff"].astype(np.int64)
+        numbers = np.arange(first, first + len(part), dtype=np.int32)
+        times = [
+            time_us(begin + second * 1000) if 0 <= second < _CLAMPED else None for second in seconds.tolist()
+        ]
+        columns = [
+            pa.repeat(pa.scalar(store.broker_name, TEXT), len(part)),
+            pa.repeat(pa.scalar(file.path.removeprefix(f"{store.path}/"), TEXT), len(part)),
+            pa.array(numbers),
+            pa.array((hashes.astype(np.int64) % slots).astype(np.int32)),
+            pa.array(hashes),
+            pa.array(part["physical_offset"].astype(np.int64)),
+            pa.array(times, TIME),
+            pa.array(part["prev_index"].astype(np.int32)),
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=schema_of(INDEX_COLUMNS))
+
+
+INDEX = View("index", "The entries of the index files.", INDEX_COLUMNS, index)

@@ -1,6 +1,6 @@
 """Every view, once. The reference, the command line, the option `view` and Spark's schemas come from `VIEWS`.
 
-To add a view, write a module that ends with its `VIEW` and put the module into `VIEWS`. A view is computed
+To add a view, write a module that ends with its `VIEW` and put that into `VIEWS`. A view is computed
 from the files as they are when a caller reads the batches.
 """
 
@@ -22,18 +22,13 @@ from store_format.views import (
     delayed,
     duplicates,
     files,
-    groups,
     in_flight,
-    index,
     lag,
     lag_by_topic,
     problems,
     queues,
     retention,
-    services,
-    topics,
     transactions,
-    usage,
 )
 from store_format.views.view import View
 
@@ -42,23 +37,23 @@ if TYPE_CHECKING:
     from store_format.read.store import Store
 
 VIEWS: tuple[View, ...] = (  # in the order of the reference
-    topics.VIEW,
-    queues.VIEW,
-    groups.VIEW,
+    queues.TOPICS,
+    queues.QUEUES,
+    lag.GROUPS,
     lag_by_topic.VIEW,
-    lag.VIEW,
+    lag.LAG,
     in_flight.VIEW,
     retention.VIEW,
-    usage.VIEW,
-    files.VIEW,
-    index.VIEW,
-    checkpoint.VIEW,
+    files.USAGE,
+    files.FILES,
+    files.INDEX,
+    checkpoint.CHECKPOINT,
     delayed.VIEW,
     transactions.VIEW,
     dead_letters.VIEW,
     duplicates.VIEW,
     consume_time.VIEW,
-    services.VIEW,
+    checkpoint.SERVICES,
     problems.VIEW,
 )
 

@@ -43,9 +43,9 @@ from store_format.names import (
 from store_format.pop.in_flight import read_pop_progress
 from store_format.read.choice import MessageChoice
 from store_format.search.look_up import How, look_up
-from store_format.views.messages import read_queues
-from store_format.views.trace_records import trace_events
+from store_format.views.consume_time import trace_events
 from store_format.views.transactions import find_transactions
+from store_format.views.view import read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Store

@@ -38,8 +38,7 @@ from store_format.names import (
 )
 from store_format.read.store import read_pieces
 from store_format.read.tolerance import Tolerance
-from store_format.views.messages import read_queues
-from store_format.views.view import View
+from store_format.views.view import View, read_queues
 
 if TYPE_CHECKING:
     from store_format.read.store import Store

@@ -1,8 +1,12 @@
-"""What a view is: a name, a sentence, the columns, and the function that makes the rows."""
+"""What a view is: a name, a sentence, the columns, and the function that makes the rows.
+
+`read_queues` reads the messages of chosen queues for a view, with or without consume queues. A damaged
+message is left out and counted in a warning; the view `problems` names it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -10,10 +14,14 @@ import pyarrow as pa
 
 from store_format.bookkeeping.settings import broker_conf_of
 from store_format.display.columns import ViewColumn, schema_of
+from store_format.message.columns import DecodeOptions
 from store_format.metadata.read import BrokerConf
+from store_format.names import QueueKey
+from store_format.read.store import read_pieces
+from store_format.read.tolerance import Tolerance
 
 if TYPE_CHECKING:
-    from store_format.read.store import Store
+    from store_format.read.store import Queue, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,3 +57,21 @@ class View:
             return self.with_conf(store, now_ms, broker_conf_of(store.path, broker_conf))
         assert self.batches is not None, "a view has one of the two functions"
         return self.batches(store, now_ms)
+
+
+# ---- messages of queues ------------------------------------------------------------------------------------
+
+
+def read_queues(
+    queues: Sequence[Queue],
+    columns: Sequence[str],
+    starts: Mapping[QueueKey, int] | None = None,
+) -> Iterator[pa.RecordBatch]:
+    """The messages of the queues, each queue in order, from its offset in `starts` if it has one.
+
+    Names in `columns` that are no columns are properties.
+    """
+    tolerance = Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    starts = starts or {}
+    pieces = [(queue, queue.piece(starts.get(queue.key))) for queue in queues]
+    yield from read_pieces(pieces, DecodeOptions(tuple(columns), verify_crc=False), tolerance)

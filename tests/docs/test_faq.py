@@ -17,7 +17,7 @@ from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.options.write_options import parse_write_options
 from rmq_spark.produce.columns import topic_name
-from rmq_spark.stream.losses import Losses
+from rmq_spark.stream.stores import Losses
 from rmq_spark.write.target import open_target
 from store_format import MessageStore, errors
 from store_format.errors import StoreError

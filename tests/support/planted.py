@@ -171,7 +171,7 @@ PLANTED = (
     ),
     Planted(
         "A name from a store is text on a page, and no HTML.",
-        "store_format/notebook/timeline.py",
+        "store_format/notebook/cards.py",
         "{text(row['topic'])}{queue}{offset}",
         "{row['topic']}{queue}{offset}",
         ("tests/store_format/notebook/test_cards.py",),

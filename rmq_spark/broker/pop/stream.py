@@ -31,9 +31,8 @@ from rmq_spark.options.group_options import PopOptions
 from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Plan
 from rmq_spark.plan.starts import refuse_unknown_names
-from rmq_spark.stream.losses import Losses
 from rmq_spark.stream.plan import Limits, Pace, admit, plan_ranges
-from rmq_spark.stream.stores import StreamStores
+from rmq_spark.stream.stores import Losses, StreamStores
 from store_format.errors import OptionError, StoreError
 from store_format.files.polling import Repeated
 from store_format.metadata.read import known_topics

@@ -39,7 +39,7 @@ from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
 from store_format.read.store_root import tiered_metadata
 from store_format.views.lag_by_topic import LAG_BY_TOPIC_COLUMNS, rows_with_losses
-from store_format.views.unread import UNREAD_COLUMNS, unread_before
+from store_format.views.retention import UNREAD_COLUMNS, unread_before
 
 _HOUR_MS = 3_600_000
 _MANUAL_ROUNDS = 20  # CleanCommitLogService.MAX_MANUAL_DELETE_FILE_TIMES

@@ -52,8 +52,8 @@ from store_format.names import (
 )
 from store_format.read.store import Queue, Store
 from store_format.read.stored_messages import read_stored
-from store_format.views.messages import read_queues
 from store_format.views.transactions import PENDING, Transaction, find_transactions
+from store_format.views.view import read_queues
 
 COMMIT, ROLLBACK = "commit", "rollback"
 _PART = "transaction/decide"

@@ -63,7 +63,7 @@ def clean_(
     rmqlog clean /data/store --file-reserved-time 72 --apply
     """
     from rmq_spark.broker import clean
-    from store_format.views.unread import UNREAD_COLUMNS
+    from store_format.views.retention import UNREAD_COLUMNS
 
     errors = list(left_out)
     named: list[str] = []

@@ -19,8 +19,7 @@ from store_format.display.text import shown
 
 if TYPE_CHECKING:
     from store_format import MessageStore
-    from store_format.message.fields import UnitField
-    from store_format.message.one import UnitCheck
+    from store_format.message.one import UnitCheck, UnitField
 
 _LINE = 16
 _FIELD_BYTES_SHOWN = 256
@@ -76,7 +75,7 @@ class _Record:
         return bool(self.check.kind == "ok")
 
     def fields(self) -> list[UnitField]:
-        from store_format.message.fields import unit_fields
+        from store_format.message.one import unit_fields
 
         return unit_fields(self.data)
 

@@ -9,7 +9,7 @@ import pytest
 from rmq_spark.options.option import WRITE, Given, duration_ms, number
 from rmq_spark.options.read_options import OPTIONS
 from rmq_spark.options.write_options import WRITE_OPTIONS, NewStoreOptions, parse_write_options
-from rmq_spark.produce.bodies import Compression
+from rmq_spark.produce.messages import Compression
 from store_format.errors import OptionError
 
 EVERYTHING = {

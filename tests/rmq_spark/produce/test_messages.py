@@ -14,8 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rmq_spark.produce.bodies import Compression
-from rmq_spark.produce.messages import ProducerSettings
+from rmq_spark.produce.messages import Compression, ProducerSettings
 from store_format.errors import IllegalMessageError, OptionError
 from store_format.index.file import key_hash
 from store_format.java.text import java_hash

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.consume.consumer import MessageQueue
-from rmq_spark.stream.losses import Losses
+from rmq_spark.stream.stores import Losses
 from store_format import MessageStore
 from store_format.follow.log_tail import Replaced
 from tests.support.staged import append, make_store, numbered

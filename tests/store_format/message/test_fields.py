@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.message.fields import unit_fields
+from store_format.message.one import unit_fields
 from tests.support import oracle
 from tests.support.small_store import FIELDS, KINDS, write_small_store
 

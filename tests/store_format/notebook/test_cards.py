@@ -20,8 +20,7 @@ from store_format.display.page import SIZE_MAX, Html, body, text
 from store_format.display.text import shown
 from store_format.display.units import size_text
 from store_format.errors import StoreError
-from store_format.notebook.cards import message_cards, store_card, table_card, view_card
-from store_format.notebook.timeline import timeline
+from store_format.notebook.cards import message_cards, store_card, table_card, timeline, view_card
 from store_format.store import MessageStore
 from store_format.views.registry import VIEWS
 from store_format.views.trace import TRACE_COLUMNS

@@ -9,8 +9,7 @@ import pytest
 
 from store_format import MessageStore
 from store_format.views import consume_time
-from store_format.views.consume_time import ConsumeTimes
-from store_format.views.trace_records import consume_records
+from store_format.views.consume_time import ConsumeTimes, consume_records
 from tests.support import oracle
 from tests.support.oracle import Message
 from tests.support.staged import append, make_store

@@ -15,7 +15,7 @@ from store_format.names import pop_retry_topic
 from store_format.pop.log import InFlightLog, in_flight_directory
 from store_format.pop.state import PopState
 from store_format.store import MessageStore
-from store_format.views.unread import unread_before
+from store_format.views.retention import unread_before
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_and_open, popped_store
 
 Golden = Callable[[str], Path]

@@ -17,8 +17,8 @@ from store_format.display.columns import schema_of
 from store_format.display.rows import iso_utc
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
+from store_format.views.consume_time import trace_events
 from store_format.views.trace import TRACE_COLUMNS
-from store_format.views.trace_records import trace_events
 from tests.support import goldens
 from tests.support.popped import popped_and_open
 from tests.support.staged import make_store

@@ -25,7 +25,7 @@ from store_format.errors import OptionError, StoreInUseError, StoreWriteError
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, TIMER_LOG_UNIT, pack
 from store_format.metadata.read import BrokerConf
 from store_format.read.store import Store
-from store_format.views.unread import unread_before
+from store_format.views.retention import unread_before
 from tests.support import goldens
 from tests.support.failing_writer import Failure, install
 from tests.support.fork_server import ForkServer
