@@ -20,7 +20,8 @@ from benchmarks.rounds import Rates, interleave
 from benchmarks.sessions import session
 from benchmarks.spark_read import consume
 from store_format import MessageStore
-from store_format.files.source import StoredObject, source_of
+from store_format.files.client import StoredObject
+from store_format.files.source import source_of
 from tests.support.object_server import ObjectServer, served
 
 _BODY_SIZE, _UNIT_BYTES = 1024, 272

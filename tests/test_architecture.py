@@ -300,7 +300,7 @@ def test_a_relative_import_and_a_new_room_are_found(tmp_path: Path) -> None:
 
 
 def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> None:
-    """One module alone knows the client of object storage, which is an extra."""
+    """One module alone knows the client of object storage, and one that of HDFS, which are extras."""
     allowed = {"llvmlite", "numpy", "numba", "pyarrow", "store_format"} | set(sys.stdlib_module_names)
     found = {
         module: names
@@ -308,7 +308,10 @@ def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> Non
         if module.startswith("store_format/")
         and (names := _top(_imports(ast.walk(_tree(module)))) - allowed)  # for the type checker neither
     }
-    assert found == {"store_format/files/source.py": {"obstore"}}
+    assert found == {
+        "store_format/files/source.py": {"obstore"},
+        "store_format/files/hdfs.py": {"hdfs_native"},
+    }
 
 
 @pytest.mark.process

@@ -361,8 +361,9 @@ def written_path(given: Given) -> tuple[str, ...]:
         raise given.error(
             "a local path",
             repr(given.text),
-            "a write needs a lock and files that grow, which object storage does not have; write to a local "
-            "or mounted directory, and copy the store",
+            "a write needs a lock and files that grow, which "
+            f"{paths.remote_kind(given.text.strip())} does not have; write to a local or mounted directory, "
+            "and copy the store",
         )
     return (_local(given, given.text),)
 
@@ -389,7 +390,7 @@ def path_list(given: Given) -> tuple[str, ...]:
 
 
 def _place(given: Given, path: str) -> str:
-    """An absolute path on a local disk or on object storage."""
+    """An absolute path on a local disk, on object storage or on HDFS."""
     if paths.is_remote(path) and "\0" not in path:
         place_of(paths.absolute(path))
         return paths.absolute(path)

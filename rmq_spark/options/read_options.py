@@ -668,7 +668,7 @@ def _refuse_shared_by_none(stores: Sequence[str], group: GroupOptions | None, po
         return
     if pop is not None:
         raise OptionError(
-            f"pop writes to the store, and {place} is on object storage, which is only read; "
+            f"pop writes to the store, and {place} is on {paths.remote_kind(place)}, which is only read; "
             "use a store on a disk"
         )
     if group is None:
@@ -679,9 +679,9 @@ def _refuse_shared_by_none(stores: Sequence[str], group: GroupOptions | None, po
     missing = [name for name, value in needed.items() if value is None]
     if missing or group.offset_store not in ("local", "none"):
         raise OptionError(
-            f"group {group.group}: {place} is on object storage, where a group cannot keep its offsets; set "
-            "offsetStore=local, and with offsetStorePath and groupPath two directories that the drivers of "
-            "all queries of the group share"
+            f"group {group.group}: {place} is on {paths.remote_kind(place)}, where a group cannot keep its "
+            "offsets; set offsetStore=local, and with offsetStorePath and groupPath two directories that the "
+            "drivers of all queries of the group share"
         )
 
 

@@ -27,7 +27,7 @@ from store_format.consumequeue.slices import QueueSlice, cuts_at, read_slice
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.blocks import looked_at
-from store_format.files.source import StoredObject
+from store_format.files.client import StoredObject
 from store_format.files.tree import FileSeries, numbered_files, objects_below
 from store_format.layouts import OFFSET_MAX
 from store_format.read.store import Queue, Store

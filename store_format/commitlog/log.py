@@ -25,8 +25,8 @@ from store_format.errors import (
     TruncatedRecordError,
 )
 from store_format.files import paths
+from store_format.files.client import StoredObject
 from store_format.files.read import StoreFile, list_store_files, look_again, offset_file_name
-from store_format.files.source import StoredObject
 from store_format.files.view import Buffers, FileCache, FileView, FileWindow
 from store_format.layouts import MAGIC_V1, MAGIC_V2, OFFSET_MAX
 from store_format.message.locate import Identity, UnitRefs, stored_offsets, stored_sizes

@@ -21,6 +21,7 @@ _NAMES = {
            "anonymous": "skip_signature"},
     "gs": {"anonymous": "skip_signature"},
     "az": {"endpoint": "endpoint", "anonymous": "skip_signature"},
+    "hdfs": {},
 }  # fmt: skip
 
 

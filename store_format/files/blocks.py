@@ -21,7 +21,8 @@ from typing import TypeVar
 
 from store_format.errors import StoreError
 from store_format.files import paths
-from store_format.files.source import StoredObject, source_of
+from store_format.files.client import StoredObject
+from store_format.files.source import source_of
 
 WHOLE_MAX = RANGE_MAX = 8 << 20
 BLOCK_SIZE = 64 << 10

@@ -12,7 +12,7 @@ import re
 from store_format.errors import OptionError
 from store_format.files import tree
 
-SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss")
+SCHEMES = ("s3", "s3a", "gs", "az", "abfs", "abfss", "hdfs")
 _FILE_URI = re.compile(r"\Afile:(?://)?(?=/(?!/))", re.IGNORECASE)  # file:/x and file:///x
 _REMOTE = re.compile(rf"({'|'.join(SCHEMES)})://+", re.ASCII | re.IGNORECASE)
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/", re.ASCII)
@@ -23,7 +23,7 @@ join = os.path.join  # the second path alone if it is absolute
 
 
 def is_remote(path: str) -> bool:
-    """Returns whether a path leads to object storage, such as `s3://bucket/store`."""
+    """Returns whether a path leads to object storage or HDFS, such as `s3://bucket/store`."""
     return path[:1] != "/" and _REMOTE.match(path) is not None
 
 
@@ -44,10 +44,16 @@ def refused(path: str) -> tuple[str, str] | None:
         return None
     may_hold_secret = "@" in path or "?" in path
     if name in SCHEMES:
-        advice = f"write {name}://{'…' if may_hold_secret else path[len(name) + 2 :]}"
+        root = "/" if name == "hdfs" else ""  # of the default name node
+        advice = f"write {name}://{'…' if may_hold_secret else root + path[len(name) + 2 :]}"
     else:
         advice = f"file systems such as {name}: cannot be read; copy or mount the store"
     return f"{path[: len(name)]}:/…" if may_hold_secret else repr(path), advice
+
+
+def remote_kind(path: str) -> str:
+    """Returns what a remote path leads to, in the words of messages."""
+    return "HDFS" if path[:5].lower() == "hdfs:" else "object storage"
 
 
 def without_file_scheme(path: str) -> str:
@@ -60,12 +66,15 @@ def absolute(path: str) -> str:
 
     >>> absolute("S3A://backup/store/")
     's3://backup/store'
+    >>> absolute("hdfs:///backup/store/")  # of the default name node
+    'hdfs:///backup/store'
     """
     found = _REMOTE.match(path) if path[:1] != "/" else None
     if found is None:
         return os.path.abspath(without_file_scheme(path))
     scheme = {"s3a": "s3"}.get(found[1].lower(), found[1].lower())
-    return f"{scheme}:/{posixpath.normpath('/' + path[found.end() :])}"
+    has_default = scheme == "hdfs" and found[0].endswith("///")
+    return f"{scheme}:/{'/' * has_default}{posixpath.normpath('/' + path[found.end() :])}"
 
 
 def given(path: str) -> str:

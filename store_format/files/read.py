@@ -28,7 +28,7 @@ from store_format.errors import (
     StoreUnreachableError,
 )
 from store_format.files import blocks, paths, tree
-from store_format.files.source import StoredObject, unanswered
+from store_format.files.client import StoredObject, unanswered
 
 # fsck creates this directory at the root of a file system; only root may read it. No topic has this name:
 # TopicValidator does not allow `+`.
@@ -334,8 +334,9 @@ def entry_names(directory: str, *, missing_ok: bool = False) -> frozenset[str]:
     if paths.is_remote(directory):
         names = tree.names_in(directory)
         if names is None and not missing_ok:
+            what = "file" if paths.remote_kind(directory) == "HDFS" else "object"
             raise StoreNotFoundError(
-                f"{directory}: no object is there; give the directory of the store's copy"
+                f"{directory}: no {what} is there; give the directory of the store's copy"
             )
         return names or frozenset()
     try:

@@ -2,19 +2,16 @@
 
 An object may be replaced at any time, so each request names the version that was listed. Credentials come
 from the platform's own chain (environment, instance); they are in no value of this project: a source
-holds them, and it cannot be pickled.
+holds them, and it cannot be pickled. HDFS, whose files are objects here too, is in `hdfs.py`.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from functools import cache
-from threading import BoundedSemaphore
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol
 
 from store_format.errors import (
     FileReplacedError,
@@ -23,7 +20,8 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from store_format.files.access import CONCURRENCY_MAX, Access
+from store_format.files.access import Access
+from store_format.files.client import STATUS, BucketClient, GoesOn, StoredObject
 
 if TYPE_CHECKING:
     from obstore import GetOptions
@@ -31,28 +29,9 @@ if TYPE_CHECKING:
 
 _LISTED_AT_ONCE = 1000  # objects, as many as one request of S3 returns
 _LIST_TRIES = 5
-_TRY_SECONDS = 0.2
-_REST_SECONDS = 0.5
-_STATUS = re.compile(r"\b([45]\d\d) [A-Z]")  # such as "503 Service Unavailable"
 
 
-_Answer = TypeVar("_Answer")
-GoesOn = Callable[[list["StoredObject"]], bool]
-
-
-@dataclass(frozen=True, slots=True)
-class StoredObject:
-    """One version of an object: a plain value without a client.
-
-    `version` is the etag, which a request names; empty where there is none. `mark` is the CRC32 of the first
-    bytes of a commitlog file that may still grow, which every later version has too; 0 where it is not known.
-    """
-
-    path: str
-    size: int
-    version: str
-    mtime_ms: int
-    mark: int = field(default=0, compare=False)
+_NAME_NODE = re.compile(r"([\w.-]+(:\d+)?)?", re.ASCII)  # `:` may also stand between a user and a secret
 
 
 class Bucket(Protocol):
@@ -82,9 +61,17 @@ class Bucket(Protocol):
 
 
 def place_of(path: str) -> str:
-    """Returns the scheme and the bucket of a path. Raises OptionError without a bucket."""
+    """Returns the scheme and the bucket of a path, or the name node. Raises OptionError without one."""
     scheme, _, rest = path.partition("://")
     bucket = rest.partition("/")[0]
+    if scheme == "hdfs":
+        if not rest.strip("/") or not _NAME_NODE.fullmatch(bucket):
+            raise OptionError(
+                f"hdfs://{'…' * bool(bucket)}: expected a name node with its port, or a name service, as in "
+                "hdfs://namenode:8020/backup/store, or neither, as in hdfs:///backup/store; the user comes "
+                "from HADOOP_USER_NAME or Kerberos"
+            )
+        return f"hdfs://{bucket}"
     # abfss has the account behind @; a key and a secret, with `:` between them, are never repeated
     if not bucket or ":" in bucket or ("@" in bucket and scheme in ("s3", "gs")):
         raise OptionError(
@@ -99,7 +86,7 @@ def source_of(path: str) -> Bucket:
     place = place_of(path)
     if _user is not None and _user != os.getpid():
         raise StoreUnreachableError(
-            f"{place}: this process is a fork of one that reads object storage, and its client "
+            f"{place}: this process is a fork of one that reads object storage or HDFS, and its client "
             "does not work in a fork; start the process anew (multiprocessing: the method spawn)"
         )
     return _source(place, access_of(place))
@@ -115,18 +102,6 @@ def set_access(place: str, access: Access) -> None:
     _access[place] = access
 
 
-@dataclass(slots=True)
-class Unanswered:
-    """How many requests of this process failed, after their tries, and the error of the last one."""
-
-    count: int = 0
-    text: str = ""
-
-    def add(self, text: str) -> None:
-        self.count, self.text = self.count + 1, text
-
-
-unanswered = Unanswered()
 _access: dict[str, Access] = {}
 _user: int | None = None  # the process that uses the client
 
@@ -135,10 +110,14 @@ _user: int | None = None  # the process that uses the client
 def _source(place: str, access: Access) -> Bucket:
     global _user
     _user = os.getpid()
+    if place.startswith("hdfs:"):
+        from store_format.files.hdfs import HdfsBucket
+
+        return HdfsBucket(place, access)
     return ObjectBucket(place, access, os.environ)
 
 
-class ObjectBucket:
+class ObjectBucket(BucketClient):
     """A bucket of object storage, through obstore, which the extra `objects` installs."""
 
     def __init__(self, place: str, access: Access, environment: Mapping[str, str]) -> None:
@@ -150,9 +129,8 @@ class ObjectBucket:
                 f"{place}: object storage is read with the package obstore, which is missing; "
                 "run `pip install obstore`, also for the Python of the executors"
             ) from error
-        self._place, self._api, self._timeout_s = place, obstore, access.timeout.total_seconds()
-        self._rests_until = 0.0
-        self._turns = BoundedSemaphore(access.concurrency or CONCURRENCY_MAX)
+        super().__init__(place, access, (OSError, ValueError, obstore.exceptions.BaseError))
+        self._api = obstore
         scheme = place.partition("://")[0]
         in_environment = environment.get("AWS_ENDPOINT_URL_S3") or environment.get("AWS_ENDPOINT_URL") or ""
         endpoint = access.endpoint or in_environment * (scheme == "s3")
@@ -171,12 +149,6 @@ class ObjectBucket:
                 **config,
             ),
         )
-
-    def __reduce__(self) -> str:
-        raise TypeError(f"the client of {self._place} has credentials, and may not be pickled")
-
-    def __repr__(self) -> str:
-        return f"<ObjectBucket {self._place}>"
 
     def all_below(self, path: str, goes_on: GoesOn = lambda first: True) -> list[StoredObject] | None:
         key = self._key(path) or None
@@ -218,33 +190,9 @@ class ObjectBucket:
             )
         return data
 
-    def _asked(self, path: str, ask: Callable[[], _Answer], tries: int = 1) -> _Answer:
-        """The answer of the client, or our error for its own, whose text may have parts of a signed request.
-
-        The client repeats a request that fails, but not a listing whose answer is cut: `tries` are for that.
-        """
-        begun = time.monotonic()
-        if begun < self._rests_until:
-            raise StoreUnreachableError(unanswered.text)
-        while True:
-            try:
-                return ask()
-            except (OSError, ValueError, self._api.exceptions.BaseError) as error:
-                failed, tries = self._error_of(path, error), tries - 1
-                is_last = tries <= 0 or _STATUS.search(str(error)) is not None
-            # behind the block: within, the error of the client would be the context of ours
-            if is_last or time.monotonic() > begun + self._timeout_s:
-                if isinstance(failed, StoreUnreachableError):
-                    unanswered.add(str(failed))
-                    if time.monotonic() > begun + self._timeout_s / 2:
-                        # who goes on without this object must not wait as long for the next one
-                        self._rests_until = time.monotonic() + _REST_SECONDS
-                raise failed
-            time.sleep(_TRY_SECONDS)
-
-    def _error_of(self, path: str, error: Exception) -> StoreError:
+    def _error_of(self, path: str, error: BaseException) -> StoreError:
         exceptions, text = self._api.exceptions, str(error)
-        found = _STATUS.search(text)
+        found = STATUS.search(text)
         status = found[1] if found else ""
         if isinstance(error, exceptions.PreconditionError):
             return FileReplacedError(
@@ -278,9 +226,6 @@ class ObjectBucket:
             "address, region and account of the service (fs.endpoint, fs.region; AWS_ENDPOINT_URL, "
             "AWS_REGION, AZURE_STORAGE_ACCOUNT_NAME)"
         )
-
-    def _key(self, path: str) -> str:
-        return path.removeprefix(self._place).strip("/")
 
     def _object(self, found: Mapping[str, Any]) -> StoredObject:  # Any: a value of obstore
         path = f"{self._place}/{found['path']}"

@@ -24,8 +24,8 @@ from numpy.typing import NDArray
 
 from store_format.errors import CorruptStoreError, FileReplacedError, StoreError, StoreNotFoundError
 from store_format.files import blocks, paths, tree
+from store_format.files.client import StoredObject
 from store_format.files.read import OFFSET_NAME, StoreFile, denied, open_descriptor, version_number
-from store_format.files.source import StoredObject
 
 # Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
 _GAP_MAX = 16 << 10

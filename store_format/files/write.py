@@ -44,8 +44,8 @@ def naming(path: str, what: str) -> Iterator[None]:
     """
     if paths.is_remote(path):
         raise OptionError(
-            f"{path}: cannot {what}: object storage is only read, because a write needs a lock and files "
-            "that grow; copy the store to a disk, and give that directory"
+            f"{path}: cannot {what}: {paths.remote_kind(path)} is only read, because a write needs a lock "
+            "and files that grow; copy the store to a disk, and give that directory"
         )
     try:
         yield

@@ -38,8 +38,8 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files import paths
+from store_format.files.client import StoredObject
 from store_format.files.read import all_answered, look_again, refuse
-from store_format.files.source import StoredObject
 from store_format.files.tree import FileSeries, adopt
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX

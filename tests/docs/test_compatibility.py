@@ -6,11 +6,7 @@ import json
 import re
 import tomllib
 
-import pytest
-
 from rmq_spark.cli.commands.doctor import NEEDED
-from rmq_spark.options.read_options import parse_read_options
-from store_format.errors import OptionError
 from tests.support.doc_pages import ROOT, read_page
 
 PAGE = read_page("compatibility.md")
@@ -52,9 +48,3 @@ def test_public_names_are_those_of_the_contributors_page() -> None:
     (public,) = re.findall(r"`__all__` marks the public API only: (.*?)\. ", contributing)
     for name in re.findall(r"`([\w.]+)`", public):
         assert f"`{name}`" in PAGE
-
-
-def test_hdfs_is_refused() -> None:
-    with pytest.raises(OptionError) as raised:
-        parse_read_options({"path": "hdfs://namenode/store"})
-    assert "copy or mount the store" in str(raised.value)

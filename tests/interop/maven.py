@@ -37,11 +37,24 @@ def class_path(version: str, project: Path = _PROJECT) -> str:
         wanted = _fingerprint(project)
         if not (stamp.exists() and stamp.read_text() == wanted and all(map(os.path.exists, _jars(target)))):
             stamp.unlink(missing_ok=True)
-            _build(version, project)
+            _build(f"RocketMQ {version}", project, f"-Drocketmq.version={version}")
             _pack(target / "classes")
             make_archive(_joined(target))
             stamp.write_text(wanted)
     return _joined(target)
+
+
+def jars_of(project: Path) -> str:
+    """For `java -cp`: what the pom of a project without classes of its own names."""
+    target = project / "target"
+    target.mkdir(exist_ok=True)
+    with (target / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        stamp, wanted = target / "built-from", _fingerprint(project)
+        if not (stamp.exists() and stamp.read_text() == wanted and all(map(os.path.exists, _jars(target)))):
+            _build("Hadoop", project)
+            stamp.write_text(wanted)
+    return os.pathsep.join(_jars(target))
 
 
 def _joined(target: Path) -> str:
@@ -59,15 +72,15 @@ def _fingerprint(project: Path) -> str:
     return digest.hexdigest()
 
 
-def _build(version: str, project: Path) -> None:
+def _build(what: str, project: Path, *settings: str) -> None:
     maven = shutil.which("mvn")
     if maven is None:
         _give_up(
-            "Maven (mvn) is not installed (Debian: apt-get install maven), so RocketMQ cannot be fetched "
+            f"Maven (mvn) is not installed (Debian: apt-get install maven), so {what} cannot be fetched "
             "from Maven Central"
         )
     # -U: a download that failed the last time is tried again.
-    options = ["-q", "-B", "-U", "-f", str(project / "pom.xml"), f"-Drocketmq.version={version}"]
+    options = ["-q", "-B", "-U", "-f", str(project / "pom.xml"), *settings]
     command = [maven, *options, "process-classes"]
     environment = os.environ | {"MAVEN_OPTS": f"{_JVM} {os.environ.get('MAVEN_OPTS', '')}"}
     try:
@@ -80,10 +93,10 @@ def _build(version: str, project: Path) -> None:
             timeout=_BUILD_SECONDS_MAX,
         )
     except subprocess.TimeoutExpired:
-        _give_up(f"RocketMQ {version} was not fetched from Maven Central within {_BUILD_SECONDS_MAX} seconds")
+        _give_up(f"{what} was not fetched from Maven Central within {_BUILD_SECONDS_MAX} seconds")
     output = done.stdout + done.stderr
     if done.returncode and (untransferred := [line for line in output.splitlines() if _UNREACHABLE in line]):
-        _give_up(f"RocketMQ {version} cannot be fetched from Maven Central: {untransferred[0]}")
+        _give_up(f"{what} cannot be fetched from Maven Central: {untransferred[0]}")
     assert done.returncode == 0, f"{' '.join(command)} failed:\n{output}"
 
 

@@ -153,6 +153,8 @@ def _queues(forecast: Forecast, keep: KeepWhere) -> list[pa.RecordBatch]:
 
 def _facts(forecast: Forecast, output: Output) -> list[str]:
     """The lines about the disk, the commitlog and the next deletion."""
+    from store_format.files.paths import remote_kind
+
     conf, disk, log = forecast.conf, forecast.disk, forecast.store.log.files
     is_default = "fileReservedTime" not in conf.given
     levels = (
@@ -161,7 +163,7 @@ def _facts(forecast: Forecast, output: Output) -> list[str]:
     )
     used = f"{disk.used_percent} % of {size_text(disk.total_bytes)} used: {_LEVELS[forecast.level]}"
     if not disk.total_bytes:
-        used = "object storage: a copy, whose files are as old as their upload"
+        used = f"{remote_kind(forecast.store.path)}: a copy, whose files are as old as their upload"
     facts = [
         ("disk", used),
         ("levels", levels),

@@ -31,16 +31,17 @@ def test_several() -> None:
     assert path_list(Given("storePathCommitLog", "/a, /b", 0)) == ("/a", "/b")
 
 
-PLACE = "a local path or one of s3://, s3a://, gs://, az://, abfs://, abfss://"
+PLACE = "a local path or one of s3://, s3a://, gs://, az://, abfs://, abfss://, hdfs://"
 REMOTE = "file systems such as {}: cannot be read; copy or mount the store"
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("hdfs://host/x", f"path: expected {PLACE}, found 'hdfs://host/x'; {REMOTE.format('hdfs')}"),
+        ("viewfs://host/x", f"path: expected {PLACE}, found 'viewfs://host/x'; {REMOTE.format('viewfs')}"),
         ("oss://b/x", f"path: expected {PLACE}, found 'oss://b/x'; {REMOTE.format('oss')}"),
         ("ftp://u:p@h/x", f"path: expected {PLACE}, found ftp:/…; {REMOTE.format('ftp')}"),
+        ("hdfs:/x/y", f"path: expected {PLACE}, found 'hdfs:/x/y'; write hdfs:///x/y"),
         ("s3a:/x/y", f"path: expected {PLACE}, found 's3a:/x/y'; write s3a://x/y"),
         ("s3:/key:secret@x", f"path: expected {PLACE}, found s3:/…; write s3://…"),
         ("file://host/x", f"path: expected {PLACE}, found 'file://host/x'; {REMOTE.format('file')}"),

@@ -198,9 +198,9 @@ def test_a_part_of_a_store(golden: Golden, part: str) -> None:
 
 
 def test_another_file_system() -> None:
-    sentence = sentence_of("hdfs://namenode/store")
+    sentence = sentence_of("viewfs://cluster/store")
     assert "OptionError: path: expected a local path or one of s3://, " in sentence
-    assert "found 'hdfs://namenode/store'; file systems such as hdfs: cannot be read; copy or" in sentence
+    assert "found 'viewfs://cluster/store'; file systems such as viewfs: cannot be read; copy or" in sentence
 
 
 def test_dledger(tmp_path: Path) -> None:

@@ -236,7 +236,7 @@ def test_a_message_that_is_acknowledged_twice_in_one_call_does_not_stand_for_ano
     ("wrong", "text"),
     [
         ({"path": ""}, r"^path: expected a path, found ''"),
-        ({"path": "hdfs://node/store"}, r"^path: expected a local path, .* copy or mount the store$"),
+        ({"path": "viewfs://node/store"}, r"^path: expected a local path, .* copy or mount the store$"),
         ({"subscriptions": TOPIC}, r"^subscriptions: expected at least one topic .*, found 'Orders'$"),
         ({"subscriptions": {TOPIC: None}}, r"^subscriptions: topic Orders: expected tags .*, found None$"),
         ({"await_duration": "30"}, r"^await_duration: expected at least 0 seconds, found '30'$"),
