@@ -93,13 +93,13 @@ ONE_ROOM = {
 ALSO = {("rmq_spark/reference.py", "click")}
 
 # Modules that open, map or list files: the room of store files, what an export writes, the two that
-# rewrite the tables in this project's own pages, and the two that keep compiled kernels.
+# rewrite the tables in this project's own pages, and the two that compile and keep kernels.
 FILE_ROOM = "store_format/files/"
 ALSO_FILES = {
     "rmq_spark/cli/output_file.py",
     "rmq_spark/reference.py",
     "store_format/format_tables.py",
-    "store_format/kernels/cache.py",
+    "store_format/kernels/jit.py",
     "store_format/kernels/cache_directory.py",
 }
 

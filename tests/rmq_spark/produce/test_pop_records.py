@@ -8,8 +8,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from rmq_spark.broker.pop.hand_over import PopRecord, pop_record_messages
 from rmq_spark.produce.delivered import timer_copies
-from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from store_format.message.encode import StoredMessages, encode
 from store_format.message.properties import PropertyTable
 from store_format.names import REVIVE_PREFIX, TIMER_DELIVER_MS, TIMER_ENQUEUE_MS, TIMER_TOPIC

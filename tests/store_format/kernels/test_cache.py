@@ -35,7 +35,7 @@ def twice(number):
 def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., ModuleType]]:
     """Imports a kernel whose part lies in another file, like a new process does, kept in `tmp_path`."""
     from store_format import kernels
-    from store_format.kernels import cache, cache_directory
+    from store_format.kernels import cache_directory, jit
 
     source, kept = tmp_path / "source", tmp_path / "kept"
     source.mkdir()
@@ -47,13 +47,13 @@ def imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callab
     def forget() -> None:
         importlib.invalidate_caches()
         cache_directory.source_digest.cache_clear()
-        cache._warn_once.cache_clear()
+        jit._warn_once.cache_clear()
         for name in names:
             sys.modules.pop(f"store_format.kernels.{name}", None)
 
     def imported(places: Places | None = None, factor: int = 2) -> ModuleType:
         forget()
-        monkeypatch.setattr(cache, "places_of_kernels", lambda checked: places or Places((kept,), kept))
+        monkeypatch.setattr(jit, "places_of_kernels", lambda checked: places or Places((kept,), kept))
         (source / "tried_kernel.py").write_text(KERNEL.format(part="tried_part"))
         (source / "tried_part.py").write_text(PART.format(factor=factor))
         return importlib.import_module("store_format.kernels.tried_kernel")
@@ -126,18 +126,18 @@ def test_kernels_of_an_older_source_that_no_one_used_for_a_month_are_removed(
 def test_without_a_place_kernels_work_and_one_warning_tells_the_cost(
     imported: Callable[..., ModuleType], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    from store_format.kernels import cache
+    from store_format.kernels import jit
 
     nowhere = Places(refused=("/shared/cache: others can write to /shared (mode 777)",))
     with caplog.at_level(logging.WARNING):
         module = imported(nowhere)
-        cache._warn_once(nowhere.refused)
+        jit._warn_once(nowhere.refused)
     assert module.quadruple(5) == 20
     assert kept(tmp_path) == []
     (record,) = caplog.records
     assert record.getMessage() == (
         "compiled kernels cannot be kept on disk: each Python process compiles them again, which takes up to "
-        f"{cache._COMPILE_S} seconds of a core; set NUMBA_CACHE_DIR to a directory that only this user can "
+        f"{jit._COMPILE_S} seconds of a core; set NUMBA_CACHE_DIR to a directory that only this user can "
         "write to (/shared/cache: others can write to /shared (mode 777))"
     )
 

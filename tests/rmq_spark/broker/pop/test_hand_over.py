@@ -9,9 +9,15 @@ from dataclasses import replace
 
 import pytest
 
-from rmq_spark.broker.pop.hand_over import HandedOver, hand_over, revive_topic_of, take_over
+from rmq_spark.broker.pop.hand_over import (
+    HandedOver,
+    PopRecord,
+    hand_over,
+    pop_record_messages,
+    revive_topic_of,
+    take_over,
+)
 from rmq_spark.consume.group.offset_mirror import PopOffsetMirror
-from rmq_spark.produce.pop_records import PopRecord, pop_record_messages
 from store_format.commit.options import CommitOptions
 from store_format.commit.session import write_session
 from store_format.commit.steps import write_topics
