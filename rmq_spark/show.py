@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from store_format.display.page import Html
+from store_format.display.page import LIMIT, Html
 from store_format.display.rows import plain_rows
-from store_format.display.table import LIMIT
 from store_format.notebook.cards import message_cards, table_card, timeline, view_card
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from rmq_spark.options.access_options import parse_access
 from rmq_spark.options.option import Given, timestamp_ms
-from store_format.display.table import wide_last
+from store_format.display.page import wide_last
 from store_format.errors import OptionError
 from store_format.files import paths
 from store_format.files.tree import reach

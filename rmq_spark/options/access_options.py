@@ -13,7 +13,7 @@ from rmq_spark.options import option as values
 from rmq_spark.options.option import Given, Option
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.access import CONCURRENCY_MAX, Access
+from store_format.files.client import CONCURRENCY_MAX, Access
 from store_format.names import did_you_mean
 
 _ENDPOINT = re.compile(r"https?://[^\s/@?#]+(/[^\s@?#]*)?", re.ASCII | re.IGNORECASE)

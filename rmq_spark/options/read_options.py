@@ -46,7 +46,7 @@ from rmq_spark.options.option import (
 )
 from store_format.errors import OptionError
 from store_format.files import paths
-from store_format.files.access import Access
+from store_format.files.client import Access
 from store_format.message.columns import BODY_SIZE_MAX
 from store_format.names import did_you_mean
 from store_format.read.choice import MessageChoice

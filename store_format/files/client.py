@@ -1,4 +1,9 @@
-"""What the clients of object storage and of HDFS have in common: one version of a file, tries, and errors."""
+"""How the clients of object storage and of HDFS reach a service, and what they have in common: one version of
+a file, tries, and errors.
+
+The address of a service and the way of requests are plain values (`Access`), which travel to tasks.
+Credentials are not among them: a client takes those from the platform.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,63 @@ import re
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from threading import BoundedSemaphore
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from store_format.errors import StoreError, StoreUnreachableError
-from store_format.files.access import CONCURRENCY_MAX, Access
+from store_format.errors import OptionError, StoreError, StoreUnreachableError
+
+# ---- how a service is reached ------------------------------------------------------------------------------
+
+
+CONCURRENCY_MAX = 64
+_REQUEST_TIMEOUT_MS = 30_000
+
+# The settings of a client (obstore) by the scheme of a path: what has no name there does not apply.
+_NAMES = {
+    "s3": {"endpoint": "endpoint", "region": "region", "path_style": "virtual_hosted_style_request",
+           "anonymous": "skip_signature"},
+    "gs": {"anonymous": "skip_signature"},
+    "az": {"endpoint": "endpoint", "anonymous": "skip_signature"},
+    "hdfs": {},
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """The `fs.…` options of a read. None leaves the choice to the environment of the process."""
+
+    endpoint: str | None = None
+    region: str | None = None
+    path_style: bool | None = None
+    anonymous: bool | None = None
+    request_timeout_ms: int | None = None
+    concurrency: int | None = None
+
+    @property
+    def timeout(self) -> timedelta:
+        """How long one request may take; after this time no request is repeated either."""
+        return timedelta(milliseconds=self.request_timeout_ms or _REQUEST_TIMEOUT_MS)
+
+    def settings(self, place: str) -> dict[str, Any]:  # Any: the types of obstore's settings
+        """The settings of the client of a bucket. Raises OptionError for an option that does not apply."""
+        scheme = place.partition("://")[0]
+        names = _NAMES["az" if scheme.startswith("abfs") else scheme]
+        found: dict[str, Any] = {}
+        for name, option in (
+            ("endpoint", "fs.endpoint"), ("region", "fs.region"), ("path_style", "fs.pathStyle"),
+            ("anonymous", "fs.anonymous"),
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is None:
+                continue
+            if name not in names:
+                raise OptionError(f"{option} does not apply to {place}; leave it out")
+            found[names[name]] = not value if name == "path_style" else value
+        return found
+
+
+# ---- one version, and one try after another ----------------------------------------------------------------
 
 _TRY_SECONDS = 0.2
 _REST_SECONDS = 0.5
@@ -24,8 +81,8 @@ class StoredObject:
     """One version of an object: a plain value without a client.
 
     `version` is the etag, which a request names, and of HDFS the length and the time; empty where there is
-    none. `mark` is the CRC32 of the first
-    bytes of a commitlog file that may still grow, which every later version has too; 0 where it is not known.
+    none. `mark` is the CRC32 of the first bytes of a commitlog file that may still grow, which every later
+    version has too; 0 where it is not known.
     """
 
     path: str

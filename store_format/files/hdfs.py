@@ -15,8 +15,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from store_format.errors import FileReplacedError, OptionError, StoreError, StoreUnreachableError
-from store_format.files.access import Access
-from store_format.files.client import BucketClient, GoesOn, StoredObject
+from store_format.files.client import Access, BucketClient, GoesOn, StoredObject
 
 if TYPE_CHECKING:
     from hdfs_native import Client, FileStatus

@@ -20,8 +20,7 @@ from store_format.errors import (
     StoreNotFoundError,
     StoreUnreachableError,
 )
-from store_format.files.access import Access
-from store_format.files.client import STATUS, BucketClient, GoesOn, StoredObject
+from store_format.files.client import STATUS, Access, BucketClient, GoesOn, StoredObject
 
 if TYPE_CHECKING:
     from obstore import GetOptions

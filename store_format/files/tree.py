@@ -19,8 +19,7 @@ from itertools import chain
 from typing import Any
 
 from store_format.errors import OptionError
-from store_format.files.access import Access
-from store_format.files.client import StoredObject
+from store_format.files.client import Access, StoredObject
 from store_format.files.source import access_of, place_of, set_access, source_of
 
 _TREES_MAX = 256

@@ -19,19 +19,22 @@ import pyarrow as pa
 from store_format.bookkeeping.journal import StoreState
 from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, batch_of, schema_of
 from store_format.display.page import (
+    LIMIT,
     Html,
     PageSpace,
     body,
     card,
+    cell,
     fact,
     facts,
     note,
     problem_list,
+    table,
     text,
+    time_text,
     warning,
 )
 from store_format.display.rows import plain_rows
-from store_format.display.table import LIMIT, cell, table, time_text
 from store_format.display.units import duration_text, size_text
 from store_format.errors import StoreError
 from store_format.views.registry import view_batches, view_named

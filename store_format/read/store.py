@@ -480,8 +480,7 @@ class Queue:
 
     def _repr_html_(self) -> str:
         """The queue for notebooks: its offsets and its newest messages, or why these cannot be read."""
-        from store_format.display.page import PageSpace, card, fact, facts, text, warning
-        from store_format.display.table import table
+        from store_format.display.page import PageSpace, card, fact, facts, table, text, warning
 
         lines = [
             ("broker", text(self.store.broker_name)),

@@ -112,8 +112,7 @@ class Found:
     searched: Searched
 
     def _repr_html_(self) -> str:
-        from store_format.display.page import PageSpace, card, fact, facts, text
-        from store_format.display.table import table, wide_last
+        from store_format.display.page import PageSpace, card, fact, facts, table, text, wide_last
 
         lines = [("found by", text(self.how)), ("searched", text(self.searched.for_people(), 500))]
         found = self.table.select(wide_last(self.table.schema.names))

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from store_format import MessageStore
 from store_format.errors import FileReplacedError, StoreNotFoundError, StoreUnreachableError
 from store_format.files import tree
-from store_format.files.access import Access
+from store_format.files.client import Access
 from store_format.files.source import source_of
 from store_format.views.registry import VIEWS
 from tests.interop.hdfs_cluster import hdfs_cluster

@@ -13,7 +13,7 @@ from rmq_spark.options.option import STREAM
 from rmq_spark.options.read_options import parse_read_options
 from rmq_spark.plan.batch import plan
 from store_format.errors import OptionError
-from store_format.files.access import Access
+from store_format.files.client import Access
 from tests.support.object_server import ObjectServer, served
 
 _SECRET = "wJalrXUtnFEMI/K7MDENG"

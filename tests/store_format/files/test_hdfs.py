@@ -17,7 +17,7 @@ from rmq_spark.options.option import Given, single_path, written_path
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreUnreachableError
 from store_format.files import source, tree
-from store_format.files.access import Access
+from store_format.files.client import Access
 from store_format.files.paths import absolute, is_remote, parent
 from store_format.files.source import place_of, source_of
 

@@ -26,7 +26,7 @@ from store_format.errors import (
     StoreUnreachableError,
 )
 from store_format.files import blocks, tree
-from store_format.files.access import Access
+from store_format.files.client import Access
 from store_format.files.read import list_store_files, read_bytes
 from store_format.files.source import source_of
 from store_format.files.view import FileView, open_view
