@@ -21,11 +21,6 @@ def render() -> dict[str, str]:
     return {name: _markdown_table(layout) for name, layout in LAYOUTS.items()}
 
 
-def field_meanings(name: str) -> dict[str, str]:
-    """Returns field name -> meaning for one layout."""
-    return dict(LAYOUTS[name].metadata or {})
-
-
 def _markdown_table(layout: np.dtype[np.void]) -> str:
     lines = ["| offset | bytes | type | field | meaning |", "|---:|---:|---|---|---|"]
     meanings: Mapping[str, str] = layout.metadata or {}

@@ -27,7 +27,6 @@ from zlib import crc32
 import numpy as np
 
 from store_format.errors import ChecksumError, CorruptStoreError, TruncatedRecordError
-from store_format.format_tables import field_meanings
 from store_format.java.text import decode_utf8
 from store_format.layouts import (
     BLANK_HEAD,
@@ -493,7 +492,7 @@ def unit_fields(unit: bytes) -> list[UnitField]:
 
 @lru_cache(maxsize=1)
 def _meanings() -> dict[str, str]:
-    return field_meanings("MESSAGE_HEAD")
+    return dict(MESSAGE_HEADS[0].metadata or {})
 
 
 def _head_fields(unit: bytes, layout: np.dtype[np.void]) -> Iterator[UnitField]:
