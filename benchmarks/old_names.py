@@ -1,13 +1,15 @@
 """Where older commits keep the names that the measurements import.
 
 `python -m benchmarks.compare` runs this package on that commit, too. Each missing module is replaced by a
-module that imports a name from its old place at the first use.
+module that imports a name from its old place at the first use; a module that is there gets the names that it
+lacks.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -32,14 +34,16 @@ OLD_NAMES: dict[str, dict[str, str]] = {
         "fixed_width": "store_format.flat_arrays",
         "from_flat": "store_format.flat_arrays",
     },
-    "store_format.bookkeeping.identity": {"StagedFile": "store_format.staging"},
+    "store_format.bookkeeping.identity": {
+        "StagedFile": "store_format.bookkeeping.staged_file store_format.staging"
+    },
     "store_format.commit.append": {"commit": "store_format.append"},
     "store_format.commit.options": {"CommitOptions": "store_format.commit.prepare_store store_format.append"},
     "store_format.commit.staging": {
         "StagingWriter": "store_format.staging",
         "stage_columns": "store_format.stage_columns",
     },
-    "store_format.java.text": {"tags_code_many": "store_format.java_hash"},
+    "store_format.java.text": {"tags_code_many": "store_format.java.hashes store_format.java_hash"},
     "store_format.message.columns": {
         "DEFAULT_COLUMNS": "store_format.columns",
         "DecodeOptions": "store_format.columns:Projection",
@@ -53,15 +57,21 @@ OLD_NAMES: dict[str, dict[str, str]] = {
 
 
 def alias_old_names() -> None:
-    """Makes the modules of `OLD_NAMES` importable where the code under test does not have them."""
+    """Makes the names of `OLD_NAMES` importable where the code under test does not have them."""
     spec = importlib.util.find_spec("store_format")
     if spec is None or spec.origin is None:
         return
     root = Path(spec.origin).parent.parent
     for module, names in OLD_NAMES.items():
         path = root.joinpath(*module.split("."))
-        if not path.with_suffix(".py").exists() and not path.is_dir():
+        source = path.with_suffix(".py")
+        if not source.exists() and not path.is_dir():
             sys.modules.setdefault(module, _Moved(module, names))
+        elif source.exists():
+            text = source.read_text(encoding="utf-8")
+            for name in names:
+                if not re.search(rf"\b{name}\b", text):
+                    setattr(importlib.import_module(module), name, getattr(_Moved(module, names), name))
 
 
 class _Moved(ModuleType):
