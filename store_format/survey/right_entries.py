@@ -44,11 +44,13 @@ NOWHERE = -1  # the physical offset of an entry whose message is not in the log
 _READ_SIZE = 1024
 _CHUNK = 1 << 16  # entries
 _MANY = 64  # messages of one file that are worth whole arrays
+_AT_ONCE = 4096  # messages, with the bytes between those that are near each other: at most 70 MB
 _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
 _DIFFERENT_MAX = 2  # characters of two topics of one length
 
 _Ints = NDArray[np.int64]
 _Units = NDArray[np.void]
+_Place = tuple[int, int, int, int]
 
 
 # ---- whether an entry leads to its message -----------------------------------------------------------------
@@ -108,45 +110,66 @@ def is_own(
 
 
 def own_newest(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:
-    """The queues whose newest entry `is_own`, as far as one read of many short messages shows it."""
+    """The queues whose newest entry `is_own`, as far as few reads of many short messages show it."""
     found = [
-        (queue, bounds.last_physical_offset, bounds.last_size, queue.queue_id, bounds.max_offset - 1)
+        (queue, (bounds.last_physical_offset, bounds.last_size, queue.queue_id, bounds.max_offset - 1))
         for queue in queues
         if (bounds := queue.bounds) is not None
         and not queue.is_batch
+        and MESSAGE_SIZE_MIN <= bounds.last_size <= _READ_SIZE
         and bounds.max_offset == queue.max_offset > queue.min_offset
     ]
-    places = np.array([place[1:] for place in found], np.int64).reshape(-1, 4)
-    is_short = (places[:, 1] >= MESSAGE_SIZE_MIN) & (places[:, 1] <= _READ_SIZE)
+    if len(found) < _MANY:
+        return set()
+    found.sort(key=lambda each: each[1])
+    places = np.array([place for _, place in found], np.int64)
+    begins = np.array([file.start for file in log.files], np.int64)
+    numbers = np.searchsorted(begins, places[:, 0], side="right") - 1
     own = set[QueueKey]()
-    for file in log.files:
-        mine = np.flatnonzero(
-            is_short & (places[:, 0] >= file.start) & (places[:, 0] + places[:, 1] <= file.stop)
-        )
-        if len(mine) < _MANY or file.stored is not None:
+    for number, first, count in zip(*np.unique(numbers, return_index=True, return_counts=True), strict=True):
+        if number < 0 or count < _MANY:
             continue
-        try:
-            starts = places[mine, 0] - file.start
-            (window,) = log.view(file).windows([(starts, starts + places[mine, 1])])
-        except (StoreError, OSError):
-            continue  # of one file; a look at one of its messages finds the same
-        heads, wanted = gather_units(window.data, window.positions, MESSAGE_HEADS[0]), places[mine]
-        width = 1 + (heads["magic"] == MAGIC_V2)
-        topic_at = MESSAGE_HEADS[0].itemsize + np.maximum(heads["body_length"], 0).astype(np.int64)
-        rest = wanted[:, 1] - topic_at - width - 2  # of topic and properties
-        fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
-        fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
-        for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
-            fits &= heads[name] == wanted[:, at]
-        begins = (window.positions + topic_at).tolist()
-        for i in np.flatnonzero(fits).tolist():
-            queue = found[mine[i]][0]
-            topic = queue.topic.encode(errors="surrogatepass")
-            length = int(rest[i]) - len(topic)  # of the properties
-            if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
-                text = len(topic).to_bytes(int(width[i])) + topic + length.to_bytes(2)
-                if window.data[begins[i] : begins[i] + len(text)].tobytes() == text:
-                    own.add((queue.topic, queue.queue_id))
+        for start in range(first, first + count, _AT_ONCE):
+            part = slice(start, min(start + _AT_ONCE, first + count))
+            own |= _own_in(log, log.files[number], found[part], places[part])
+    return own
+
+
+def _own_in(
+    log: CommitLog, file: StoreFile, found: Sequence[tuple[QueueRange, _Place]], places: _Ints
+) -> set[QueueKey]:
+    """Of these queues, whose newest messages should be in the file, those of which they are.
+
+    A row of `places` has the physical offset, the size, the queue id and the queue offset of a message.
+    """
+    if file.stored is not None:
+        return set()  # on object storage a look at each costs no more requests
+    inside = places[:, 0] + places[:, 1] <= file.stop
+    found, places = [found[i] for i in np.flatnonzero(inside).tolist()], places[inside]
+    if not found:
+        return set()
+    try:
+        starts = places[:, 0] - file.start
+        (window,) = log.view(file).windows([(starts, starts + places[:, 1])])
+    except (StoreError, OSError):
+        return set()  # a look at one of the messages finds the same
+    heads = gather_units(window.data, window.positions, MESSAGE_HEADS[0])
+    width = 1 + (heads["magic"] == MAGIC_V2)
+    topic_at = MESSAGE_HEADS[0].itemsize + np.maximum(heads["body_length"], 0).astype(np.int64)
+    rest = places[:, 1] - topic_at - width - 2  # of topic and properties
+    fits = (heads["magic"] == MAGIC_V1) | (heads["magic"] == MAGIC_V2)
+    fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
+    for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
+        fits &= heads[name] == places[:, at]
+    own, topics_at = set(), (window.positions + topic_at).tolist()
+    for i in np.flatnonzero(fits).tolist():
+        queue = found[i][0]
+        topic = queue.topic.encode(errors="surrogatepass")
+        length = int(rest[i]) - len(topic)  # of the properties
+        if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
+            text = len(topic).to_bytes(int(width[i])) + topic + length.to_bytes(2)
+            if window.data[topics_at[i] : topics_at[i] + len(text)].tobytes() == text:
+                own.add((queue.topic, queue.queue_id))
     return own
 
 
