@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from rmq_spark.consume.consumer import MessageQueue
 from rmq_spark.options.read_options import ReadOptions
@@ -156,5 +156,5 @@ def narrowed(piece: QueueSlice, offsets: Sequence[int]) -> Iterator[QueueSlice]:
     start = 0
     for i in range(1, len(wanted) + 1):
         if i == len(wanted) or wanted[i] != wanted[i - 1] + 1:
-            yield replace(piece, start=wanted[start], stop=wanted[i - 1] + 1)
+            yield piece._replace(start=wanted[start], stop=wanted[i - 1] + 1)
             start = i

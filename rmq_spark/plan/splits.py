@@ -216,7 +216,7 @@ def estimate_bytes(piece: QueueSlice, is_sampled: bool = True) -> int:
     if count > _SAMPLED_ABOVE and is_sampled:
         sizes = [queue.bounds.last_size]
         for start in range(piece.start, piece.stop, count // _SIZES_SAMPLED + 1):
-            _, units = read_slice(replace(piece, start=start, stop=min(start + 1, piece.stop)))
+            _, units = read_slice(piece._replace(start=start, stop=min(start + 1, piece.stop)))
             sizes += units["size"].tolist()
         mean_size = sum(sizes) / len(sizes)
     spanned = (
@@ -318,8 +318,8 @@ def physical_range(piece: QueueSlice) -> tuple[int, int]:
     if bounds is not None:
         low, high, size = bounds.first_physical_offset, bounds.last_physical_offset, bounds.last_size
     if queue.extra or (piece.start, piece.stop) != (queue.min_offset, queue.max_offset):
-        _, first = read_slice(replace(piece, stop=piece.start + 1))
-        _, last = read_slice(replace(piece, start=piece.stop - 1))
+        _, first = read_slice(piece._replace(stop=piece.start + 1))
+        _, last = read_slice(piece._replace(start=piece.stop - 1))
         low = int(first[0]["physical_offset"]) if len(first) else low
         high, size = (int(last[-1]["physical_offset"]), int(last[-1]["size"])) if len(last) else (high, size)
     return max(min(low, high), 0), max(low, high) + max(size, 1)
@@ -409,7 +409,7 @@ def _cut(each: _Sized, number: int, edges: _Floats | None, axis: _Axis) -> Itera
     for at in np.flatnonzero(cuts[:-1] < cuts[1:]).tolist():
         low, high = int(cuts[at]), int(cuts[at + 1])
         held = max(each.bytes * (high - low) // (stop - start), 1)
-        yield at, _Sized(each.store, replace(each.slice, start=low, stop=high), held)
+        yield at, _Sized(each.store, each.slice._replace(start=low, stop=high), held)
 
 
 def _cut_to_size(sized: _Sized, size: int) -> list[_Sized]:
@@ -420,7 +420,7 @@ def _cut_to_size(sized: _Sized, size: int) -> list[_Sized]:
         return [sized]
     edges = [start + (stop - start) * i // count for i in range(count + 1)]
     return [
-        _Sized(sized.store, replace(sized.slice, start=low, stop=high), sized.bytes // count)
+        _Sized(sized.store, sized.slice._replace(start=low, stop=high), sized.bytes // count)
         for low, high in pairwise(edges)
     ]
 
@@ -503,6 +503,6 @@ def _places(piece: QueueSlice, samples: int) -> NDArray[np.int64]:
         places = []
         for number in range(samples + 1):
             offset = piece.start + (messages - 1) * number // samples
-            _, units = read_slice(replace(piece, start=offset, stop=offset + 1))
+            _, units = read_slice(piece._replace(start=offset, stop=offset + 1))
             places += units["physical_offset"][:1].tolist()
     return np.maximum.accumulate(np.array(places if len(places) > 1 else (places or [0]) * 2, np.int64))

@@ -320,8 +320,8 @@ class StreamPositions:
         return step
 
     def _stop(self, key: MessageQueue, begin: int, queue: Queue) -> int:
-        stop = queue.max_offset if self._bound is None else min(queue.max_offset, self._bound.get(key, begin))
-        return max(begin, stop)
+        stop = queue.range.max_offset
+        return max(begin, stop if self._bound is None else min(stop, self._bound.get(key, begin)))
 
     def _refuse_other_brokers(self, previous: StreamOffset) -> None:
         """A renamed store would look as if all its queues were deleted and others created."""

@@ -90,8 +90,8 @@ def find_entries(
     topics, topic_index = distinct_values(chosen.stored_topics())
     names = [decode_utf8(topic) for topic in topics]
     keys, key, offset, count = _own_entries(chosen, names, topic_index, batch_topics)
-    is_selected = np.array([select(topic) for topic, _ in keys], bool)
-    unit = np.flatnonzero(is_selected[key] & has_queue_offset(offset)) if keys else np.empty(0, np.int64)
+    is_selected = np.array([select(name) for name in names], bool)[topic_index]
+    unit = np.flatnonzero(is_selected & has_queue_offset(offset))
     key, offset, count = key[unit], offset[unit], count[unit]
     light = _light_entries(chosen, names, topic_index, select)
     if light:

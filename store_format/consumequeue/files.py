@@ -9,11 +9,9 @@ queues.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, fields
 from itertools import pairwise
-from operator import attrgetter
 from types import TracebackType
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -110,23 +108,6 @@ def has_rocksdb_queues(root: str) -> bool:
 # ---- the files of a queue ----------------------------------------------------------------------------------
 
 
-class PlainValue:
-    """A base for frozen dataclasses with slots and at least two fields that makes pickling fast.
-
-    Slices travel to Spark's tasks by the ten thousand. The pickling of a frozen dataclass with slots would
-    look up each field by its name, both ways, in Python.
-    """
-
-    __slots__ = ()
-    _values: ClassVar[Any] = None  # a C function from an object to the tuple of its fields
-
-    def __reduce__(self) -> tuple[type, tuple[Any, ...]]:
-        kind = type(self)
-        if kind._values is None:
-            kind._values = attrgetter(*(field.name for field in fields(kind)))  # type: ignore[arg-type] # subclasses are dataclasses
-        return kind, kind._values(self)
-
-
 class FileRun(NamedTuple):
     """Files of one length without a gap."""
 
@@ -148,9 +129,9 @@ class Edges(NamedTuple):
     blank_stop: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QueueBounds(PlainValue):
-    """Where one queue begins and ends on disk, in plain values that can travel to a task.
+class QueueBounds(NamedTuple):
+    """Where one queue begins and ends on disk, in plain values that can travel to a task. There are tens of
+    thousands of them, and tuples are made and pickled fastest.
 
     `min_offset` and `max_offset` are queue offsets, max exclusive. Units `unit_start` (inclusive) to
     `unit_stop` (exclusive) hold them. Unit n is at byte n * unit size of the queue; in a simple queue n is

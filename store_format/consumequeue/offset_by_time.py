@@ -9,7 +9,6 @@ time of a message that cannot be read is unknown, and then the broker's search r
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Literal
 
 from store_format.consumequeue.files import QueueBounds, UnitFiles
@@ -190,7 +189,7 @@ class QueueTimes(Sequence[int]):
                 return self._stop, self._time
             low = self._piece.start + at
             offsets, units = read_slice(
-                replace(self._piece, start=low, stop=min(low + step, self._piece.stop))
+                self._piece._replace(start=low, stop=min(low + step, self._piece.stop))
             )
             for offset, physical in zip(offsets.tolist(), units["physical_offset"].tolist(), strict=True):
                 time = self._store_timestamp_at(physical)

@@ -7,13 +7,13 @@ units of a slice.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.consumequeue.files import PlainValue, QueueBounds, place_in_files
+from store_format.consumequeue.files import QueueBounds, place_in_files
 from store_format.consumequeue.units import pre_blank_mask, read_batch_units, read_units
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 
@@ -25,8 +25,7 @@ _EDGES_BISECTED = 64  # … unless it has many more edges than these
 _Ints = NDArray[np.int64]
 
 
-@dataclass(frozen=True, slots=True)
-class QueueRange(PlainValue):
+class QueueRange(NamedTuple):
     """One queue in a snapshot: queue offsets [min_offset, max_offset), and where its units are.
 
     `bounds` describes the queue's files; None without files. After a crash `extra` holds the units (as
@@ -57,8 +56,7 @@ class QueueRange(PlainValue):
         return QueueSlice(self, start, stop)
 
 
-@dataclass(frozen=True, slots=True)
-class QueueSlice(PlainValue):
+class QueueSlice(NamedTuple):
     """Queue offsets [start, stop) of one queue, in plain values that travel to a task."""
 
     queue: QueueRange
@@ -80,7 +78,7 @@ def split_at(piece: QueueSlice, edges: Sequence[int]) -> list[QueueSlice]:
     Parts may be empty. They adjoin, so no message is lost or doubled even if entries are not in log order.
     """
     cuts = cuts_at(piece, edges).tolist()
-    return [replace(piece, start=low, stop=high) for low, high in pairwise(cuts)]
+    return [piece._replace(start=low, stop=high) for low, high in pairwise(cuts)]
 
 
 def cuts_at(piece: QueueSlice, edges: Sequence[int]) -> _Ints:
@@ -117,7 +115,7 @@ def _first_offset_at(piece: QueueSlice, physical_offset: int) -> int:
     low, high = piece.start, piece.stop
     while low < high:
         middle = (low + high) // 2
-        offsets, units = read_slice(replace(piece, start=middle, stop=middle + 1))
+        offsets, units = read_slice(piece._replace(start=middle, stop=middle + 1))
         if not len(units) or int(units["physical_offset"][0]) < physical_offset:
             low = middle + 1
         else:
@@ -140,9 +138,9 @@ def cut_slice(whole: QueueSlice, step: int | None = None) -> Iterator[QueueSlice
             chunks = (queue.bounds.unit_stop - queue.bounds.unit_start) // step + 1
             step = max(step, (stop - whole.start) // chunks + 1)
         for start in range(whole.start, stop, step):
-            yield replace(whole, start=start, stop=min(start + step, stop))
+            yield whole._replace(start=start, stop=min(start + step, stop))
     if whole.stop > queue.extra_start:
-        yield replace(whole, start=max(whole.start, queue.extra_start))
+        yield whole._replace(start=max(whole.start, queue.extra_start))
 
 
 def read_slice(piece: QueueSlice) -> tuple[_Ints, NDArray[np.void]]:

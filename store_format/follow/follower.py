@@ -365,8 +365,7 @@ class StoreFollower:
         if news is None or (is_left and size_max is not None and not _is_incomplete(self._log, news.end)):
             return False  # too many new bytes, or a damaged message that no process will complete
         for key, queue in ends.items():
-            if not _same(self.queues.get(key), queue):
-                self.queues[key] = self.changed[key] = queue
+            self.queues[key] = self.changed[key] = queue
         pending = {
             key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)
         }
@@ -417,31 +416,27 @@ class StoreFollower:
             if key in self.queues and (told.is_whole or state is not StoreState.LIVE)
         }
         followed = follow_queues({key: self.queues[key].range for key in whole}, whole, self._pending.keys())
-        for topic, queue_id in newest:
-            known, found = self.queues.get((topic, queue_id)), followed.get((topic, queue_id))
-            mark = None if found is None else newest[topic, queue_id].mark
-            if found is None and not self._choice.chooses_queue(topic, self.store.broker_name, queue_id):
-                continue
-            if found is None:
-                found = take_queue(self.store.path, self._log, state, topic, queue_id, stop)
-                _check_files((topic, queue_id), known, found)
-                replaced = (
-                    replaced_by(known, Queue(self.store, found, None), None)
-                    if known is not None and found is not None
-                    else None
-                )
+        for key, told in newest.items():
+            grown = followed.get(key)
+            if grown is not None:
+                ends[key] = Queue(self.store, grown, None, told.mark)
+            elif self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
+                known, found = self.queues.get(key), take_queue(self.store.path, self._log, state, *key, stop)
+                _check_files(key, known, found)
+                if found is None:
+                    continue
+                now = Queue(self.store, found, None)
+                replaced = None if known is None else replaced_by(known, now, None)
                 if replaced is not None:
-                    self.replaced[topic, queue_id] = replaced
-            if found is not None and (
-                known is None or found.max_offset != known.max_offset or (topic, queue_id) in self.replaced
-            ):
-                ends[topic, queue_id] = Queue(self.store, found, None, mark)
+                    self.replaced[key] = replaced
+                if known is None or found.max_offset != known.max_offset or key in self.replaced:
+                    ends[key] = now
         return ends
 
     def _lacks(self, key: QueueKey, newest: Newest) -> bool:
         queue = self.queues.get(key)
-        return self._choice.chooses_queue(key[0], self.store.broker_name, key[1]) and (
-            queue is None or queue.max_offset < newest.stop
+        return (queue is None or queue.max_offset < newest.stop) and self._choice.chooses_queue(
+            key[0], self.store.broker_name, key[1]
         )
 
     def _note_stuck(self, is_torn: bool, moved: bool) -> None:
@@ -491,7 +486,7 @@ class StoreFollower:
                     replaced,
                     now.min_offset,
                 )  # new messages count when the log has them
-            now = replace(now, max_offset=max(now.min_offset, high))
+            now = now._replace(max_offset=max(now.min_offset, high))
             self.queues[key] = self.changed[key] = Queue(self.store, now, None)
 
     def _has_vanished(self) -> bool:

@@ -216,7 +216,7 @@ class EntryReader:
         try:
             return cursor.hold(piece, *read_right_slice(self.log, piece))
         except (OffsetOutOfRangeError, StoreNotFoundError) as error:
-            cursor.pieces = cut_slice(self._after_loss(replace(piece, stop=cursor.stop), error), step)
+            cursor.pieces = cut_slice(self._after_loss(piece._replace(stop=cursor.stop), error), step)
         piece = next(cursor.pieces, None)
         return None if piece is None else cursor.hold(piece, *read_right_slice(self.log, piece))
 
@@ -234,7 +234,7 @@ class EntryReader:
         stop = piece.stop if piece.queue.extra else stop
         start = min(start, stop)
         self.tolerance.lose(piece.stop - piece.start - (stop - start), error)
-        return QueueSlice(replace(piece.queue, bounds=now), start, stop)
+        return QueueSlice(piece.queue._replace(bounds=now), start, stop)
 
     # ---- arrays --------------------------------------------------------------------------------------------
 

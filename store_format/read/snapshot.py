@@ -274,7 +274,7 @@ def _queue_at(
         topic, queue_id, bounds.min_offset, bounds.max_offset, bounds, is_batch=kind == "batch"
     )
     first = first_live(log, queue)
-    return queue if first == queue.min_offset else replace(queue, min_offset=first)  # of 10,000 queues
+    return queue if first == queue.min_offset else queue._replace(min_offset=first)  # of 10,000 queues
 
 
 def _queues_on_disk(

@@ -316,8 +316,7 @@ def _with_lost(
 def _with_extra(queue: QueueRange, entries: MissingEntries) -> QueueRange:
     first = int(entries.queue_offsets[0])
     minimum = queue.min_offset if queue.max_offset > queue.min_offset else first
-    return replace(
-        queue,
+    return queue._replace(
         min_offset=minimum,
         max_offset=entries.max_offset,
         extra_start=queue.max_offset,
@@ -334,7 +333,7 @@ def _gap(queue: QueueRange) -> CorruptStoreError | None:
     if queue.bounds is None or first <= queue.extra_start:
         return None
     file, position = place_of_entry(
-        replace(queue, extra_start=first).piece(queue.extra_start, first), queue.extra_start
+        queue._replace(extra_start=first).piece(queue.extra_start, first), queue.extra_start
     )
     found = f"none, and in the commitlog a message with offset {first}"
     return CorruptStoreError(
@@ -402,7 +401,7 @@ def settled(queue: QueueRange, log: CommitLog) -> QueueRange:
     floor = max(queue.min_offset, stop - _UNSETTLED_MAX)
     while stop > floor and not _agrees(queue, stop - 1, log):
         stop -= 1
-    return queue if stop == queue.max_offset else replace(queue, max_offset=stop)
+    return queue if stop == queue.max_offset else queue._replace(max_offset=stop)
 
 
 def judged_queues(
@@ -514,13 +513,12 @@ def _cut_at(queue: QueueRange, stop: int) -> QueueRange:
     if stop > queue.min_offset:
         _, units = read_slice(queue.piece(stop - 1, stop))
         physical, size = (int(units[0]["physical_offset"]), int(units[0]["size"])) if len(units) else (-1, 0)
-    last = replace(
-        queue.bounds, unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
+    last = queue.bounds._replace(
+        unit_stop=stop, max_offset=stop, last_physical_offset=physical, last_size=size
     )
-    return replace(
-        queue,
+    return queue._replace(
         max_offset=stop,
-        bounds=last if stop > queue.min_offset else replace(last, first_physical_offset=-1),
+        bounds=last if stop > queue.min_offset else last._replace(first_physical_offset=-1),
     )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,5 +58,5 @@ def test_an_older_copy_of_the_store_is_not_new(root: Path) -> None:
 
 def test_where_retention_has_deleted_the_entry_nothing_tells(root: Path) -> None:
     witness = _witness(root)
-    queue = replace(_queue(root), min_offset=witness.offset + 1)
+    queue = _queue(root)._replace(min_offset=witness.offset + 1)
     assert not is_of_new_topic(queue, witness)

@@ -8,7 +8,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -263,7 +262,7 @@ def test_queue_files_deleted_after_planning(small: SmallStore) -> None:
 def test_a_queue_that_became_shorter_after_planning(small: SmallStore) -> None:
     """A topic deleted and made again."""
     store = opened(small)
-    pieces = [replace(piece, start=3) for piece in pieces_of(store)]
+    pieces = [piece._replace(start=3) for piece in pieces_of(store)]
     directory = small.root / "consumequeue" / "Orders" / "0"
     os.unlink(directory / oracle.file_name(60))
     reader = reader_of(store, fail_on_data_loss=False)
