@@ -236,7 +236,6 @@ class IndexBuilder:
             state = IndexState(last.path.rpartition("/")[2], last.header, IndexSlots.empty(check.geometry))
         self.start = max(self._end, check.log_start)
         self._index = IndexFiles(aside, check.geometry, now, zone, files, after=state)
-        self.entries = 0
 
     def add(self, batch: IndexBatch) -> None:
         """Adds the entries of the next messages of the log, from `start` on."""
@@ -254,15 +253,14 @@ class IndexBuilder:
                 batch.key_hashes[~drop],
                 numbers[batch.message_index[~drop]],
             )
-        self.entries += len(batch.key_hashes)
         self._index.write(batch)
 
     def close(self) -> None:
         self._index.close()
 
 
-def move_index(check: IndexCheck, aside: str, files: FileWrites) -> int:
-    """Replaces the files that `check` does not keep by those in `aside`. Returns the number of new files.
+def move_index(check: IndexCheck, aside: str, files: FileWrites) -> None:
+    """Replaces the files that `check` does not keep by those in `aside`.
 
     If the process dies in between, the index lacks whole files, which the next check finds.
     """
@@ -277,4 +275,3 @@ def move_index(check: IndexCheck, aside: str, files: FileWrites) -> int:
     for file in new:
         files.rename(file.path, f"{check.directory}/{file.path.rpartition('/')[2]}")
     files.sync_directory(check.directory)
-    return len(new)

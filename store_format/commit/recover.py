@@ -179,7 +179,7 @@ class RecoverPlan:
 
     def _table(self, survey: RecoverySurvey, before: list[_Row] | None = None) -> pa.Table:
         rows = self._commit_row() if before is None else before
-        rows += [(self.broker_name, *row) for row in _plan_rows(survey, self.options)]
+        rows += [(self.broker_name, *row) for row in _plan_rows(survey)]
         return pa.Table.from_batches([batch_of(RECOVER_COLUMNS, rows)])
 
 
@@ -357,7 +357,7 @@ def _commit_options(options: RecoverOptions) -> CommitOptions:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def _plan_rows(survey: RecoverySurvey, options: RecoverOptions) -> Iterator[_Row]:
+def _plan_rows(survey: RecoverySurvey) -> Iterator[_Row]:
     yield from _log_rows(survey)
     for change in survey.changes:
         part = FOLDERS["batch" if change.is_batch else "simple"]

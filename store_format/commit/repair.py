@@ -95,22 +95,6 @@ def cleared_from(log: CommitLog, end: LogEnd) -> int:
     return log.stop if end.end.kind is EndKind.BLANK else end.offset
 
 
-def refuse_loss(
-    root: str,
-    log: CommitLog,
-    end: LogEnd,
-    queues: Sequence[QueueBounds],
-    *,
-    is_crashed: bool,
-    staged: tuple[int, int] | None = None,
-) -> None:
-    """Raises `lost_last_files`, or what `refuse_cut` raises."""
-    error = lost_last_files(root, log, end, queues, is_crashed=is_crashed)
-    if error is not None and (staged is None or end.offset < staged[0]):
-        raise error
-    refuse_cut(root, log, end, staged=staged)
-
-
 def refuse_cut(root: str, log: CommitLog, end: LogEnd, *, staged: tuple[int, int] | None = None) -> None:
     """Raises if a writer that clears everything behind `end` would destroy messages that can be read.
 
@@ -153,15 +137,12 @@ def _cut_error(damage: CorruptStoreError, behind: str, cut: int) -> CorruptStore
     return CorruptStoreError(damage.file, damage.position, damage.expected, f"{behind}. {advice}")
 
 
-def end_of_clean_log(log: CommitLog, ledger: Ledger, queues: Sequence[QueueBounds]) -> LogEnd:
-    """The end of a log without a crash, found by a scan from the last commit, else from the queues' end."""
+def end_of_clean_log(log: CommitLog, ledger: Ledger, known: int) -> LogEnd:
+    """The end of a log without a crash, found by a scan from the last commit, else from `known`: the end of
+    the messages that the queues know (ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue), -1 without queues.
+    """
     ours = last_commit(log, ledger)
     if ours is None:
-        # ConsumeQueueStore.getMaxPhyOffsetInConsumeQueue; -1 without queues
-        known = max(
-            (queue.last_physical_offset + queue.last_size for queue in queues if queue.kind == "simple"),
-            default=-1,
-        )
         return end_after_stop(log, known)
     end = scan_to_end(log, ours.stop, ours.stop)
     return replace(end, last_unit_offset=ours.last_offset) if end.last_unit_offset < 0 else end
@@ -295,7 +276,7 @@ def find_end(
     if is_crashed:
         end = end_after_crash(log, read_checkpoint(f"{root}/checkpoint") or Checkpoint())
     else:
-        end = end_of_clean_log(log, read_ledger(root), queues)
+        end = end_of_clean_log(log, read_ledger(root), known)
     survey = RecoverySurvey(
         root=target, source=root, log=log, start=log.min_offset, stop=end.offset, settings=settings,
         options=options, is_crashed=is_crashed, staged=staged, end=end, known=known, queues=queues,
@@ -305,9 +286,12 @@ def find_end(
     survey.end_at(end)
     try:
         if not (options.cut_after_damage or options.salvage):
-            refuse_loss(root, log, end, queues, is_crashed=is_crashed, staged=staged)
-    except StoreError as error:
-        survey.refused = error
+            error = lost_last_files(root, log, end, queues, is_crashed=is_crashed)
+            if error is not None and (staged is None or end.offset < staged[0]):
+                raise error
+            refuse_cut(root, log, end, staged=staged)
+    except StoreError as refused:
+        survey.refused = refused
     return survey
 
 
@@ -446,8 +430,7 @@ def repair(held: HeldStore, *, mended: int | None = None, staged: tuple[int, int
 
     The log ends at its first bad unit, and everything behind is cleared. Every message before gets its
     missing queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
-    Raises, before any change, what `LogComparison.run` raises, and what `refuse_loss` raises unless
-    `cut_after_damage` gives up the messages.
+    Raises, before any change, what `LogComparison.run` raises, and what `find_end` has as `refused`.
     """
     survey = find_end(held.root, held.log, held.compared(index=True), staged=staged)
     if survey.refused is not None:
