@@ -30,7 +30,7 @@ from store_format.message.encode import EncodedUnits, MessageColumns, assign, en
 from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
 from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
-from store_format.survey.right_entries import Contradictions
+from store_format.survey.right_entries import Contradictions, merged_ranges
 
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
 
@@ -71,7 +71,7 @@ def find_holes(log: CommitLog, end: int, readable: ReadableEnd, contradictions: 
             f"the commitlog has {len(places)} damaged places or more; expected fewer than {DAMAGED_MAX}. "
             "Export the messages into a new store instead (rmqlog export --skip-damage)"
         )
-    merged = _merged_places(
+    merged = merged_ranges(
         (start, min(stop, readable.offset)) for start, stop in places if start < readable.offset
     )
     return [
@@ -110,16 +110,6 @@ def short_tails(log: CommitLog, stop: int) -> list[Hole]:
                 if isinstance(step, Damage) and step.stop == file.size:
                     start = file.start + step.start
             found.append(Hole(start, full, 0))
-    return found
-
-
-def _merged_places(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    for start, stop in sorted(places):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(stop, found[-1][1]))
-        else:
-            found.append((start, stop))
     return found
 
 

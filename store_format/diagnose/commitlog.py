@@ -24,6 +24,7 @@ from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
 from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
+from store_format.survey.queues import within_ranges
 from store_format.survey.right_entries import place_of_message
 
 DAMAGE_ADVICE = (
@@ -57,12 +58,7 @@ class Lost:
 
     def contains(self, offsets: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Which physical offsets lie in a lost range."""
-        if not self._ranges:
-            return np.zeros(len(offsets), bool)
-        edges = np.array(sorted(self._ranges), np.int64)
-        place = np.searchsorted(edges[:, 0], offsets, side="right") - 1
-        inside: NDArray[np.bool_] = (place >= 0) & (offsets < np.maximum.accumulate(edges[:, 1])[place])
-        return inside
+        return within_ranges(offsets, self._ranges)
 
 
 @dataclass(frozen=True, slots=True)

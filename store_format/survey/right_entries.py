@@ -258,17 +258,11 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
     """The entries that the log's messages give for these ascending queue offsets; each queue once."""
     offsets = {(queue.topic, queue.queue_id): mine for queue, mine in wanted}
     runs = [queue.piece(*run) for queue, mine in wanted for run in _runs(mine)]
-    stretches: list[tuple[int, int]] = []
-    for start, stop in sorted(_stretch(log, run) for run in runs):
-        if stretches and start <= stretches[-1][1]:
-            stretches[-1] = stretches[-1][0], max(stop, stretches[-1][1])
-        else:
-            stretches.append((start, stop))
     floors = {key: int(mine[0]) for key, mine in offsets.items()}
     dispatch = Dispatch(
         floors, {}, frozenset(), DELAY_LEVELS_MS, lambda key: -1 if key in floors else OFFSET_MAX
     )
-    for start, stop in stretches:
+    for start, stop in merged_ranges(_stretch(log, run) for run in runs):
         for run in log.runs(start, stop):
             dispatch.add(run, log)
     found = {}
@@ -276,6 +270,17 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
         mine = np.isin(entries.queue_offsets, offsets[key])
         found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
     return found
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges [start, stop), ascending; those that overlap or touch are joined."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged
 
 
 def first_live(log: CommitLog, queue: QueueRange) -> int:
