@@ -6,7 +6,7 @@ import json
 import random
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from store_format.pop.state import RETRY, PopState
 from tests.support.staged import append, make_store, numbered, update_topic
 
 Place = tuple[int, int]
+Begin = Callable[..., "Query"]
 INVISIBLE_MS = 60_000
 
 
@@ -53,14 +54,10 @@ class Query:
 
     def __init__(self, root: Path, clock: Clock, **options: str) -> None:
         self.given = {
-            "path": str(root),
-            "group": "g",
-            "subscribe": "T",
-            "consumeMode": "pop",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "columns": "queueId,queueOffset,body",
+            "path": str(root), "group": "g", "subscribe": "T", "consumeMode": "pop",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "columns": "queueId,queueOffset,body",
             **options,
-        }
+        }  # fmt: skip
         self.clock = clock
         self.offsets: list[dict[str, Any]] = []
         self.commits = 0
@@ -141,11 +138,32 @@ def store(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def queries() -> Iterator[list[Query]]:
+def query(store: Path, clock: Clock) -> Iterator[Begin]:
+    """Begins a query of the store."""
     made: list[Query] = []
-    yield made
-    for query in made:
-        query.stop()
+
+    def begin(**options: str) -> Query:
+        made.append(Query(store, clock, **options))
+        return made[-1]
+
+    yield begin
+    for each in made:
+        each.stop()
+
+
+def run_all(*queries: Query) -> None:
+    """Each makes a batch in turn, until none has messages."""
+    while sum(each.step() for each in queries):
+        pass
+
+
+def places(count: int) -> Counter[Place]:
+    """The places of so many messages in two queues, each once."""
+    return Counter((number % 2, number // 2) for number in range(count))
+
+
+def bodies(first: int, count: int) -> list[bytes]:
+    return [message.body for message in numbered("T", first, count, queues=2)]
 
 
 def state(store: Path) -> PopState:
@@ -154,9 +172,8 @@ def state(store: Path) -> PopState:
     return found
 
 
-def test_two_queries_share_a_queue(store: Path, clock: Clock, queries: list[Query]) -> None:
-    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
-    queries += [one, two]
+def test_two_queries_share_a_queue(store: Path, query: Begin) -> None:
+    one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
     assert one.take()
     assert two.take()
     # both have a part of the same queues at the same time
@@ -164,10 +181,8 @@ def test_two_queries_share_a_queue(store: Path, clock: Clock, queries: list[Quer
     assert {each.queue.queue_id for each in PopOffset.from_json(two.offsets[0]).ranges} == {0, 1}
     one.run()
     two.run()
-    while any([one.step(), two.step()]):
-        pass
-    everything = {(queue, offset) for queue in range(2) for offset in range(20)}
-    assert one.read() + two.read() == Counter(everything)
+    run_all(one, two)
+    assert one.read() + two.read() == places(40)
     assert (len(one.read()), len(two.read())) == (24, 16)
     assert state(store).in_flight == 0  # the last question acknowledged the last batch
     append(store, numbered("T", 40, 4, queues=2))
@@ -177,10 +192,9 @@ def test_two_queries_share_a_queue(store: Path, clock: Clock, queries: list[Quer
 
 @pytest.mark.parametrize("killed", ["before Spark stored the offset", "in the batch", "after its commit"])
 def test_a_query_that_comes_back_in_time_reads_each_message_once(
-    store: Path, clock: Clock, queries: list[Query], killed: str
+    store: Path, clock: Clock, query: Begin, killed: str
 ) -> None:
-    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
-    queries += [one, two]
+    one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
     assert one.step()
     if killed == "before Spark stored the offset":
         lost = one.positions.latest(one.start())
@@ -199,88 +213,71 @@ def test_a_query_that_comes_back_in_time_reads_each_message_once(
         assert one.offsets[-1] == lost
     one.run()
     assert {number: one.rows[number] for number in before} == before
-    while any([one.step(), two.step()]):
-        pass
-    assert one.read() + two.read() == Counter({(queue, offset) for queue in range(2) for offset in range(20)})
+    run_all(one, two)
+    assert one.read() + two.read() == places(40)
     assert state(store).in_flight == 0
 
 
 def test_a_query_that_comes_back_late_repeats_what_another_got(
-    store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
+    clock: Clock, query: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
-    one, two = (Query(store, clock, maxOffsetsPerTrigger="8") for _ in range(2))
-    queries += [one, two]
+    one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
     assert one.take()
     one.stop()
     clock.now += INVISIBLE_MS + 1
-    while two.step():
-        pass
+    run_all(two)
     two.positions._opened[0].keep()  # type: ignore[index]
-    while two.step():
-        pass
+    run_all(two)
     # the other member has all, some of it from the retry topic: copies with the same bodies
-    bodies = [message.body for message in numbered("T", 0, 40, queues=2)]
-    assert sorted(two.bodies) == sorted(bodies)
+    assert sorted(two.bodies) == sorted(bodies(0, 40))
     one.restart()
-    assert [record.levelname for record in caplog.records if "delivered twice" in record.message] == [
-        "WARNING",
-        "WARNING",
-    ]
+    said = [record.levelname for record in caplog.records if "delivered twice" in record.message]
+    assert said == ["WARNING", "WARNING"]
     assert len(one.bodies) == 8  # the whole batch again: at least once
     assert not one.step()
 
 
-def test_a_bounded_run_ends_with_what_was_ready(store: Path, clock: Clock, queries: list[Query]) -> None:
-    one = Query(store, clock, maxOffsetsPerTrigger="16")
-    queries.append(one)
+def test_a_bounded_run_ends_with_what_was_ready(store: Path, query: Begin) -> None:
+    one = query(maxOffsetsPerTrigger="16")
     one.positions.bound_now()
     assert one.step()
     append(store, numbered("T", 40, 10, queues=2))
-    while one.step():
-        pass
+    run_all(one)
     assert len(one.read()) == 40
     assert not one.step()
     assert live_topics(str(store), "g") == []  # the member has left
 
 
-def test_a_bounded_run_reads_what_a_dead_member_had(store: Path, clock: Clock, queries: list[Query]) -> None:
-    one, two = Query(store, clock, maxOffsetsPerTrigger="16"), Query(store, clock)
-    queries += [one, two]
+def test_a_bounded_run_reads_what_a_dead_member_had(clock: Clock, query: Begin) -> None:
+    one, two = query(maxOffsetsPerTrigger="16"), query()
     assert one.take()
     one.stop()
     clock.now += INVISIBLE_MS
     two.positions.bound_now()
-    while two.step():
-        pass
-    assert sorted(two.bodies) == sorted(message.body for message in numbered("T", 0, 40, queues=2))
+    run_all(two)
+    assert sorted(two.bodies) == sorted(bodies(0, 40))
 
 
-def test_a_late_bounded_run_repeats_its_own_batch_first(
-    store: Path, clock: Clock, queries: list[Query]
-) -> None:
-    one = Query(store, clock, maxOffsetsPerTrigger="16")
-    queries.append(one)
+def test_a_late_bounded_run_repeats_its_own_batch_first(clock: Clock, query: Begin) -> None:
+    one = query(maxOffsetsPerTrigger="16")
     assert one.take()
     one.stop()
     clock.now += 2 * INVISIBLE_MS
     one.restart(bounded=True)
-    while one.step():
-        pass
+    run_all(one)
     # nobody else was there to make its messages visible: each comes once
-    assert sorted(one.bodies) == sorted(message.body for message in numbered("T", 0, 40, queues=2))
+    assert sorted(one.bodies) == sorted(bodies(0, 40))
 
 
-def test_filters_take_only_what_matches(store: Path, clock: Clock, queries: list[Query]) -> None:
-    tags = Query(store, clock, subExpression="T0 || T2", maxOffsetsPerTrigger="10")
-    price = Query(store, clock, group="h", expressionType="SQL92", subExpression="TAGS = 'T1'")
-    queries += [tags, price]
-    for query in (tags, price):
-        assert query.take()
+def test_filters_take_only_what_matches(store: Path, query: Begin) -> None:
+    tags = query(subExpression="T0 || T2", maxOffsetsPerTrigger="10")
+    price = query(group="h", expressionType="SQL92", subExpression="TAGS = 'T1'")
+    assert tags.take()
+    assert price.take()
     assert state(store).in_flight == 7  # of 10
-    for query in (tags, price):
-        query.run()
-        while query.step():
-            pass
+    for each in (tags, price):
+        each.run()
+        run_all(each)
     of_tag = {i: (i % 2, i // 2) for i in range(40)}
     assert tags.read() == Counter(place for i, place in of_tag.items() if i % 3 != 1)
     assert price.read() == Counter(place for i, place in of_tag.items() if i % 3 == 1)
@@ -288,22 +285,18 @@ def test_filters_take_only_what_matches(store: Path, clock: Clock, queries: list
     assert [each.next_offset for each in state(store).queues.values()] == [20, 20, 0, 0]
 
 
-def test_without_a_match_the_next_messages_are_looked_at(
-    store: Path, clock: Clock, queries: list[Query]
-) -> None:
-    one = Query(store, clock, subExpression="none", maxOffsetsPerTrigger="4")
-    queries.append(one)
+def test_without_a_match_the_next_messages_are_looked_at(store: Path, query: Begin) -> None:
+    one = query(subExpression="none", maxOffsetsPerTrigger="4")
     one.positions.bound_now()
     assert not one.step()
     # as from a broker, queues without a message have an offset too
     assert read_group_offsets(str(store), "g") == {("T", 0): 20, ("T", 1): 20, ("T", 2): 0, ("T", 3): 0}
 
 
-def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Query]) -> None:
-    store = make_store(tmp_path / "store", StoreSettings("broker-a", 1 << 20, 20 * 4_000, 50, 200))
+def test_members_divide_what_waits(tmp_path: Path, query: Begin) -> None:
+    store = make_store(tmp_path / "long", StoreSettings("broker-a", 1 << 20, 20 * 4_000, 50, 200))
     append(store, numbered("T", 0, 4_000, queues=1))
-    one, two = Query(store, clock, maxOffsetsPerTrigger="1000"), Query(store, clock)
-    queries += [one, two]
+    one, two = query(path=str(store), maxOffsetsPerTrigger="1000"), query(path=str(store))
     assert one.take()
     assert two.take()
     ((_, start, stop, _),) = PopOffset.from_json(two.offsets[0]).ranges
@@ -311,9 +304,8 @@ def test_members_divide_what_waits(tmp_path: Path, clock: Clock, queries: list[Q
     assert two.scan.options.max_offsets_per_trigger == 10_000
 
 
-def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, queries: list[Query]) -> None:
-    one = Query(store, clock, invisibleDuration="12h")
-    queries.append(one)
+def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, query: Begin) -> None:
+    one = query(invisibleDuration="12h")
     assert one.take()
     taken = state(store).next_visible
     assert taken == clock.now + 12 * 3600 * 1000
@@ -327,9 +319,8 @@ def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, queries: 
     assert state(store).next_visible is None
 
 
-def test_what_retention_deleted_is_a_loss(store: Path, clock: Clock, queries: list[Query]) -> None:
-    one = Query(store, clock, maxOffsetsPerTrigger="4")
-    queries.append(one)
+def test_what_retention_deleted_is_a_loss(store: Path, query: Begin) -> None:
+    one = query(maxOffsetsPerTrigger="4")
     assert one.step()
     for part in sorted((store / "commitlog").iterdir())[:-1]:
         part.unlink()
@@ -343,35 +334,31 @@ def test_what_retention_deleted_is_a_loss(store: Path, clock: Clock, queries: li
     assert min(offset for _, offset in one.rows[1]) > 2
 
 
-def test_a_simple_consumer_shares_the_queues(store: Path, queries: list[Query]) -> None:
-    one = Query(store, Clock(time.time_ns() // 1_000_000), maxOffsetsPerTrigger="8")
-    queries.append(one)
+def test_a_simple_consumer_shares_the_queues(store: Path, clock: Clock, query: Begin) -> None:
+    clock.now = time.time_ns() // 1_000_000
+    one = query(maxOffsetsPerTrigger="8")
     assert one.take()
-    bodies = []
+    received = []
     with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0.01) as consumer:
         for message in consumer.receive(16, invisible_duration=30):
-            bodies.append(message.body)
+            received.append(message.body)
             consumer.ack(message)
         one.run()
-        while one.step():
-            pass
-        bodies += [message.body for message in consumer.receive(16, invisible_duration=30)]
-    everything = sorted(message.body for message in numbered("T", 0, 40, queues=2))
-    assert len(bodies) == 16
-    assert sorted([*bodies, *one.bodies]) == everything
+        run_all(one)
+        received += [message.body for message in consumer.receive(16, invisible_duration=30)]
+    assert len(received) == 16
+    assert sorted([*received, *one.bodies]) == sorted(bodies(0, 40))
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
 def test_a_member_that_is_faster_than_the_look_of_a_query_is_no_loss(
     store: Path,
-    clock: Clock,
-    queries: list[Query],
+    query: Begin,
     fails: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    one = Query(store, clock, failOnDataLoss=fails)
-    queries.append(one)
+    one = query(failOnDataLoss=fails)
     assert one.step()
     look = StreamStores.look
     with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0) as consumer:
@@ -388,15 +375,12 @@ def test_a_member_that_is_faster_than_the_look_of_a_query_is_no_loss(
         assert consumer.metrics().acked == 10
         append(store, numbered("T", 50, 4, queues=2))
         assert one.step()
-    assert one.bodies[40:] == [message.body for message in numbered("T", 50, 4, queues=2)]
+    assert one.bodies[40:] == bodies(50, 4)
     assert "lost" not in caplog.text
 
 
-def test_offsets_behind_the_end_of_a_queue_are_a_loss(
-    store: Path, clock: Clock, queries: list[Query]
-) -> None:
-    one = Query(store, clock)
-    queries.append(one)
+def test_offsets_behind_the_end_of_a_queue_are_a_loss(store: Path, query: Begin) -> None:
+    one = query()
     assert one.step()
     one.positions._opened[0]._shares["T", "broker-a"].run(  # type: ignore[index]
         lambda state: state.set_offset(0, 0, 25)
@@ -412,25 +396,22 @@ def test_offsets_behind_the_end_of_a_queue_are_a_loss(
 
 
 def test_what_was_delivered_too_often_becomes_a_dead_letter(
-    store: Path, clock: Clock, queries: list[Query], caplog: pytest.LogCaptureFixture
+    store: Path, clock: Clock, query: Begin, caplog: pytest.LogCaptureFixture
 ) -> None:
     configure(store, retryMaxTimes=1)
     for _ in range(2):  # two queries take everything, and die
-        queries.append(Query(store, clock))
-        assert queries[-1].take()
-        queries[-1].stop()
+        one = query()
+        assert one.take()
+        one.stop()
         clock.now += INVISIBLE_MS
-        queries[-1].positions._opened[0].revive()  # type: ignore[index]
+        one.positions._opened[0].revive()  # type: ignore[index]
     append(store, numbered("T", 40, 1, queues=2))
-    last = Query(store, clock)
-    queries.append(last)
+    last = query()
     assert last.step()
-    assert last.bodies == [numbered("T", 40, 1, queues=2)[0].body]
+    assert last.bodies == bodies(40, 1)
     assert "group g: 40 messages became dead letters" in caplog.text
     dead = list(MessageStore.open(str(store)).queue("%DLQ%g", 0).read(columns=["body"]))
-    assert sorted(body for batch in dead for body in batch["body"].to_pylist()) == sorted(
-        message.body for message in numbered("T", 0, 40, queues=2)
-    )
+    assert sorted(body for batch in dead for body in batch["body"].to_pylist()) == sorted(bodies(0, 40))
     assert not last.step()
     assert state(store).in_flight == 0
     (retries,) = MessageStore.open(str(store)).queues("%RETRY%g_T".__eq__)
@@ -440,25 +421,22 @@ def test_what_was_delivered_too_often_becomes_a_dead_letter(
 
 @pytest.mark.parametrize("bounded", [False, True])
 def test_a_damaged_message_that_a_dead_query_had_comes_again_in_place(
-    store: Path, clock: Clock, queries: list[Query], bounded: bool
+    store: Path, clock: Clock, query: Begin, bounded: bool
 ) -> None:
     append(store, numbered("T", 40, 2, queues=2))
     log = sorted((store / "commitlog").iterdir())[0]
     log.write_bytes(log.read_bytes().replace(b"message 4 of", b"message 4 of".upper()))
-    one, two = (Query(store, clock, mode="DROPMALFORMED", maxOffsetsPerTrigger="9") for _ in range(2))
-    queries += [one, two]
+    one, two = (query(mode="DROPMALFORMED", maxOffsetsPerTrigger="9") for _ in range(2))
     assert one.take()
     one.stop()
     two.restart(bounded=bounded)
     if not bounded:
-        while two.step():
-            pass
+        run_all(two)
         assert (0, 2) not in two.read()
     clock.now += INVISIBLE_MS
     if not bounded:
         two.positions._opened[1]._turn()  # type: ignore[index]
-    while two.step():
-        pass
+    run_all(two)
     taken = [each for offset in two.offsets for each in PopOffset.from_json(offset).ranges]
     (again,) = [each for each in taken if (each.queue.topic, each.queue.queue_id, each.start) == ("T", 0, 2)]
     assert again.stop == 3
@@ -485,13 +463,10 @@ def configure(store: Path, **group: object) -> None:
         ({"consumeMessageOrderly": True}, "expected a group without order, found consumeMessageOrderly=true"),
     ],
 )
-def test_a_group_that_must_not_pop(
-    store: Path, clock: Clock, queries: list[Query], group: dict[str, object], said: str
-) -> None:
+def test_a_group_that_must_not_pop(store: Path, query: Begin, group: dict[str, object], said: str) -> None:
     configure(store, **group)
-    queries.append(Query(store, clock))
     with pytest.raises(OptionError, match=said):
-        queries[0].take()
+        query().take()
 
 
 # ---- offsets and options -----------------------------------------------------------------------------------
@@ -572,9 +547,8 @@ def test_pop_needs_a_group_and_topics_and_a_stream() -> None:
         parse_read_options({"path": "/s", "consumeMode": "pop", "group": "g", "subscribe": "T"})
 
 
-def test_a_group_either_pops_or_pulls(store: Path, clock: Clock, queries: list[Query]) -> None:
-    one = Query(store, clock)
-    queries.append(one)
+def test_a_group_either_pops_or_pulls(store: Path, query: Begin) -> None:
+    one = query()
     assert one.take()
     pull = parse_read_options({"path": str(store), "group": "g", "subscribe": "T"}, where=STREAM)
     assert pull.group is not None
@@ -585,12 +559,11 @@ def test_a_group_either_pops_or_pulls(store: Path, clock: Clock, queries: list[Q
 
 
 def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
-    store: Path, clock: Clock, queries: list[Query]
+    store: Path, clock: Clock, query: Begin
 ) -> None:
     """The last member closes: what the dead query has in flight becomes check points of 32 messages."""
     append(store, numbered("T", 40, 160, queues=2))
-    one, two = Query(store, clock, maxOffsetsPerTrigger="120"), Query(store, clock)
-    queries += [one, two]
+    one, two = query(maxOffsetsPerTrigger="120"), query()
     assert one.step()
     assert two.step()
     one.positions._opened[0].close()  # type: ignore[index]  # as if it were killed
@@ -605,37 +578,32 @@ def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
     assert state(store).next_visible == clock.now + INVISIBLE_MS
     assert not one.step()
     assert state(store).in_flight == 0
-    assert one.read() + two.read() == Counter(
-        {(queue, offset) for queue in range(2) for offset in range(100)}
-    )
+    assert one.read() + two.read() == places(200)
 
 
 # ---- queues ------------------------------------------------------------------------------------------------
 
 
 def test_a_new_group_begins_at_the_last_message_and_new_queues_at_the_first(
-    store: Path, clock: Clock, queries: list[Query]
+    store: Path, query: Begin
 ) -> None:
-    one = Query(store, clock, consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
-    queries.append(one)
+    one = query(consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
     assert one.step()
     assert one.read() == Counter([(0, 19), (1, 19)])  # unlike a pull: RocketMQ's pop begins at the last one
     one.stop()  # queues 2 and 3 are empty, and 4 and 5 do not exist yet
     update_topic(store, "T", 6)
     append(store, numbered("T", 60, 12, queues=6))
     one.restart()
-    while one.step():
-        pass
+    run_all(one)
     assert one.read() == Counter(
         [(0, 19), (1, 19), *((queue, 20 + n) for queue in (0, 1) for n in range(2))]
         + [(queue, n) for queue in range(2, 6) for n in range(2)]
     )
 
 
-def test_only_readable_queues_are_shared(store: Path, clock: Clock, queries: list[Query]) -> None:
+def test_only_readable_queues_are_shared(store: Path, query: Begin) -> None:
     update_topic(store, "T", 1)
-    one = Query(store, clock)
-    queries.append(one)
+    one = query()
     assert one.step()
     assert {queue for queue, _ in one.read()} == {0}
 
@@ -646,9 +614,9 @@ def test_only_readable_queues_are_shared(store: Path, clock: Clock, queries: lis
 class Lives:
     """Three queries, each alive or killed, and a clock that the living ones keep up with."""
 
-    def __init__(self, store: Path, clock: Clock, choose: random.Random) -> None:
+    def __init__(self, store: Path, clock: Clock, query: Begin, choose: random.Random) -> None:
         self.store, self.clock, self.choose = store, clock, choose
-        self.queries = [Query(store, clock, maxOffsetsPerTrigger="7") for _ in range(3)]
+        self.queries = [query(maxOffsetsPerTrigger="7") for _ in range(3)]
         self.dead: set[Query] = set()
         self.total = 40
         self.late: set[bytes] = set()  # what was in flight for too long
@@ -701,22 +669,19 @@ class Lives:
         return found
 
 
-def test_random_lives_lose_nothing(store: Path, clock: Clock, whole: bool, queries: list[Query]) -> None:
+def test_random_lives_lose_nothing(store: Path, clock: Clock, whole: bool, query: Begin) -> None:
     seed = random.randrange(1 << 32)
     print("seed", seed)
-    lives = Lives(store, clock, random.Random(seed))
-    queries += lives.queries
+    lives = Lives(store, clock, query, random.Random(seed))
     for _ in range(1_000 if whole else 60):
         lives.turn()
-    for query in sorted(lives.dead, key=lives.queries.index):
-        query.restart()
+    for each in sorted(lives.dead, key=lives.queries.index):
+        each.restart()
     lives.dead.clear()
-    while any(query.step() for query in lives.queries):
-        pass
+    run_all(*lives.queries)
     lives.pass_time(1.1 * INVISIBLE_MS)  # what was killed before its first offset was stored has no owner
-    while any(query.step() for query in lives.queries):
-        pass
-    counts = Counter(body for query in lives.queries for rows in query.kept.values() for body in rows)
-    assert counts.keys() == {message.body for message in numbered("T", 0, lives.total, queues=2)}
+    run_all(*lives.queries)
+    counts = Counter(body for each in lives.queries for rows in each.kept.values() for body in rows)
+    assert counts.keys() == set(bodies(0, lives.total))
     assert {body for body, count in counts.items() if count > 1} <= lives.late
     assert state(store).in_flight == 0

@@ -24,6 +24,11 @@ _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000, lock_timeout
 _LONG = 20.0  # seconds; nothing waits that long unless a wake is lost
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 @pytest.fixture(autouse=True)
 def _no_thread_is_left() -> Iterator[None]:
     began = time.monotonic()
@@ -59,8 +64,7 @@ def _send_soon(root: Path) -> None:
     _send(root)
 
 
-def test_an_append_of_another_process_wakes(tmp_path: Path, forks: ForkServer) -> None:
-    root = make_store(tmp_path / "store")
+def test_an_append_of_another_process_wakes(root: Path, forks: ForkServer) -> None:
     forks.call(_send, root, "Other")  # from now on it has imported what it needs
     with Waiter(str(root), ["T", "%RETRY%g_T"]) as waiter:
         look = waiter.look()
@@ -73,8 +77,7 @@ def test_an_append_of_another_process_wakes(tmp_path: Path, forks: ForkServer) -
         sending.join()
 
 
-def test_what_comes_after_the_look_ends_the_wait_also_if_it_came_before_the_wait(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_what_comes_after_the_look_ends_the_wait_also_if_it_came_before_the_wait(root: Path) -> None:
     with Waiter(str(root), ["T"]) as waiter:
         for round_number in range(5):
             look = waiter.look()
@@ -85,8 +88,7 @@ def test_what_comes_after_the_look_ends_the_wait_also_if_it_came_before_the_wait
             assert waiter.wait(woken, 0.0) is None
 
 
-def test_a_wait_without_news_ends_at_its_time(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_wait_without_news_ends_at_its_time(root: Path) -> None:
     _send(root)
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
@@ -95,8 +97,7 @@ def test_a_wait_without_news_ends_at_its_time(tmp_path: Path) -> None:
         assert time.monotonic() - began >= 0.03
 
 
-def test_other_topics_do_not_wake(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_other_topics_do_not_wake(root: Path) -> None:
     wakes: dict[str, int] = {"T": 0, "U": 0}
     with Waiter(str(root), ["T"]) as mine, Waiter(str(root), ["U"]) as other:
         for name, waiter in (("T", mine), ("U", other)):
@@ -114,8 +115,7 @@ def test_other_topics_do_not_wake(tmp_path: Path) -> None:
         assert (wakes["T"] - before["T"], wakes["U"] - before["U"]) == (1, 0)
 
 
-def test_one_look_serves_all_waiters(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_one_look_serves_all_waiters(root: Path) -> None:
     waiters = [Waiter(str(root), ["T"]) for _ in range(30)]
     found: list[WaiterLook | None] = []
     try:
@@ -136,8 +136,7 @@ def test_one_look_serves_all_waiters(tmp_path: Path) -> None:
     assert [each is not None and _all_of(each) for each in found] == [4] * 30
 
 
-def test_of_a_group_one_waiter_wakes_for_a_message(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_of_a_group_one_waiter_wakes_for_a_message(root: Path) -> None:
     woken: list[float] = []
     waiters = [Waiter(str(root), ["T"], group="g") for _ in range(4)]
 
@@ -181,8 +180,7 @@ def test_a_waiter_that_was_woken_in_vain_wakes_again(tmp_path: Path, monkeypatch
         assert found[0] is not None
 
 
-def test_threads_share_a_waiter(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_threads_share_a_waiter(root: Path) -> None:
     found: list[WaiterLook | None] = []
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
@@ -244,8 +242,7 @@ def test_every_store_of_a_cluster_wakes_those_that_come_later_too(tmp_path: Path
         assert [Path(store.root).name for store in look.stores] == ["broker-a", "broker-c"]
 
 
-def test_a_store_whose_files_are_replaced(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_store_whose_files_are_replaced(root: Path, tmp_path: Path) -> None:
     _send(root)
     shutil.copytree(root, tmp_path / "copy")
     _send(root)
@@ -266,8 +263,7 @@ def test_a_store_whose_files_are_replaced(tmp_path: Path) -> None:
         assert _all_of(look) == 8
 
 
-def test_notify_wakes_the_group_only(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_notify_wakes_the_group_only(root: Path) -> None:
     with Waiter(str(root), ["T"], group="g") as mine, Waiter(str(root), ["T"], group="h") as other:
         look, others = mine.look(), other.look()
         notify(str(root), "U", "g")
@@ -277,8 +273,7 @@ def test_notify_wakes_the_group_only(tmp_path: Path) -> None:
         assert other.wait(others, 0.0) is None
 
 
-def test_a_file_of_the_store_wakes(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_file_of_the_store_wakes(root: Path) -> None:
     log = root / ".rmqlog" / "pop" / "g" / "T" / "in-flight.log"
     with Waiter(str(root), ["T"], also=[".rmqlog/pop/g/T/in-flight.log"]) as waiter:
         look: WaiterLook | None = waiter.look()
@@ -290,8 +285,7 @@ def test_a_file_of_the_store_wakes(tmp_path: Path) -> None:
             assert look is not None
 
 
-def test_a_broker_that_takes_the_store_ends_the_wait(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_broker_that_takes_the_store_ends_the_wait(root: Path) -> None:
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
         with held(root) as broker:
@@ -309,8 +303,7 @@ def test_a_broker_that_takes_the_store_ends_the_wait(tmp_path: Path) -> None:
         waiter.check()
 
 
-def test_closing_ends_the_wait(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_closing_ends_the_wait(root: Path) -> None:
     waiter = Waiter(str(root), ["T"])
     look = waiter.look()
     _later(waiter.close)
@@ -338,8 +331,7 @@ def test_a_waiter_that_is_closed_during_its_first_look_leaves_no_thread(
     looking.join()
 
 
-def test_a_waiter_of_a_path_that_cannot_be_read_spoils_no_other(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "s")
+def test_a_waiter_of_a_path_that_cannot_be_read_spoils_no_other(root: Path, tmp_path: Path) -> None:
     with Waiter(str(root), ["T"]) as waiter:
         with pytest.raises(OSError, match="File name too long"):
             Waiter(str(tmp_path / ("x" * 300)), ["T"]).look()
@@ -350,8 +342,7 @@ def test_a_waiter_of_a_path_that_cannot_be_read_spoils_no_other(tmp_path: Path) 
             assert _all_of(other.look()) == 4
 
 
-def test_a_forked_child_goes_on_with_a_thread_of_its_own(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_forked_child_goes_on_with_a_thread_of_its_own(root: Path) -> None:
     with Waiter(str(root), ["T"]) as waiter:
         look = waiter.look()
 

@@ -43,6 +43,11 @@ class _FailingCall(Failure):
         return name == self.name and self.text in str(args[0]) and super().happens(name, args)
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 @contextmanager
 def _failing_disk(failure: Failure) -> Iterator[None]:
     originals = install(failure)
@@ -117,8 +122,7 @@ def test_half_messages_are_decided_and_the_offsets_are_not_written(tmp_path: Pat
     assert visible(root) == ["A", "B"]
 
 
-def test_files_that_are_deleted_before_one_that_cannot_be(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_files_that_are_deleted_before_one_that_cannot_be(root: Path) -> None:
     for _ in range(4):
         append_messages(root, numbered("T", 0, 120))
     files = sorted((root / "commitlog").iterdir())

@@ -23,6 +23,11 @@ from tests.support.waiting import append as append_delayed
 _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_100_000)
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 @pytest.mark.parametrize(
     ("since_ms", "unflushed", "is_due"),
     [
@@ -38,8 +43,7 @@ def test_when_a_broker_flushes(since_ms: int, unflushed: int, is_due: bool) -> N
     assert is_flush_due(BrokerConf(), since_ms, unflushed) is is_due
 
 
-def test_a_flush_leaves_a_clean_store_and_the_checkpoint_of_the_last_message(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_flush_leaves_a_clean_store_and_the_checkpoint_of_the_last_message(root: Path) -> None:
     append(root, numbered("T", 0, 40), options=_ASYNC)
     assert (root / "abort").exists()
     (row,) = run_once(str(root), ["flush"], 1_700_000_200_000, apply=True).to_pylist()
@@ -55,8 +59,7 @@ def test_a_flush_leaves_a_clean_store_and_the_checkpoint_of_the_last_message(tmp
     assert (row["due"], row["done"], row["nextDue"]) == (0, 0, None)
 
 
-def test_the_service_flushes_at_its_intervals(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_service_flushes_at_its_intervals(root: Path) -> None:
     service, begin = FlushService(), 1_700_000_200_000
 
     def turn(ms: int) -> tuple[int, int | None]:
@@ -75,8 +78,7 @@ def test_the_service_flushes_at_its_intervals(tmp_path: Path) -> None:
     assert turn(10_501) == (0, None)
 
 
-def test_a_delivery_on_a_store_with_async_flush_flushes_nothing(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_delivery_on_a_store_with_async_flush_flushes_nothing(root: Path) -> None:
     append_delayed(root, delayed("T", 1, 0, 6), sync=False)
     assert abort_mark(str(root))
     (row,) = run_once(str(root), ["schedule"], BEGIN_MS + 5_000, apply=True).to_pylist()
@@ -86,8 +88,7 @@ def test_a_delivery_on_a_store_with_async_flush_flushes_nothing(tmp_path: Path) 
     assert abort_mark(str(root)) is None
 
 
-def test_the_settings_decide_before_the_last_commit_does(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_settings_decide_before_the_last_commit_does(root: Path) -> None:
     append_delayed(root, delayed("T", 1, 0, 6), sync=True)
     settings = BrokerConf.of({"flushDiskType": "ASYNC_FLUSH"}, "test")
     run_once(str(root), ["schedule"], BEGIN_MS + 5_000, broker_conf=settings, apply=True)
@@ -97,8 +98,7 @@ def test_the_settings_decide_before_the_last_commit_does(tmp_path: Path) -> None
     assert abort_mark(str(root)) is None
 
 
-def test_a_flush_goes_over_all_files_of_several_directories(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_flush_goes_over_all_files_of_several_directories(root: Path, tmp_path: Path) -> None:
     append(root, numbered("T", 0, 200), options=_ASYNC)
     other = tmp_path / "second"
     other.mkdir()
@@ -109,8 +109,7 @@ def test_a_flush_goes_over_all_files_of_several_directories(tmp_path: Path) -> N
     assert Store.open(str(root), commit_log_paths=paths).state is StoreState.CLEAN
 
 
-def test_the_loop_flushes_when_it_ends(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_loop_flushes_when_it_ends(root: Path) -> None:
     turns: list[object] = []
     with Services(str(root), 0.05, only=["flush"], on_turn=turns.append, apply=True):
         while not turns:

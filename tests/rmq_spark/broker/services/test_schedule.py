@@ -35,6 +35,11 @@ _FUTURE_MS = 2_000_000_000_000
 _MINUTE_MS = 60_000
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 def _identity(message: Message) -> tuple[str, int]:
     return message.properties.get("UNIQ_KEY", ""), message.reconsume_times
 
@@ -69,8 +74,7 @@ def test_delivers_the_bytes_that_a_broker_delivered(
     assert (again["due"], again["done"], again["lateMs"]) == (0, 0, None)
 
 
-def test_a_message_is_delivered_when_its_level_has_passed_and_not_before(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_message_is_delivered_when_its_level_has_passed_and_not_before(root: Path) -> None:
     append(root, delayed("T", 3, 0, 2) + delayed("T", 5, 2, 1))
     early = run_once(str(root), ["schedule"], BEGIN_MS + 9_999, apply=True).to_pylist()[0]
     assert (early["due"], early["nextDue"].timestamp() * 1000) == (0, BEGIN_MS + 10_000)
@@ -84,8 +88,7 @@ def test_a_message_is_delivered_when_its_level_has_passed_and_not_before(tmp_pat
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(3)}
 
 
-def test_the_state_file_counts_unless_the_last_turn_began_there(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_state_file_counts_unless_the_last_turn_began_there(root: Path) -> None:
     append(root, delayed("T", 1, 0, 4))
     path = root / "config" / "delayOffset.json"
     run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
@@ -98,8 +101,7 @@ def test_the_state_file_counts_unless_the_last_turn_began_there(tmp_path: Path) 
     assert sorted(bodies(root, "T").values()) == [1, 1, 2, 2]
 
 
-def test_an_offset_that_the_queue_does_not_have_is_corrected(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_an_offset_that_the_queue_does_not_have_is_corrected(root: Path) -> None:
     append(root, delayed("T", 1, 0, 3))
     path = root / "config" / "delayOffset.json"
     path.write_text('{"offsetTable":{1:50}}')
@@ -109,10 +111,7 @@ def test_an_offset_that_the_queue_does_not_have_is_corrected(tmp_path: Path) -> 
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
 
-def test_messages_that_retention_deleted_are_left_out(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = make_store(tmp_path / "store")
+def test_messages_that_retention_deleted_are_left_out(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(root, delayed("T", 1, 0, 1))
     append(root, numbered("other", 0, 100))
     append(root, delayed("T", 1, 1, 1))
@@ -123,8 +122,7 @@ def test_messages_that_retention_deleted_are_left_out(
     assert read_delay_offsets(str(root)) == {1: 2}
 
 
-def test_a_message_for_the_topic_of_half_messages_is_discarded(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_message_for_the_topic_of_half_messages_is_discarded(root: Path) -> None:
     append(root, delayed(HALF_TOPIC, 1, 0, 1) + delayed("T", 1, 1, 1))
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
     assert not bodies(root, HALF_TOPIC)
@@ -138,8 +136,9 @@ def _no_queue(message: Message) -> Message:
 
 
 @pytest.mark.parametrize("kind", ["body", "name"])
-def test_a_message_that_cannot_be_delivered_stops_its_level_only(tmp_path: Path, kind: str) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_message_that_cannot_be_delivered_stops_its_level_only(
+    root: Path, tmp_path: Path, kind: str
+) -> None:
     messages = delayed("T", 1, 0, 3)
     if kind == "name":
         messages[1] = _no_queue(messages[1])
@@ -153,7 +152,7 @@ def test_a_message_that_cannot_be_delivered_stops_its_level_only(tmp_path: Path,
             run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 3 of T": 1}
     assert read_delay_offsets(str(root)) == {1: 1, 2: 1}
-    assert not (tmp_path / "T").exists()
+    assert not root.with_name("T").exists()
 
 
 def test_levels_share_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -170,8 +169,7 @@ def test_levels_share_a_turn(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (bodies(root, "A").total(), bodies(root, "B").total()) == (30, 3)
 
 
-def test_a_turn_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_turn_is_bounded_in_bytes(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     messages = delayed("A", 1, 0, 9)
     append(root, messages)
     size = len(oracle.encode_message(messages[0]))
@@ -181,17 +179,15 @@ def test_a_turn_is_bounded_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
 
-def test_shorter_levels_count_at_once(tmp_path: Path) -> None:
+def test_shorter_levels_count_at_once(root: Path) -> None:
     """ScheduleMessageService.correctDeliverTimestamp: a time later than the level allows is now."""
-    root = make_store(tmp_path / "store")
     append(root, delayed("T", 18, 0, 1))
     conf = BrokerConf(message_delay_levels_ms=(1000,) * 18)
     report = run_once(str(root), ["schedule"], BEGIN_MS, broker_conf=conf, apply=True).to_pylist()[0]
     assert (report["done"], report["lateMs"]) == (1, 0)
 
 
-def test_lost_queues_are_an_error(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_lost_queues_are_an_error(root: Path) -> None:
     append(root, delayed("T", 1, 0, 2) + numbered("other", 0, 1))
     run_once(str(root), ["schedule"], _FUTURE_MS, apply=True)
     shutil.rmtree(root / "consumequeue" / SCHEDULE_TOPIC)
@@ -214,9 +210,8 @@ def test_the_plan_lists_the_due_messages_and_writes_nothing(
     assert isinstance(table, pa.Table)
 
 
-def test_a_message_for_a_topic_that_is_not_written_to_stops_its_level_there(tmp_path: Path) -> None:
+def test_a_message_for_a_topic_that_is_not_written_to_stops_its_level_there(root: Path) -> None:
     """A commit refuses all messages for one of them; those before it are delivered all the same."""
-    root = make_store(tmp_path / "store")
     messages = delayed("T", 1, 0, 20)
     messages[13] = delayed("%LMQ%T", 1, 13, 1)[0]
     append(root, messages + delayed("T", 2, 20, 1))
@@ -247,8 +242,7 @@ def test_a_message_above_the_size_of_today_is_delivered(tmp_path: Path) -> None:
     assert run_once(str(root), ["schedule"], _FUTURE_MS, apply=True).to_pylist()[0]["done"] == 1
 
 
-def test_levels_of_the_stores_own_settings(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_levels_of_the_stores_own_settings(root: Path) -> None:
     (root / ".rmqlog").mkdir(exist_ok=True)
     (root / ".rmqlog" / "broker.conf").write_text("messageDelayLevel=2s 7m\n")
     append(root, delayed("T", 2, 0, 1))
@@ -257,9 +251,8 @@ def test_levels_of_the_stores_own_settings(tmp_path: Path) -> None:
     assert run_once(str(root), ["schedule"], BEGIN_MS + 7 * _MINUTE_MS, apply=True)["done"].to_pylist() == [1]
 
 
-def test_a_broker_with_extended_queue_entries(tmp_path: Path) -> None:
+def test_a_broker_with_extended_queue_entries(root: Path) -> None:
     """enableConsumeQueueExt: the entry has an address instead of the time, which the store time shows."""
-    root = make_store(tmp_path / "store")
     append(root, delayed("T", 3, 0, 1))
     (path,) = (root / "consumequeue" / SCHEDULE_TOPIC / "2").iterdir()
     data = bytearray(path.read_bytes())

@@ -34,6 +34,11 @@ _PLACES = ((20, 36), (56, 64), (64, 72))
 CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 def _turn(root: Path, now_ms: int, conf: BrokerConf = CONF) -> dict[str, Any]:
     return run_once(str(root), ["timer"], now_ms, apply=True, broker_conf=conf).to_pylist()[0]
 
@@ -119,8 +124,7 @@ def _delivered(root: Path, topic: str = "T") -> list[Message]:
     return [m for m in messages_of(root) if m.topic == topic]
 
 
-def test_a_message_is_delivered_when_its_second_has_passed_and_not_before(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_message_is_delivered_when_its_second_has_passed_and_not_before(root: Path) -> None:
     out_ms = BEGIN_MS + 5_000
     append(root, timed("T", out_ms, 0, 2) + timed("T", out_ms + 60_000, 2, 1))
     first = _turn(root, BEGIN_MS)
@@ -137,9 +141,8 @@ def test_a_message_is_delivered_when_its_second_has_passed_and_not_before(tmp_pa
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(3)}
 
 
-def test_a_turn_that_comes_late_delivers_what_it_finds(tmp_path: Path) -> None:
+def test_a_turn_that_comes_late_delivers_what_it_finds(root: Path) -> None:
     """Messages that are read and delivered in one turn; one of them long before the wheel's first slot."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 5_000, 0, 2) + timed("T", BEGIN_MS - 9 * DAY_MS, 2, 1))
     assert _turn(root, BEGIN_MS + 60_000)["done"] == 3
     # A writer that took long: the slot was read already, so the message waits for the next one.
@@ -154,10 +157,9 @@ def test_a_turn_that_comes_late_delivers_what_it_finds(tmp_path: Path) -> None:
     [(1.99, []), (2.6, [1]), (5, [2, 2])],
 )
 def test_a_far_message_is_stored_again_until_its_time_is_near(
-    tmp_path: Path, days: float, waits: list[int]
+    root: Path, days: float, waits: list[int]
 ) -> None:
     """TimerMessageStore.doEnqueue: half a window if less than a third of a window is left after it."""
-    root = make_store(tmp_path / "store")
     out_ms = BEGIN_MS + int(days * DAY_MS)
     append(root, timed("T", out_ms, 0, 1))
     now = BEGIN_MS
@@ -177,9 +179,8 @@ def test_a_far_message_is_stored_again_until_its_time_is_near(
 
 @pytest.mark.parametrize("turn_before", [True, False])
 @pytest.mark.parametrize("has_topic", [False, True])
-def test_a_recalled_message_is_not_delivered(tmp_path: Path, has_topic: bool, turn_before: bool) -> None:
+def test_a_recalled_message_is_not_delivered(root: Path, has_topic: bool, turn_before: bool) -> None:
     """Also if the services run only after the time: a recall that was stored before counts."""
-    root = make_store(tmp_path / "store")
     out_ms = BEGIN_MS + 5_000
     messages = timed("T", out_ms, 0, 3)
     append(root, messages)
@@ -196,17 +197,15 @@ def test_a_recalled_message_is_not_delivered(tmp_path: Path, has_topic: bool, tu
     assert metrics is None or metrics["T"].count == 0
 
 
-def test_a_recall_of_another_time_recalls_nothing(tmp_path: Path) -> None:
+def test_a_recall_of_another_time_recalls_nothing(root: Path) -> None:
     """The slots of recall and message must be the same one, as with a broker."""
-    root = make_store(tmp_path / "store")
     (message,) = timed("T", BEGIN_MS + 5_000, 0, 1)
     (other,) = timed("T", BEGIN_MS + 4_000, 0, 1)
     append(root, [message, recall_of(other)])
     assert _turn(root, BEGIN_MS + 9_000)["done"] == 1
 
 
-def test_a_recall_by_hand(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_recall_by_hand(root: Path) -> None:
     out_ms = BEGIN_MS + 5_000
     append(root, timed("T", out_ms, 0, 3) + timed("S", out_ms, 5, 1))
     path, now = str(root), BEGIN_MS + 2_000
@@ -237,9 +236,8 @@ def test_a_recall_by_hand(tmp_path: Path) -> None:
             timer.recall(path, topic="T", uniq_key=unique, now_ms=now)
 
 
-def test_the_view_shows_what_the_service_will_do(tmp_path: Path) -> None:
+def test_the_view_shows_what_the_service_will_do(root: Path) -> None:
     """The rows `due` are the messages that the next turn delivers, at every moment."""
-    root = make_store(tmp_path / "store")
     messages = [m for i in range(6) for m in timed("T", BEGIN_MS + 1_000 * i, 3 * i, 3)]
     (elsewhere,) = timed("T", BEGIN_MS + 9_000, 4, 1)
     append(root, [*messages, recall_of(messages[1]), recall_of(messages[7], has_topic=True)])
@@ -267,9 +265,8 @@ def test_a_slot_larger_than_a_turn_is_delivered_once(tmp_path: Path, monkeypatch
     assert [_turn(root, now)["done"] for _ in range(3)] == [24, 4, 0]
 
 
-def test_the_log_goes_on_in_a_new_file(tmp_path: Path) -> None:
+def test_the_log_goes_on_in_a_new_file(root: Path) -> None:
     """Files of 1024 bytes hold 19 units and a blank."""
-    root = make_store(tmp_path / "store")
     conf = BrokerConf(timer_log_file_size=1024)
     for i in range(0, 60, 12):
         append(root, timed("T", BEGIN_MS + 5_000 + i % 24 * 1_000, i, 12))
@@ -300,9 +297,8 @@ def _all_delivered_once(root: Path) -> None:
     assert _turn(root, BEGIN_MS + 90_000)["done"] == 0
 
 
-def test_a_wheel_that_lags_is_revised_from_the_log(tmp_path: Path) -> None:
+def test_a_wheel_that_lags_is_revised_from_the_log(root: Path) -> None:
     """timercheck and wheel of an earlier moment: a broker that was killed between two flushes."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 5_000, 0, 5))
     _turn(root, BEGIN_MS)
     wheel, check = (root / "timerwheel").read_bytes(), (root / "config" / "timercheck").read_bytes()
@@ -318,8 +314,7 @@ def test_a_wheel_that_lags_is_revised_from_the_log(tmp_path: Path) -> None:
     _all_delivered_once(root)
 
 
-def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_lost_wheel_is_made_from_the_whole_log(root: Path) -> None:
     _pending(root)
     wheel = (root / "timerwheel").read_bytes()
     (root / "timerwheel").unlink()
@@ -328,9 +323,8 @@ def test_a_lost_wheel_is_made_from_the_whole_log(tmp_path: Path) -> None:
     _all_delivered_once(root)
 
 
-def test_a_snapshot_of_the_wheel_is_taken_over(tmp_path: Path) -> None:
+def test_a_snapshot_of_the_wheel_is_taken_over(root: Path) -> None:
     """timerWheelSnapshotFlush: `timerwheel` stays behind, the snapshot is of an earlier moment too."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 5_000, 0, 5))
     _turn(root, BEGIN_MS)
     snapshot = (root / "timerwheel").read_bytes()
@@ -345,8 +339,7 @@ def test_a_snapshot_of_the_wheel_is_taken_over(tmp_path: Path) -> None:
     _all_delivered_once(root)
 
 
-def test_damage_behind_the_last_unit_is_cut(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_damage_behind_the_last_unit_is_cut(root: Path) -> None:
     _pending(root)
     path = root / "timerlog" / f"{0:020}"
     with path.open("r+b") as file:
@@ -362,9 +355,8 @@ def test_damage_behind_the_last_unit_is_cut(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 7])
-def test_units_that_are_lost_are_made_again(tmp_path: Path, left: int) -> None:
+def test_units_that_are_lost_are_made_again(root: Path, left: int) -> None:
     """The log is gone behind some unit, which timercheck says was flushed: a copy, or a bad disk."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 1_000, 20, 3))
     assert _turn(root, BEGIN_MS + 2_000)["done"] == 3
     _pending(root)
@@ -381,8 +373,7 @@ def test_units_that_are_lost_are_made_again(tmp_path: Path, left: int) -> None:
     assert _turn(root, BEGIN_MS + 90_000)["done"] == 0
 
 
-def test_timercheck_counts_unless_the_last_turn_began_there(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_timercheck_counts_unless_the_last_turn_began_there(root: Path) -> None:
     _pending(root)
     path = root / "config" / "timercheck"
     before = path.read_bytes()
@@ -395,8 +386,7 @@ def test_timercheck_counts_unless_the_last_turn_began_there(tmp_path: Path) -> N
     assert _turn(root, BEGIN_MS + 60_000)["done"] == 10
 
 
-def test_a_clock_that_was_set_back_loses_nothing(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_clock_that_was_set_back_loses_nothing(root: Path) -> None:
     append(root, timed("T", BEGIN_MS + 60_000, 0, 1))
     assert _turn(root, BEGIN_MS + 61_000)["done"] == 1
     append(root, timed("T", BEGIN_MS + 30_000, 1, 1))
@@ -408,9 +398,8 @@ def test_a_clock_that_was_set_back_loses_nothing(tmp_path: Path) -> None:
         _turn(root, BEGIN_MS + 63_000)
 
 
-def test_slots_older_than_the_wheel_are_not_lost(tmp_path: Path) -> None:
+def test_slots_older_than_the_wheel_are_not_lost(root: Path) -> None:
     """A broker that starts looks back 7 days; the files hold 14, and new messages must not overwrite them."""
-    root = make_store(tmp_path / "store")
     _pending(root)
     later = BEGIN_MS + 13 * DAY_MS
     append(root, timed("T", BEGIN_MS + 5_000 + 14 * DAY_MS, 20, 1), later)
@@ -444,11 +433,10 @@ def test_a_message_that_cannot_be_delivered_is_passed_over(
     assert _turn(root, BEGIN_MS + 5_000)["done"] == 2
     assert bodies(root, "T") == {b"message 0 of T": 1, b"message 2 of T": 1}
     assert "at physical offset" in caplog.text
-    assert not (tmp_path / "T").exists()
+    assert not root.with_name("T").exists()
 
 
-def test_a_timer_without_wheel_does_nothing(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_timer_without_wheel_does_nothing(root: Path) -> None:
     assert _turn(root, BEGIN_MS)["nextDue"] is None
     append(root, timed("T", BEGIN_MS, 0, 1))
     assert _turn(root, BEGIN_MS + 5_000, BrokerConf(timer_wheel_enable=False))["due"] == 0
@@ -473,8 +461,7 @@ TABLE_END = bytes.fromhex(
         ("000004.log", b"\x05\x01\x13timeline_checkpoint\x08" + bytes(8)),
     ],
 )
-def test_a_timeline_in_rocksdb_is_refused(tmp_path: Path, file: str, content: bytes) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_timeline_in_rocksdb_is_refused(root: Path, file: str, content: bytes) -> None:
     append(root, timed("T", BEGIN_MS, 0, 1))
     (root / "rocksdbstore").mkdir()
     (root / "rocksdbstore" / file).write_bytes(content)

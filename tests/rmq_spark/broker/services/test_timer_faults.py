@@ -25,6 +25,11 @@ from tests.support.waiting import BEGIN_MS, append, bodies, timed
 CONF = BrokerConf(timer_log_file_size=1 << 14)  # of new timerlogs
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 def _turn(root: Path, now_ms: int) -> dict[str, Any]:
     return run_once(str(root), ["timer"], now_ms, apply=True, broker_conf=CONF).to_pylist()[0]
 
@@ -35,9 +40,8 @@ def _next_offset(root: Path) -> int:
     return check.last_timer_queue_offset
 
 
-def test_messages_behind_lost_ones_are_delivered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_messages_behind_lost_ones_are_delivered(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A salvaged timer queue has pre-blank units in its middle, here as many as two turns read."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS, 0, 20))
     queue = next((root / "consumequeue" / TIMER_TOPIC / "0").iterdir())
     with queue.open("r+b") as file:
@@ -58,9 +62,8 @@ def test_messages_behind_lost_ones_are_delivered(tmp_path: Path, monkeypatch: py
     ids=["long", "bytes", "light", "batch", "compaction", "lite"],
 )
 def test_a_topic_that_is_not_written_to_does_not_stop_others(
-    tmp_path: Path, topic: str, caplog: pytest.LogCaptureFixture
+    root: Path, topic: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    root = make_store(tmp_path / "store")
     (bad,) = timed("T", BEGIN_MS + 5_000, 1, 1, {"REAL_TOPIC": topic})
     good = [*timed("T", BEGIN_MS + 5_000, 0, 1), *timed("T", BEGIN_MS + 5_000, 2, 1)]
     append(root, good)
@@ -87,9 +90,8 @@ def _set_attributes(root: Path, topics: dict[str, dict[str, str]]) -> None:
     path.write_text(json.dumps(config))
 
 
-def test_a_wheel_newer_than_the_log_is_made_from_the_log(tmp_path: Path) -> None:
+def test_a_wheel_newer_than_the_log_is_made_from_the_log(root: Path, tmp_path: Path) -> None:
     """The copy of a running store, or a power loss: the wheel has slots whose units the log lacks."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 50_000, 0, 5))
     _turn(root, BEGIN_MS + 1_000)
     append(root, timed("T", BEGIN_MS + 50_000, 5, 5) + timed("T", BEGIN_MS + 51_000, 10, 5), BEGIN_MS + 2_000)
@@ -102,9 +104,8 @@ def test_a_wheel_newer_than_the_log_is_made_from_the_log(tmp_path: Path) -> None
     assert bodies(copy, "T") == {f"message {i} of T".encode(): 1 for i in range(15)}
 
 
-def test_slots_whose_units_the_log_lacks_do_not_stop_new_messages(tmp_path: Path) -> None:
+def test_slots_whose_units_the_log_lacks_do_not_stop_new_messages(root: Path, tmp_path: Path) -> None:
     """All units of the slots are lost: the slots must be empty before other units take their positions."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 50_000, 0, 1))
     _turn(root, BEGIN_MS + 1_000)
     append(root, [*timed("T", BEGIN_MS + 60_000, 5, 1), *timed("T", BEGIN_MS + 70_000, 6, 1)])
@@ -117,10 +118,7 @@ def test_slots_whose_units_the_log_lacks_do_not_stop_new_messages(tmp_path: Path
     assert bodies(copy, "T").total() == 4
 
 
-def test_a_clock_behind_the_time_of_the_timer_is_told(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_clock_behind_the_time_of_the_timer_is_told(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(root, timed("T", BEGIN_MS + 5_000, 0, 1))
     assert _turn(root, BEGIN_MS + 60_000)["done"] == 1
     append(root, timed("T", BEGIN_MS + 8_000, 1, 1), BEGIN_MS + 61_000)

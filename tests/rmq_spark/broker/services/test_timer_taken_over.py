@@ -26,6 +26,11 @@ SECOND, DAY = 1_000, 24 * 3_600_000
 CONF = BrokerConf(timer_log_file_size=1 << 14, timer_roll_window_slots=20)
 
 
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return make_store(tmp_path / "store")
+
+
 def _turn(root: Path, now_ms: int, conf: BrokerConf = CONF) -> dict[str, Any]:
     return run_once(str(root), ["timer"], now_ms, apply=True, broker_conf=conf).to_pylist()[0]
 
@@ -34,8 +39,7 @@ def _keys(*numbers: int) -> Counter[str]:
     return Counter(f"U{i:07d}" for i in numbers)
 
 
-def test_a_message_that_is_stored_again_is_in_the_wheel_after_the_turn(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_a_message_that_is_stored_again_is_in_the_wheel_after_the_turn(root: Path) -> None:
     append(root, timed("T", BEGIN_MS + 24 * SECOND, 0, 3))
     _turn(root, BEGIN_MS)
     assert _turn(root, BEGIN_MS + 11 * SECOND)["done"] == 3
@@ -50,9 +54,8 @@ def test_a_message_that_is_stored_again_is_in_the_wheel_after_the_turn(tmp_path:
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(3)}
 
 
-def test_a_message_whose_time_has_passed_is_delivered_and_not_stored_again(tmp_path: Path) -> None:
+def test_a_message_whose_time_has_passed_is_delivered_and_not_stored_again(root: Path) -> None:
     """The service did not run when the roll window was over: what is due is delivered in the same turn."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 24 * SECOND, 0, 2) + timed("T", BEGIN_MS + 29 * SECOND, 2, 1))
     _turn(root, BEGIN_MS)
     assert _turn(root, BEGIN_MS + 27 * SECOND)["done"] == 3
@@ -64,9 +67,8 @@ def test_a_message_whose_time_has_passed_is_delivered_and_not_stored_again(tmp_p
 
 
 @pytest.mark.parametrize("recalled_after_ms", [0, 9 * SECOND])
-def test_a_late_recall_holds_for_a_late_message(tmp_path: Path, recalled_after_ms: int) -> None:
+def test_a_late_recall_holds_for_a_late_message(root: Path, recalled_after_ms: int) -> None:
     """The recall waits for the end of a roll window too, or in the second of the message."""
-    root = make_store(tmp_path / "store")
     messages = timed("T", BEGIN_MS + 24 * SECOND, 0, 2)
     append(root, messages)
     _turn(root, BEGIN_MS)
@@ -77,8 +79,7 @@ def test_a_late_recall_holds_for_a_late_message(tmp_path: Path, recalled_after_m
     assert bodies(root, "T") == {b"message 0 of T": 1}
 
 
-def test_more_new_messages_than_a_turn_reads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    root = make_store(tmp_path / "store")
+def test_more_new_messages_than_a_turn_reads(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timer, "TURN_MESSAGES_MAX", 4)
     append(root, timed("T", BEGIN_MS, 0, 1))
     assert _turn(root, BEGIN_MS + 5 * SECOND)["done"] == 1
@@ -89,9 +90,8 @@ def test_more_new_messages_than_a_turn_reads(tmp_path: Path, monkeypatch: pytest
     assert bodies(root, "T").total() == 10
 
 
-def test_slots_far_behind_and_new_messages(tmp_path: Path) -> None:
+def test_slots_far_behind_and_new_messages(root: Path) -> None:
     """Slots of 13 days ago are read before new messages take their places; both in one turn."""
-    root = make_store(tmp_path / "store")
     append(root, timed("T", BEGIN_MS + 5 * SECOND, 0, 3))
     _turn(root, BEGIN_MS)
     later = BEGIN_MS + 13 * DAY
@@ -103,8 +103,7 @@ def test_slots_far_behind_and_new_messages(tmp_path: Path) -> None:
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(6)}
 
 
-def test_the_view_shows_a_message_that_came_too_late_for_its_slot(tmp_path: Path) -> None:
-    root = make_store(tmp_path / "store")
+def test_the_view_shows_a_message_that_came_too_late_for_its_slot(root: Path) -> None:
     append(root, timed("T", BEGIN_MS, 0, 1))
     assert _turn(root, BEGIN_MS + 5 * SECOND)["done"] == 1
     append(root, timed("T", BEGIN_MS + SECOND, 1, 2), BEGIN_MS + 5 * SECOND)
@@ -115,9 +114,8 @@ def test_the_view_shows_a_message_that_came_too_late_for_its_slot(tmp_path: Path
     assert not MessageStore.open(str(root)).view("delayed", now_ms=BEGIN_MS + 7 * SECOND).num_rows
 
 
-def test_messages_that_were_staged_before_their_slot_was_read(tmp_path: Path) -> None:
+def test_messages_that_were_staged_before_their_slot_was_read(root: Path) -> None:
     """A write that takes long, beside the service: its commit puts into the wheel what would be missed."""
-    root = make_store(tmp_path / "store")
     begin_ms = time.time_ns() // 1_000_000
     append(root, timed("T", begin_ms, 0, 1), begin_ms)
     rows = numbered_rows(0, 3, "T", deliverTimestamp=[begin_ms + ms for ms in (3_000, 60_000, 90_000)])

@@ -56,96 +56,19 @@ def test_there_are_so_many_vectors() -> None:
 
 NAMES = ("a", "b", "TAGS", "$_1")
 TEXTS = (
-    *(
-        "3",
-        "3.5",
-        "abc",
-        "true",
-        "TRUE",
-        "9999999999",
-        "-5",
-        " 3",
-        "3 ",
-        "it's",
-        "1e3",
-        "NaN",
-        "-NaN",
-        "Infinity",
-        "-Infinity",
-        "inf",
-    ),
-    *(
-        "nan",
-        "+3",
-        "+-3",
-        "-0",
-        "-0.0",
-        "0",
-        "0.0",
-        "1e400",
-        "-1e400",
-        "1e-400",
-        "2147483647",
-        "2147483648",
-        "-2147483648",
-        "-2147483649",
-    ),
-    *(
-        "9223372036854775807",
-        "9223372036854775808",
-        "-9223372036854775808",
-        "-9223372036854775809",
-        "0000000000000000000000000000012",
-    ),
-    *(
-        "3d",
-        "3f",
-        "3dd",
-        "3L",
-        "0x10",
-        "0x1p4",
-        " 0X1.8p-2D\t",
-        "0x1p99999",
-        "-0x1p99999",
-        "0x.p1",
-        "1_000",
-        ".5",
-        "5.",
-        ".",
-        "e5",
-        "1e",
-    ),
-    *(
-        "\uff11\uff12",
-        "-\u0663",
-        "\U0001d7cf",
-        "\u00b2",
-        "\u00a03",
-        "\x003",
-        "\x1f3",
-        "tRuE",
-        "\uff54rue",
-        "\u4e2d\u6587",
-        "",
-        "\U0001f600",
-    ),
-)
+    "3", "3.5", "abc", "true", "TRUE", "9999999999", "-5", " 3", "3 ", "it's", "1e3", "NaN", "-NaN",
+    "Infinity", "-Infinity", "inf", "nan", "+3", "+-3", "-0", "-0.0", "0", "0.0", "1e400", "-1e400",
+    "1e-400", "2147483647", "2147483648", "-2147483648", "-2147483649", "9223372036854775807",
+    "9223372036854775808", "-9223372036854775808", "-9223372036854775809",
+    "0000000000000000000000000000012", "3d", "3f", "3dd", "3L", "0x10", "0x1p4", " 0X1.8p-2D\t",
+    "0x1p99999", "-0x1p99999", "0x.p1", "1_000", ".5", "5.", ".", "e5", "1e", "\uff11\uff12", "-\u0663",
+    "\U0001d7cf", "\u00b2", "\u00a03", "\x003", "\x1f3", "tRuE", "\uff54rue", "\u4e2d\u6587", "",
+    "\U0001f600",
+)  # fmt: skip
 NUMBERS = (
-    "0",
-    "3",
-    "3L",
-    "2147483647",
-    "2147483648",
-    "9223372036854775807",
-    "9223372036854775808",
-    "3.0",
-    "3.5",
-    ".5",
-    "5.",
-    "1e3",
-    "0.0",
-    "1E+400",
-)
+    "0", "3", "3L", "2147483647", "2147483648", "9223372036854775807", "9223372036854775808", "3.0", "3.5",
+    ".5", "5.", "1e3", "0.0", "1E+400",
+)  # fmt: skip
 
 values = st.sampled_from(TEXTS) | st.text(max_size=4)
 properties = st.tuples(st.just("property"), st.sampled_from(NAMES))
@@ -350,31 +273,14 @@ def test_a_word_that_is_probably_a_string(operator: str, caplog: pytest.LogCaptu
     assert not caplog.records
 
 
+_DEEP = "expected parentheses, signs and NOT nested at most 64 deep, found"
 HOSTILE = {
-    "parentheses": (
-        "(" * 10_000 + "a = 1" + ")" * 10_000,
-        "expected parentheses, signs and NOT nested at most 64 deep, found ( at character 65: ",
-    ),
-    "NOT": (
-        "NOT " * 10_000 + "a",
-        "expected parentheses, signs and NOT nested at most 64 deep, found NOT at character 257: ",
-    ),
-    "signs": (
-        "- " * 10_000 + "1 > 0",
-        "expected parentheses, signs and NOT nested at most 64 deep, found - at character 129: ",
-    ),
-    "a megabyte": (
-        "a = 1 OR " * (1 << 20 >> 3),
-        "expected at most 262144 characters of SQL92, found 1179648",
-    ),
-    "comments without an end": (
-        "/* " * 80_000,
-        "expected a word, a number, a string or an operator, found / at character 1: ",
-    ),
-    "quotes": (
-        "'" * 262_143,
-        "expected a word, a number, a string or an operator, found ' at character 262143: ",
-    ),
+    "parentheses": ("(" * 10_000 + "a = 1" + ")" * 10_000, f"{_DEEP} ( at character 65: "),
+    "NOT": ("NOT " * 10_000 + "a", f"{_DEEP} NOT at character 257: "),
+    "signs": ("- " * 10_000 + "1 > 0", f"{_DEEP} - at character 129: "),
+    "a megabyte": ("a = 1 OR " * (1 << 17), "expected at most 262144 characters of SQL92, found 1179648"),
+    "comments without an end": ("/* " * 80_000, f"expected {_TOKEN}, found / at character 1: "),
+    "quotes": ("'" * 262_143, f"expected {_TOKEN}, found ' at character 262143: "),
     "digits": (
         "a = " + "9" * 200_000,
         "expected a whole number up to 9223372036854775807, found 999999999999999999999999… at character 5: ",
@@ -383,9 +289,8 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_expressions(name: str) -> None:
-    expression, message = HOSTILE[name]
+@pytest.mark.parametrize(("expression", "message"), HOSTILE.values(), ids=HOSTILE)
+def test_hostile_expressions(expression: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_sql92(expression)
     assert message in str(caught.value)
@@ -397,40 +302,22 @@ def test_hostile_expressions(name: str) -> None:
 def test_long_chains_do_not_recurse(link: str) -> None:
     parsed = parse_sql92("a = 1" + link * 5000)
     assert pickle.loads(pickle.dumps(parsed)) == parsed
-    assert parsed.outcomes(2, lambda name: pa.array(["1", None], pa.string())).tolist() in (
-        [1, 1],
-        [1, 2],
-        [0, 0],
-    )
+    found = parsed.outcomes(2, lambda name: pa.array(["1", None], pa.string())).tolist()
+    assert found in ([1, 1], [1, 2], [0, 0])
 
 
-def test_hostile_values_are_no_numbers() -> None:
-    texts = [
-        "9" * 32_000,
-        "-" * 32_000,
-        "0" * 32_000,
-        "0x" + "f" * 32_000 + "p9",
-        "1" + "e1" * 16_000,
-        "\0" * 32_000,
-        "\uff11" * 10_000,
-        None,
-    ]
-    column = pa.array(texts, pa.string())
-    whole, real = (
-        parse_sql92(f"a = {zero}").outcomes(8, lambda name: column).tolist() for zero in ("0", "1.5")
-    )
-    assert [OUTCOMES[code] for code in whole] == [
-        "eval_error",
-        "eval_error",
-        "true",
-        *["eval_error"] * 4,
-        "null",
-    ]
-    assert [OUTCOMES[code] for code in real] == [
-        "false",
-        "eval_error",
-        "false",
-        "false",
-        *["eval_error"] * 3,
-        "null",
-    ]
+@pytest.mark.parametrize(
+    ("text", "whole", "real"),
+    [
+        ("9" * 32_000, "eval_error", "false"),
+        ("-" * 32_000, "eval_error", "eval_error"),
+        ("0" * 32_000, "true", "false"),
+        ("0x" + "f" * 32_000 + "p9", "eval_error", "false"),
+        ("1" + "e1" * 16_000, "eval_error", "eval_error"),
+        ("\0" * 32_000, "eval_error", "eval_error"),
+        ("\uff11" * 10_000, "eval_error", "eval_error"),
+    ],
+    ids=lambda text: text[:6],
+)
+def test_hostile_values_are_no_numbers(text: str, whole: str, real: str) -> None:
+    assert (outcome("a = 0", {"a": text}), outcome("a = 1.5", {"a": text})) == (whole, real)
