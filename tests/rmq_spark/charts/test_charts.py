@@ -226,14 +226,9 @@ def test_delays_below_zero_have_a_bucket_and_the_text_tells_half_and_most() -> N
     drawn = charts.latency_data([batch])
     counts = {row["delay"]: row["messages"] for row in drawn.table.to_pylist() if row["messages"]}
     assert counts == {
-        "below 0": 1,
-        "0ms": 1,
-        "1ms": 1,
-        "2ms – 3ms": 2,
-        "4ms – 7ms": 1,
-        "512ms – 1.0s": 1,
+        "below 0": 1, "0ms": 1, "1ms": 1, "2ms – 3ms": 2, "4ms – 7ms": 1, "512ms – 1.0s": 1,
         "4.0s – 8.1s": 1,
-    }
+    }  # fmt: skip
     assert drawn.notes == ("half of 8 messages within 3ms, 99 % within 8.1s",)
 
 
@@ -356,6 +351,13 @@ def test_hostile_groups_and_brokers_too() -> None:
     assert "\x1b" not in page
 
 
+def _run(code: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", code]
+    return subprocess.run(
+        command, cwd=goldens.ROOT.parent.parent, capture_output=True, text=True, check=False
+    )
+
+
 def test_without_altair_the_error_names_the_extra() -> None:
     code = (
         "import sys; sys.modules['altair'] = None\n"
@@ -363,13 +365,7 @@ def test_without_altair_the_error_names_the_extra() -> None:
         "try: charts.rate([])\n"
         "except Exception as error: print(type(error).__name__, error)"
     )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=goldens.ROOT.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run(code)
     assert done.stdout.startswith("UnsupportedFormatError charts need altair, which is not installed"), (
         done.stderr
     )
@@ -379,13 +375,7 @@ def test_without_altair_the_error_names_the_extra() -> None:
 @pytest.mark.process
 def test_importing_the_charts_imports_no_altair() -> None:
     code = "import sys; from rmq_spark import charts; charts.rate_data([]); print('altair' in sys.modules)"
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        cwd=goldens.ROOT.parent.parent,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _run(code)
     assert done.stdout == "False\n", done.stderr
 
 

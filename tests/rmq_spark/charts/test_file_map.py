@@ -23,11 +23,16 @@ from store_format.store import MessageStore
 from tests.support import goldens, oracle
 from tests.support.hostile_store import damage_files, write_hostile_store
 from tests.support.oracle import Message
-from tests.support.small_store import FILE_SIZE, write_small_store
+from tests.support.small_store import FILE_SIZE, SmallStore, write_small_store
 
 Golden = Callable[[str], Path]
 
 ALL = 1 << 40
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> SmallStore:
+    return write_small_store(tmp_path / "store")
 
 
 def _read(root: Path, *, files_max: int = 64, read_bytes_max: int = ALL) -> LogParts:
@@ -68,8 +73,7 @@ def test_the_bytes_are_those_of_the_diagnosis(golden: Golden, name: str) -> None
     assert not [note for note in drawn.notes if "cannot be drawn" in note]
 
 
-def test_the_parts_of_a_file(tmp_path: Path) -> None:
-    store = write_small_store(tmp_path / "store")
+def test_the_parts_of_a_file(store: SmallStore) -> None:
     log = _read(store.root)
     assert [parts.file.start for parts in log.files] == [0, FILE_SIZE]
     (used, _), (blank, _), (_, unwritten) = (
@@ -85,8 +89,7 @@ def test_the_parts_of_a_file(tmp_path: Path) -> None:
     assert "Orders-0" in {row["name"] for row in _rows(drawn, "consume queues")}
 
 
-def test_one_damaged_byte_is_seen(tmp_path: Path) -> None:
-    store = write_small_store(tmp_path / "store")
+def test_one_damaged_byte_is_seen(store: SmallStore) -> None:
     path, within, size = store.unit_place("plain")
     data = bytearray(path.read_bytes())
     data[within + 90] ^= 1  # of the body: its CRC tells
@@ -108,16 +111,14 @@ def test_a_missing_file_is_drawn(golden: Golden, tmp_path: Path) -> None:
     assert _parts(drawn)["damaged"] == 1
 
 
-def test_a_file_that_was_cut(tmp_path: Path) -> None:
-    store = write_small_store(tmp_path / "store")
+def test_a_file_that_was_cut(store: SmallStore) -> None:
     path = store.root / "commitlog" / oracle.file_name(FILE_SIZE)
     path.write_bytes(path.read_bytes()[: FILE_SIZE // 4])
     log = _read(store.root)
     assert [len(parts.cells) for parts in log.files] == [CELLS, CELLS // 4]
 
 
-def test_files_that_are_not_read(tmp_path: Path) -> None:
-    store = write_small_store(tmp_path / "store")
+def test_files_that_are_not_read(store: SmallStore) -> None:
     log = _read(store.root, read_bytes_max=FILE_SIZE)
     assert _share(log, Part.UNREAD) == [1.0, 0.0]
     assert log.unread_bytes == FILE_SIZE
@@ -128,11 +129,8 @@ def test_files_that_are_not_read(tmp_path: Path) -> None:
     )
 
 
-def test_at_least_the_newest_file_is_read(tmp_path: Path) -> None:
-    assert _share(_read(write_small_store(tmp_path / "store").root, read_bytes_max=1), Part.UNREAD) == [
-        1.0,
-        0.0,
-    ]
+def test_at_least_the_newest_file_is_read(store: SmallStore) -> None:
+    assert _share(_read(store.root, read_bytes_max=1), Part.UNREAD) == [1.0, 0.0]
 
 
 def _write_many(root: Path, count: int, size: int) -> None:
@@ -227,8 +225,7 @@ def test_damaged_bytes_never_raise(golden: Golden, tmp_path: Path) -> None:
     assert drawn
 
 
-def test_a_queue_with_damaged_files_is_drawn_in_red(tmp_path: Path) -> None:
-    store = write_small_store(tmp_path / "store")
+def test_a_queue_with_damaged_files_is_drawn_in_red(store: SmallStore) -> None:
     before = {row["name"] for row in _rows(_map(store.root), "consume queues")}
     assert "Orders-0" in before
     files = sorted((store.root / "consumequeue" / "Orders" / "0").iterdir())

@@ -18,7 +18,7 @@ from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
-from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
+from store_format.metadata.group_offsets import write_group_offsets
 from store_format.store import MessageStore
 from tests.support import goldens
 from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
@@ -254,24 +254,6 @@ def _wait_until_one_waits(consumer: SimpleConsumer, found: list[list[MessageView
         time.sleep(0.005)
 
 
-def test_threads_share_a_consumer(tmp_path: Path) -> None:
-    root = popped_store(tmp_path / "s", 600, queues=3, file_size=1 << 22)
-    found: list[int] = []
-    with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
-
-        def work() -> None:
-            while batch := consumer.receive(7):
-                consumer.ack(batch)
-                found.extend(_bodies(batch))
-
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-    assert sorted(found) == list(range(600))
-
-
 def test_a_forked_child_is_another_consumer(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 6)
     with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
@@ -304,18 +286,6 @@ def _open_files(directory: Path) -> list[str]:
         with suppress(FileNotFoundError):  # that of the listing itself
             found.append(os.readlink(f"/proc/self/fd/{descriptor}"))
     return [path for path in found if path.startswith(f"{directory}/")]
-
-
-def test_the_last_consumer_leaves_the_offsets_to_a_broker(tmp_path: Path, clock: Clock) -> None:
-    root = popped_store(tmp_path / "s", 6)
-    with _consumer(root, clock) as consumer, _consumer(root, clock) as other:
-        consumer.ack(consumer.receive(4, 10))
-        held = other.receive(1, 10)
-    assert _bodies(held) == [4]
-    assert read_group_offsets(str(root), GROUP)[TOPIC, 0] == 5
-    with _consumer(root, clock) as consumer:
-        assert _bodies(consumer.receive(3, 10)) == [5]
-        consumer.ack(held)  # taken over from the records
 
 
 def test_every_store_of_a_cluster(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.consume.group.directory import live_topics
 from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
@@ -125,20 +124,6 @@ def test_the_group_s_configuration_decides(tmp_path: Path) -> None:
     with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0, clock_ms=clock) as consumer:
         assert _offsets(consumer.receive(1)) == [0]
         assert consumer.receive(1) == []
-
-
-@pytest.mark.parametrize("fifo", [True, False])
-def test_messages_in_flight_come_again_in_the_other_way(tmp_path: Path, fifo: bool) -> None:
-    """A group that is switched to or from order loses nothing."""
-    root, clock = popped_store(tmp_path / "s", 6), Clock()
-    consumer = SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0, clock_ms=clock, fifo=not fifo)
-    batch = consumer.receive(4)
-    consumer.ack(batch[0])
-    del consumer  # as if it were killed: it hands over nothing
-    while live_topics(str(root), GROUP):
-        time.sleep(0.01)
-    with _consumer(root, clock, fifo=fifo) as other:
-        assert _offsets(other.receive(32)) == [1, 2, 3, 4, 5]
 
 
 def test_a_message_that_fails_too_often_lets_the_queue_go_on(tmp_path: Path) -> None:

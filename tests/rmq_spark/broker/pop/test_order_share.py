@@ -191,20 +191,6 @@ def test_a_broker_that_has_pop_knows_the_group(root: Path, is_old: bool) -> None
     assert (GROUP in (read_subscription_groups(str(root)) or {})) is not is_old
 
 
-def test_other_groups_keep_their_batches(root: Path) -> None:
-    path = root / "config" / "consumerOrderInfo.json"
-    other = order_info.merge_order_infos(None, "T@other", {0: OrderInfo((1,), 5)})
-    assert other is not None
-    path.write_bytes(other)
-    share = _open(root)
-    _pop(share, 0)
-    share.close()
-    infos = read_order_infos(str(root))
-    assert infos is not None
-    assert infos["T@other"] == {0: OrderInfo((1,), 5)}
-    assert set(infos) == {"T@other", KEY}
-
-
 @pytest.mark.parametrize("fifo", [True, False])
 def test_one_group_pops_in_one_way(root: Path, fifo: bool) -> None:
     share = _open(root, fifo=fifo)

@@ -146,17 +146,6 @@ def test_messages_that_retention_deleted_are_counted(
     share.close()
 
 
-def test_a_consumer_counts_messages_that_retention_deleted_before_it_was_opened(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
-    root = shutil.copytree(golden("cleaned-5.5.0"), tmp_path / "s")
-    queue = next(each for each in MessageStore.open(str(root)).queues() if each.min_offset > 1)
-    write_group_offsets(str(root), "g", {queue.key: 1}, timestamp=1)
-    with SimpleConsumer(str(root), "g", {queue.topic: "*"}, await_duration=0.0) as consumer:
-        consumer.receive(1)
-        assert consumer.metrics().lost == queue.min_offset - 1
-
-
 def test_a_consumer_counts_messages_that_retention_deleted_once(
     golden: Callable[[str], Path], tmp_path: Path
 ) -> None:
@@ -333,17 +322,14 @@ def test_names_that_are_no_names_are_refused(root: Path, group: str, topic: str)
     assert not (root / ".rmqlog" / "pop").exists()
 
 
-def test_offsets_in_rocksdb_are_refused(root: Path) -> None:
-    (root / "config" / "consumerOffsets").mkdir()
-    (root / "config" / "consumerOffsets" / "CURRENT").touch()
-    with pytest.raises(UnsupportedFormatError, match="RocksDB"):
-        open_share(root)
-
-
-def test_pop_in_rocksdb_is_refused(root: Path) -> None:
-    (root / "kvStore").mkdir()
-    (root / "kvStore" / "CURRENT").touch()
-    with pytest.raises(UnsupportedFormatError, match="popConsumerKVServiceEnable"):
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [("config/consumerOffsets/CURRENT", "RocksDB"), ("kvStore/CURRENT", "popConsumerKVServiceEnable")],
+)
+def test_stores_with_rocksdb_are_refused(root: Path, file: str, said: str) -> None:
+    (root / file).parent.mkdir()
+    (root / file).touch()
+    with pytest.raises(UnsupportedFormatError, match=said):
         open_share(root)
     assert not (root / ".rmqlog" / "pop").exists()
 

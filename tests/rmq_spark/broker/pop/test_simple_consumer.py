@@ -96,17 +96,6 @@ def test_messages_that_come_again_are_filtered_too(
         assert [message.tag for message in consumer.receive(8)] == ["Tag1", "Tag1"]
 
 
-def test_a_message_is_invisible_to_other_consumers(tmp_path: Path) -> None:
-    root = popped_store(tmp_path / "s", 5)
-    with (
-        SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as one,
-        SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as other,
-    ):
-        assert [m.offset for m in one.receive(3)] == [0, 1, 2]
-        assert [m.offset for m in other.receive(3)] == [3, 4]
-        assert one.receive(3) == other.receive(3) == []
-
-
 def test_a_handle_is_good_once_and_for_its_invisible_time(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 5)
     now = [1_700_000_000_000]

@@ -172,24 +172,6 @@ def state(store: Path) -> PopState:
     return found
 
 
-def test_two_queries_share_a_queue(store: Path, query: Begin) -> None:
-    one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
-    assert one.take()
-    assert two.take()
-    # both have a part of the same queues at the same time
-    assert {each.queue.queue_id for each in PopOffset.from_json(one.offsets[0]).ranges} == {0, 1}
-    assert {each.queue.queue_id for each in PopOffset.from_json(two.offsets[0]).ranges} == {0, 1}
-    one.run()
-    two.run()
-    run_all(one, two)
-    assert one.read() + two.read() == places(40)
-    assert (len(one.read()), len(two.read())) == (24, 16)
-    assert state(store).in_flight == 0  # the last question acknowledged the last batch
-    append(store, numbered("T", 40, 4, queues=2))
-    assert two.step()
-    assert two.read().keys() >= {(0, 20), (0, 21), (1, 20), (1, 21)}
-
-
 @pytest.mark.parametrize("killed", ["before Spark stored the offset", "in the batch", "after its commit"])
 def test_a_query_that_comes_back_in_time_reads_each_message_once(
     store: Path, clock: Clock, query: Begin, killed: str
@@ -246,16 +228,6 @@ def test_a_bounded_run_ends_with_what_was_ready(store: Path, query: Begin) -> No
     assert len(one.read()) == 40
     assert not one.step()
     assert live_topics(str(store), "g") == []  # the member has left
-
-
-def test_a_bounded_run_reads_what_a_dead_member_had(clock: Clock, query: Begin) -> None:
-    one, two = query(maxOffsetsPerTrigger="16"), query()
-    assert one.take()
-    one.stop()
-    clock.now += INVISIBLE_MS
-    two.positions.bound_now()
-    run_all(two)
-    assert sorted(two.bodies) == sorted(bodies(0, 40))
 
 
 def test_a_late_bounded_run_repeats_its_own_batch_first(clock: Clock, query: Begin) -> None:

@@ -60,16 +60,6 @@ def test_a_topic_is_read_from_the_next_receive_on(consumer: SimpleConsumer) -> N
     assert _read_all(consumer) == [100, 101]
 
 
-def test_a_topic_that_is_left_is_not_received(root: Path, consumer: SimpleConsumer) -> None:
-    consumer.subscribe("Other")
-    consumer.unsubscribe(TOPIC)
-    assert _read_all(consumer) == [100, 101]
-    append_numbered(root, 2, first=3)
-    assert consumer.receive(32) == []
-    consumer.subscribe(TOPIC)
-    assert _read_all(consumer) == [0, 1, 2, 3, 4]
-
-
 @pytest.mark.skipif(not os.path.isdir("/dev/fd"), reason="no /dev/fd")
 def test_a_topic_that_is_left_keeps_no_file_open(root: Path, consumer: SimpleConsumer) -> None:
     consumer.subscribe("Other")

@@ -59,6 +59,13 @@ def _later(action: Callable[[], object], seconds: float = 0.05) -> threading.Tim
     return timer
 
 
+def _news(waiter: Waiter, look: WaiterLook) -> WaiterLook:
+    """The look that ends the wait."""
+    found = waiter.wait(look, _LONG)
+    assert found is not None
+    return found
+
+
 def _send_soon(root: Path) -> None:
     time.sleep(0.05)
     _send(root)
@@ -71,8 +78,7 @@ def test_an_append_of_another_process_wakes(root: Path, forks: ForkServer) -> No
         assert _offsets(look) == {}
         sending = threading.Thread(target=forks.call, args=(_send_soon, root))
         sending.start()
-        woken = waiter.wait(look, _LONG)
-        assert woken is not None
+        woken = _news(waiter, look)
         assert _offsets(woken) == {("store", "T", queue): 1 for queue in range(4)}
         sending.join()
 
@@ -197,8 +203,7 @@ def test_threads_share_a_waiter(root: Path) -> None:
 def test_a_store_and_a_topic_that_come_later(tmp_path: Path) -> None:
     path = tmp_path / "a" / "store"
     with Waiter(str(path), ["T"]) as waiter:
-        look: WaiterLook | None = waiter.look()
-        assert look is not None
+        look = waiter.look()
         assert look.stores == ()
 
         def create() -> None:
@@ -207,12 +212,10 @@ def test_a_store_and_a_topic_that_come_later(tmp_path: Path) -> None:
 
         began = time.monotonic()
         _later(create)
-        look = waiter.wait(look, _LONG)
-        assert look is not None
+        look = _news(waiter, look)
         assert [store.root for store in look.stores] == [str(path)]
         _later(lambda: _send(path))
-        look = waiter.wait(look, _LONG)
-        assert look is not None
+        look = _news(waiter, look)
         assert _all_of(look) == 4
         assert time.monotonic() - began < 2.0  # not only by the rounds of a second
 
@@ -221,24 +224,19 @@ def test_every_store_of_a_cluster_wakes_those_that_come_later_too(tmp_path: Path
     for name in ("broker-a", "broker-b"):
         make_store(tmp_path / name)
     with Waiter(str(tmp_path), ["T"]) as waiter:
-        look: WaiterLook | None = waiter.look()
+        look = waiter.look()
         for name in ("broker-b", "broker-a", "broker-c"):
-            assert look is not None
             if name == "broker-c":
                 make_store(tmp_path / name)
                 while len(look.stores) < 3:  # more news of what was sent to broker-a may come first
-                    look = waiter.wait(look, _LONG)
-                    assert look is not None
+                    look = _news(waiter, look)
             _later(lambda name=name: _send(tmp_path / name))  # type: ignore[misc]
-            look = waiter.wait(look, _LONG)
-            assert look is not None
+            look = _news(waiter, look)
             assert Path(look.stores[0].root).name == name  # the store with news comes first
-        assert look is not None
         assert _all_of(look) == 12
         (tmp_path / "broker-b").rename(tmp_path.with_name("elsewhere"))
         while len(look.stores) == 3:  # a look before the next poll finds the store without queues
-            look = waiter.wait(look, _LONG)
-            assert look is not None
+            look = _news(waiter, look)
         assert [Path(store.root).name for store in look.stores] == ["broker-a", "broker-c"]
 
 
@@ -247,19 +245,15 @@ def test_a_store_whose_files_are_replaced(root: Path, tmp_path: Path) -> None:
     shutil.copytree(root, tmp_path / "copy")
     _send(root)
     with Waiter(str(root), ["T"]) as waiter:
-        look: WaiterLook | None = waiter.look()
-        assert look is not None
+        look = waiter.look()
         assert _all_of(look) == 8
         root.rename(tmp_path / "old")
         (tmp_path / "copy").rename(root)
-        look = waiter.wait(look, _LONG)
-        assert look is not None
+        look = _news(waiter, look)
         while _all_of(look) != 4:  # a look between the two renames finds no store
-            look = waiter.wait(look, _LONG)
-            assert look is not None
+            look = _news(waiter, look)
         _later(lambda: _send(root))
-        look = waiter.wait(look, _LONG)
-        assert look is not None
+        look = _news(waiter, look)
         assert _all_of(look) == 8
 
 
@@ -276,13 +270,11 @@ def test_notify_wakes_the_group_only(root: Path) -> None:
 def test_a_file_of_the_store_wakes(root: Path) -> None:
     log = root / ".rmqlog" / "pop" / "g" / "T" / "in-flight.log"
     with Waiter(str(root), ["T"], also=[".rmqlog/pop/g/T/in-flight.log"]) as waiter:
-        look: WaiterLook | None = waiter.look()
+        look = waiter.look()
         for text in ("one", "two"):
-            assert look is not None
             log.parent.mkdir(parents=True, exist_ok=True)
             log.write_text(text)
-            look = waiter.wait(look, _LONG)
-            assert look is not None
+            look = _news(waiter, look)
 
 
 def test_a_broker_that_takes_the_store_ends_the_wait(root: Path) -> None:
@@ -349,14 +341,12 @@ def test_a_forked_child_goes_on_with_a_thread_of_its_own(root: Path) -> None:
         def act() -> None:
             own = waiter.look()
             _later(lambda: _send(root))
-            woken = waiter.wait(own, _LONG)
-            assert woken is not None
+            woken = _news(waiter, own)
             assert _all_of(woken) == 4
             waiter.close()
 
         child = fork_with_threads(act)
-        woken = waiter.wait(look, _LONG)
-        assert woken is not None
+        woken = _news(waiter, look)
         assert _all_of(woken) == 4
         assert os.waitpid(child, 0)[1] == 0
 
@@ -367,10 +357,8 @@ def test_the_doorbell_wakes_sooner_than_the_rounds_of_a_second(
     monkeypatch.setattr(waiting, "_ROUND_SECONDS", 1000.0)
     root = make_store(tmp_path / "store")
     with Waiter(str(root), ["T"]) as waiter:
-        look: WaiterLook | None = waiter.look()
+        look = waiter.look()
         for messages in (4, 8):
-            assert look is not None
             _later(lambda: _send(root), 0.0)
-            look = waiter.wait(look, _LONG)
-            assert look is not None
+            look = _news(waiter, look)
             assert _all_of(look) == messages

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -15,7 +15,7 @@ import pytest
 
 from rmq_spark.broker.services import schedule, turn
 from rmq_spark.broker.services.schedule import SchedulePlan
-from rmq_spark.broker.services.service import Now
+from rmq_spark.broker.services.service import Now, Service
 from rmq_spark.broker.services.turn import TurnReport
 from rmq_spark.services import Services, run_once
 from store_format import MessageStore
@@ -47,22 +47,22 @@ class Turns(list[list[TurnReport]]):
         return sum(each.done for reports in self for each in reports)
 
 
+def _loop(
+    root: Path,
+    turns: Turns,
+    *,
+    every: float = 0.01,
+    extra: Sequence[Service] = (),
+    clock_ms: Callable[[], int] = lambda: _LATER_MS,
+) -> Services:
+    return Services(
+        str(root), every, only=["schedule"], extra=extra, on_turn=turns.append, clock_ms=clock_ms, apply=True
+    )
+
+
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return make_store(tmp_path / "store")
-
-
-def test_a_message_is_delivered_when_the_clock_says_so(root: Path) -> None:
-    append(root, delayed("T", 1, 0, 3))
-    clock, turns = [BEGIN_MS], Turns()
-    with Services(
-        str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: clock[0], apply=True
-    ):
-        _until(lambda: len(turns) > 1)
-        assert turns.done == 0
-        clock[0] += 1_000
-        _until(lambda: turns.done == 3)
-    assert bodies(root, "T").total() == 3
 
 
 def test_the_loop_wakes_up_when_a_message_is_due(root: Path) -> None:
@@ -74,7 +74,7 @@ def test_the_loop_wakes_up_when_a_message_is_due(root: Path) -> None:
         """700 ms of the delay have passed when the loop begins."""
         return BEGIN_MS + 700 + int(1000 * (time.monotonic() - began))
 
-    with Services(str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=clock_ms, apply=True):
+    with _loop(root, turns, every=3600.0, clock_ms=clock_ms):
         _until(lambda: turns.done)
     assert [each.done for reports in turns for each in reports] == [0, 1]
     (late,) = [each.late_ms for reports in turns for each in reports if each.done]
@@ -88,18 +88,14 @@ def test_a_long_backlog_takes_turns_without_a_pause_of_every(
     monkeypatch.setattr(schedule, "TURN_MESSAGES_MAX", 10)
     append(root, delayed("T", 1, 0, 25))
     turns = Turns()
-    with Services(
-        str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
-    ):
+    with _loop(root, turns, every=3600.0):
         _until(lambda: turns.done == 25)
     assert [each.done for reports in turns for each in reports] == [10, 10, 5]
 
 
 def test_a_store_that_does_not_exist_yet(tmp_path: Path) -> None:
     root, turns = tmp_path / "store", Turns()
-    with Services(
-        str(root), 0.01, on_turn=turns.append, only=["schedule"], clock_ms=lambda: _LATER_MS, apply=True
-    ):
+    with _loop(root, turns):
         time.sleep(0.03)
         make_store(root)
         MessageStore.open(str(root)).append(
@@ -127,9 +123,7 @@ def test_a_poisoned_message_stops_its_level_only(root: Path, caplog: pytest.LogC
         """Level 1 is due when the loop begins, level 2 half a second later."""
         return BEGIN_MS + 4_500 + int(1000 * (time.monotonic() - began))
 
-    with Services(
-        str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=clock_ms, apply=True
-    ) as services:
+    with _loop(root, turns, every=3600.0, clock_ms=clock_ms) as services:
         _until(lambda: turns.done)
         assert "SCHEDULE_TOPIC_XXXX-0 offset 0" in services.failing["schedule"]
     assert bodies(root, "T") == {b"message 10 of T": 1}
@@ -160,10 +154,7 @@ def test_an_error_is_logged_and_does_not_end_the_loop(
     monkeypatch.setattr(turn, "_AFTER_ERROR_SECONDS", 0.01)
     append(root, delayed("T", 1, 0, 1))
     turns = Turns()
-    with Services(
-        str(root), 0.01, only=["schedule"], extra=[Broken(error)], on_turn=turns.append,
-        clock_ms=lambda: _LATER_MS, apply=True,
-    ):  # fmt: skip
+    with _loop(root, turns, extra=[Broken(error)]):
         _until(lambda: any(all(not each.errors for each in reports) for reports in turns))
     assert bodies(root, "T").total() == 1
     assert caplog.text.count("division" if isinstance(error, ZeroDivisionError) else "file at byte 7") >= 1
@@ -177,9 +168,7 @@ def test_a_directory_that_is_no_directory_for_a_while_does_not_end_the_loop(
     aside, turns = root.with_name("aside"), Turns()
     root.rename(aside)
     root.touch()
-    with Services(
-        str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
-    ) as services:
+    with _loop(root, turns) as services:
         _until(lambda: services.failing)
         assert f"{root} is a file" in services.failing[""]
         root.unlink()
@@ -233,14 +222,7 @@ class Slow:
 def test_the_end_waits_for_the_turn_that_is_under_way(root: Path) -> None:
     append(root, delayed("T", 1, 0, 5))
     slow, turns = Slow(), Turns()
-    services = Services(
-        str(root),
-        only=["schedule"],
-        extra=[slow],
-        on_turn=turns.append,
-        clock_ms=lambda: _LATER_MS,
-        apply=True,
-    )
+    services = _loop(root, turns, every=3600.0, extra=[slow])
     with services:
         assert slow.begun.wait(_ENOUGH_SECONDS)
         services.stop()
@@ -260,9 +242,7 @@ def test_a_writer_and_a_loop_with_a_backlog_both_get_the_lock(
     turns = Turns()
     options = CommitOptions(sync=False, lock_timeout=_ENOUGH_SECONDS, clock=lambda: BEGIN_MS)
     seen = []
-    with Services(
-        str(root), 3600.0, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
-    ):
+    with _loop(root, turns, every=3600.0):
         for i in range(4):
             MessageStore.open(str(root)).append(
                 columns_of(numbered("other", i, 1, queues=1)), options=options
@@ -281,9 +261,7 @@ def test_a_writer_and_a_loop_with_a_backlog_both_get_the_lock(
 def test_the_loop_waits_for_a_broker_and_warns_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
     append(root, delayed("T", 1, 0, 2))
     turns = Turns()
-    services = Services(
-        str(root), 0.01, only=["schedule"], on_turn=turns.append, clock_ms=lambda: _LATER_MS, apply=True
-    )
+    services = _loop(root, turns)
     with ExitStack() as stack:
         with held(root):
             stack.enter_context(services)

@@ -45,16 +45,6 @@ def copies(root: Path) -> list[tuple[str, str | None]]:
 # ---- decisions ---------------------------------------------------------------------------------------------
 
 
-def test_a_half_message_is_visible_after_its_commit_only(tmp_path: Path) -> None:
-    root = half_store(tmp_path / "s", ["A", "B", "C"])
-    assert visible(root) == []
-    assert decide(root, commit=["A"]) == 1
-    assert visible(root) == ["A"]
-    assert decide(root, rollback=["B"]) == 1
-    assert visible(root) == ["A"]
-    assert states(root) == {"A": "committed", "B": "rolled back", "C": "pending"}
-
-
 def test_the_same_decision_again_is_done_and_the_opposite_one_refused(tmp_path: Path) -> None:
     root = half_store(tmp_path / "s", ["A", "B"])
     decide(root, commit=["A"], rollback=["B"])

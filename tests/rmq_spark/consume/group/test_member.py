@@ -52,12 +52,9 @@ class Group:
 
     def join(self, *clients: str, **changes: object) -> GroupMember:
         spec = {
-            "group": "g",
-            "clients": clients,
-            "strategy": strategy("AVG"),
-            "subscription": "T *",
+            "group": "g", "clients": clients, "strategy": strategy("AVG"), "subscription": "T *",
             "lease_seconds": LEASE,
-        } | changes
+        } | changes  # fmt: skip
         clocks = Clocks(lambda: self.now, lambda: int(self.now * 1000), self._sleep)
         member = join(self.directory, Membership(**spec), self.offsets, clocks=clocks)  # type: ignore[arg-type] # by name
         self.members.append(member)
@@ -110,25 +107,20 @@ def _settle(
     return member.settle(queues, positions or {}, begin=_zero, reset=reset)
 
 
+def _two(group: Group) -> tuple[GroupMember, GroupMember]:
+    """Members a and b, which have two queues each."""
+    a, b = group.join("a"), group.join("b")
+    for member in (a, b, a, b):
+        _settle(member)
+    return a, b
+
+
 def _at(**positions: int) -> dict[MessageQueue, int]:
     """`q0=5` for queue 0."""
     return {QUEUES[int(name[1:])]: position for name, position in positions.items()}
 
 
 # ---- sharing -----------------------------------------------------------------------------------------------
-
-
-def test_one_member_has_everything(group: Group) -> None:
-    member = group.join("a")
-    found = member.settle(QUEUES, {}, begin=lambda queue: 10 + queue.queue_id)
-    assert found.is_settled
-    assert queues_by_client(found) == {"a": QUEUES}
-    assert found.starts == {queue: 10 + queue.queue_id for queue in QUEUES}
-    assert {owned.epoch for owned in found.owned.values()} == {1}
-    positions = dict.fromkeys(QUEUES, 20)
-    again = _settle(member, positions)
-    assert (again.owned, again.starts, again.lost) == (found.owned, {}, frozenset())
-    assert _settle(member, positions).starts == {}
 
 
 def test_a_queue_changes_hands_when_its_owner_has_recorded_its_position(group: Group) -> None:
@@ -234,9 +226,7 @@ def test_an_unknown_offset_in_the_store_is_none(group: Group) -> None:
 def test_a_member_past_its_lease_loses_its_queues_and_records_nothing(
     group: Group, caplog: pytest.LogCaptureFixture
 ) -> None:
-    a, b = group.join("a"), group.join("b")
-    for member in (a, b, a, b):
-        _settle(member)
+    a, b = _two(group)
     group.stand_still(a)
     _settle(b)
     group.now += LEASE - 1
@@ -263,9 +253,7 @@ def test_a_member_past_its_lease_loses_its_queues_and_records_nothing(
 
 
 def test_a_lease_that_is_renewed_lasts(group: Group) -> None:
-    a, b = group.join("a"), group.join("b")
-    for member in (a, b, a, b):
-        _settle(member)
+    a, b = _two(group)
     for _ in range(5):
         group.now += LEASE - 1
         group.beat(a)
@@ -323,9 +311,7 @@ def test_nothing_new_costs_one_look(group: Group) -> None:
 
 def test_a_state_that_looks_like_the_one_before_is_another_one(group: Group) -> None:
     """The same inode, length and time: what a filesystem with a slow clock may give two states."""
-    a, b = group.join("a"), group.join("b")
-    for member in (a, b, a, b):
-        _settle(member)
+    a, _ = _two(group)
     path = Path(group.directory, "group.json")
     state, status, data = group.state(), path.stat(), path.read_bytes()
     change = Change(state, "0" * 16, 0)
@@ -534,15 +520,10 @@ def test_the_state_comes_back(tmp_path: Path) -> None:
 
 def _broken(change: Callable[[dict], object]) -> bytes:
     value = {
-        "version": 1,
-        "serial": 1,
-        "reset": 0,
-        "logSize": 0,
-        "subscription": "",
-        "strategy": "",
+        "version": 1, "serial": 1, "reset": 0, "logSize": 0, "subscription": "", "strategy": "",
         "queues": [["T", "b", 0, None, None, 1, 5, 0]],
-    }
-    value["members"] = {"0" * 16: {"clients": ["c"], "host": "h", "processId": 1, "leaseSeconds": 30}}
+        "members": {"0" * 16: {"clients": ["c"], "host": "h", "processId": 1, "leaseSeconds": 30}},
+    }  # fmt: skip
     change(value)
     return json.dumps(value).encode()
 
