@@ -22,10 +22,12 @@ from store_format.files.source import source_of
 from store_format.views.registry import VIEWS
 from tests.interop.hdfs_cluster import hdfs_cluster
 from tests.support.cli_runs import Runner
+from tests.support.staged import append, make_store, numbered
 
 pytestmark = pytest.mark.whole
 
 _NOW_MS = 1_800_000_000_000
+_STREAMED = ("queueId", "queueOffset", "body")
 _WITH_TIMES_OF_FILES = {"files", "retention"}  # those of the copy
 
 
@@ -93,6 +95,77 @@ def test_workers_of_spark_read_the_rows(hdfs: Hdfs, spark: SparkSession) -> None
     assert sorted(map(str, found)) == sorted(map(str, right))
     assert len(found) == 1326
     assert hdfs.listing() == before
+
+
+class Growing:
+    """A store that grows, its copy on HDFS, and one group whose queries read the copy."""
+
+    def __init__(self, hdfs: Hdfs, spark: SparkSession, place: Path) -> None:
+        self.hdfs, self.spark, self.place = hdfs, spark, place
+        self.local, self.url = make_store(place / "store"), f"{hdfs.place}/backup/growing"
+        self.count = 0
+        self.copied: dict[str, bytes] = {}
+
+    def grow(self, count: int) -> None:
+        append(self.local, numbered("A", self.count, count, body_size=100))
+        self.count += count
+        for path in sorted(self.local.rglob("*"), key=lambda path: ("commitlog" in path.parts, path)):
+            name = path.relative_to(self.local).as_posix()
+            if path.is_file() and self.copied.get(name) != path.read_bytes():
+                self.copied[name] = path.read_bytes()
+                self.hdfs.write(f"/backup/growing/{name}", self.copied[name])
+
+    def rows(self, *, closed: bool) -> list[tuple[int, int, bytes]]:
+        """All messages; with `closed`, those that are not in the last commitlog file."""
+        store = MessageStore.open(str(self.local))
+        columns = [*_STREAMED, "physicalOffset"]
+        every = [
+            tuple(row.values())
+            for queue in store.queues()
+            for row in queue.to_table(columns=columns).to_pylist()
+        ]
+        return sorted(row[:3] for row in every if not closed or row[3] < store.log.files[-1].start)
+
+    def streamed(self, **options: str) -> list[tuple[int, int, bytes]]:
+        """What the next query of the group reads: all that there is."""
+        rows: list[tuple[int, int, bytes]] = []
+        own = {"group": "CG_hdfs", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "offsetStore": "local"}
+        places = {"offsetStorePath": str(self.place / "offsets"), "groupPath": str(self.place / "group")}
+        reader = (
+            self.spark.readStream.format("rmqlog")
+            .option("subscribe", "A")
+            .options(**own, **places, **options)
+        )
+        query = (
+            reader.load(self.url)
+            .writeStream.foreachBatch(
+                lambda frame, _: rows.extend(
+                    (row.queueId, row.queueOffset, bytes(row.body))
+                    for row in frame.select(*_STREAMED).collect()
+                )
+            )
+            .option("checkpointLocation", str(self.place / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        query.awaitTermination()
+        return sorted(rows)
+
+
+def test_queries_of_a_group_read_a_growing_copy(hdfs: Hdfs, spark: SparkSession, tmp_path: Path) -> None:
+    """Each message once: first those of full commitlog files, then the new ones, then the last file too."""
+    copy = Growing(hdfs, spark, tmp_path)
+    copy.grow(300)
+    first = copy.streamed()
+    assert first == copy.rows(closed=True)
+    copy.grow(200)
+    second = copy.streamed()
+    assert second
+    assert sorted(first + second) == copy.rows(closed=True)
+    copy.grow(1)
+    third = copy.streamed(includeLastFile="true")
+    assert sorted(first + second + third) == copy.rows(closed=False)
+    assert copy.streamed(includeLastFile="true") == []
 
 
 def test_names_of_the_configuration(hdfs: Hdfs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
