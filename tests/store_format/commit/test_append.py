@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -36,9 +38,10 @@ from store_format.errors import (
 from store_format.files.lock import StoreLock, foreign_holder, lock_holder
 from store_format.files.view import FileCache
 from store_format.message.encode import MessageColumns
-from store_format.metadata.read import read_checkpoint, read_topics
+from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.store import MessageStore
 from tests.support.staged import append, make_store, messages_of, numbered, stage
+from tests.support.writes import held
 
 _REPOSITORY = Path(__file__).resolve().parents[3]
 _ASYNC = CommitOptions(sync=False, clock=lambda: 1_700_000_200_000)
@@ -123,12 +126,6 @@ def test_a_key_counts_once_and_the_ledger_does_not_grow(root: Path) -> None:
     assert not any((root / ".rmqlog" / "staging").iterdir())
 
 
-def test_without_a_key_every_commit_counts(root: Path) -> None:
-    append(root, numbered("T", 0, 3))
-    append(root, numbered("T", 0, 3))
-    assert len(_bodies(root)) == 6
-
-
 def test_a_batch_without_messages_notes_its_key(root: Path) -> None:
     append(root, numbered("T", 0, 3), key=("q", 0))
     assert commit(str(root), [], key=("q", 1)).committed
@@ -141,11 +138,7 @@ def test_store_times_do_not_go_back(root: Path) -> None:
     times = [1_700_000_000_000, 1_699_999_999_000, 1_700_000_000_500]
     for first, now in enumerate(times):
         append(root, numbered("T", first, 1), options=CommitOptions(clock=lambda now=now: now))  # type: ignore[misc]
-    assert [m.store_timestamp for m in messages_of(root)] == [
-        1_700_000_000_000,
-        1_700_000_000_000,
-        1_700_000_000_500,
-    ]
+    assert [m.store_timestamp for m in messages_of(root)] == [times[0], times[0], times[2]]
     # years, not seconds: the clock was wrong
     append(root, numbered("T", 3, 1), options=CommitOptions(clock=lambda: 1_600_000_000_000))
     assert messages_of(root)[-1].store_timestamp == 1_600_000_000_000
@@ -187,23 +180,12 @@ def test_a_commit_without_flush_leaves_abort_with_our_mark_until_a_flush(root: P
 def test_a_flushed_commit_says_what_is_flushed(root: Path) -> None:
     result = append(root, numbered("T", 0, 300), key=("q", 0))
     last = messages_of(root)[-1]
-    checkpoint = read_checkpoint(str(root / "checkpoint"))
-    assert checkpoint is not None
-    index_ends = [
-        int.from_bytes(path.read_bytes()[8:16], "big") for path in sorted((root / "index").iterdir())
-    ]
-    assert len(index_ends) > 1
-    assert (checkpoint.physic_msg_timestamp, checkpoint.logics_msg_timestamp) == (
-        last.store_timestamp,
-        last.store_timestamp,
-    )
-    # a broker that finds a crash behind this keeps all of them
-    assert checkpoint.index_msg_timestamp == index_ends[-1]
-    assert (checkpoint.confirm_phy_offset, checkpoint.logics_physical_offset) == (
-        last.physical_offset,
-        last.physical_offset,
-    )
-    assert checkpoint.master_flushed_offset == 0
+    index = sorted((root / "index").iterdir())
+    assert len(index) > 1
+    # a broker that finds a crash behind the end of the last index file keeps all of them
+    index_end = int.from_bytes(index[-1].read_bytes()[8:16], "big")
+    at, place = last.store_timestamp, last.physical_offset
+    assert read_checkpoint(str(root / "checkpoint")) == Checkpoint(at, at, index_end, 0, place, place)
     assert result.sync_seconds > 0
     assert not (root / "abort").exists()
 
@@ -212,32 +194,19 @@ def test_a_flushed_commit_says_what_is_flushed(root: Path) -> None:
 
 
 def test_new_topics_are_added_as_a_broker_does(root: Path) -> None:
-    append(root, numbered("T", 0, 3), options=CommitOptions(new_topics={"T": 8}, clock=lambda: 5))
-    append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda: 6))
-    append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda: 7))
-    topics = read_topics(str(root))
-    assert topics is not None
-    assert (topics["T"].write_queue_nums, topics["T"].read_queue_nums, topics["U"].write_queue_nums) == (
-        8,
-        8,
-        6,
-    )
-    assert topics.data_version is not None
-    assert (topics.data_version.counter, topics.data_version.timestamp) == (3, 6)
+    """Also a topic without a queue in the batch: that of a message which waits elsewhere until it is due."""
+    topics = {"T": 8, "Later": 5}
+    append(root, numbered("T", 0, 3), options=CommitOptions(new_topics=topics, clock=lambda: 5))
+    for now in (6, 7):
+        append(root, numbered("U", 0, 9, queues=6), options=CommitOptions(clock=lambda now=now: now))  # type: ignore[misc]
+    found = read_topics(str(root))
+    assert found is not None
+    nums = {name: (each.read_queue_nums, each.write_queue_nums) for name, each in found.items()}
+    assert {name: nums[name] for name in ("T", "Later", "U")} == {"T": (8, 8), "Later": (5, 5), "U": (6, 6)}
+    assert found.data_version is not None
+    assert (found.data_version.counter, found.data_version.timestamp) == (3, 6)
     backup = json.loads((root / "config" / "topics.json.bak").read_bytes())
     assert "U" not in backup["topicConfigTable"]
-
-
-def test_a_topic_that_the_batch_has_no_queue_of_is_made_when_it_is_asked_for(root: Path) -> None:
-    """That of a message which waits elsewhere until it is due."""
-    commit(
-        str(root),
-        [stage(root, numbered("T", 0, 3))],
-        options=CommitOptions(new_topics={"Later": 5}, clock=lambda: 5),
-    )
-    topics = read_topics(str(root))
-    assert topics is not None
-    assert (topics["Later"].read_queue_nums, topics["T"].read_queue_nums) == (5, 3)
 
 
 def test_topics_json_lost_in_a_crash_comes_back_from_its_backup(root: Path) -> None:
@@ -245,32 +214,21 @@ def test_topics_json_lost_in_a_crash_comes_back_from_its_backup(root: Path) -> N
     append(root, numbered("U", 0, 3))
     (root / "config" / "topics.json").write_bytes(b"")  # between the rename and the write
     append(root, numbered("V", 0, 3))
-    topics = read_topics(str(root))
-    assert topics is not None
-    assert {"T", "V"} <= set(topics)
+    assert {"T", "V"} <= set(read_topics(str(root)) or ())
     assert (root / "config" / "topics.json.bak").stat().st_size > 0
 
 
 @pytest.mark.parametrize(
-    ("attributes", "said"),
-    [
-        ({"queue.type": "BatchCQ"}, "BatchCQ"),
-        ({"cleanup.policy": "COMPACTION"}, "COMPACTION"),
-        ({"message.type": "LITE"}, "LITE"),
-    ],
+    ("name", "value"), [("queue.type", "BatchCQ"), ("cleanup.policy", "COMPACTION"), ("message.type", "LITE")]
 )
-def test_topics_with_rules_of_their_own_are_refused(
-    root: Path, attributes: dict[str, str], said: str
-) -> None:
+def test_topics_with_rules_of_their_own_are_refused(root: Path, name: str, value: str) -> None:
     path = root / "config" / "topics.json"
-    value = json.loads(path.read_bytes())
-    value["topicConfigTable"]["T"] = {"topicName": "T", "attributes": attributes}
-    path.write_bytes(json.dumps(value).encode())
+    topics = json.loads(path.read_bytes())
+    topics["topicConfigTable"]["T"] = {"topicName": "T", "attributes": {name: value}}
+    path.write_bytes(json.dumps(topics).encode())
     staged = stage(root, numbered("T", 0, 3))
-    with pytest.raises(UnsupportedFormatError) as caught:
+    with pytest.raises(UnsupportedFormatError, match=f"topic T.*{value}"):
         commit(str(root), [staged])
-    assert "topic T" in str(caught.value)
-    assert said in str(caught.value)
     assert not (root / "abort").exists()
 
 
@@ -383,52 +341,47 @@ def test_staged_units_come_in_runs_of_bounded_size(root: Path, skip: int) -> Non
 # ---- one writer at a time ----------------------------------------------------------------------------------
 
 
-def _other_process(code: str, root: Path) -> subprocess.Popen[str]:
-    begin = f"import fcntl, os, sys, time\nfd = os.open({str(root / 'lock')!r}, os.O_RDWR)\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", f"{begin}{code}\nprint('ready', flush=True)\nsys.stdin.read()"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
+@contextmanager
+def _other_process(code: str, root: Path) -> Iterator[int]:
+    """Runs `code` with the descriptor `lock` of the store's lock file; gives the number of the process."""
+    begin = "import fcntl, os, signal, sys; lock = os.open(sys.argv[1], os.O_RDWR)"
+    code = f"{begin}; {code}; print(flush=True); sys.stdin.read()"
+    command = [sys.executable, "-c", code, str(root / "lock")]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"\n"
+            yield process.pid
+        finally:
+            process.communicate()
 
 
 def test_a_store_that_a_broker_holds_is_refused_by_name(root: Path) -> None:
-    with _other_process("fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root) as process:
-        staged = stage(root, numbered("T", 0, 3))
-        with pytest.raises(StoreInUseError) as caught:
+    staged = stage(root, numbered("T", 0, 3))
+    with held(root) as pid:
+        with pytest.raises(StoreInUseError, match=f"process {pid}.*python"):
             # it is not waited for: it does not let go
             commit(str(root), [staged], options=CommitOptions(lock_timeout=600.0))
-        assert f"process {process.pid}" in str(caught.value)
-        assert "python" in str(caught.value)
-        assert lock_holder(str(root / "lock")) == foreign_holder(str(root / "lock")) == process.pid
-        process.communicate()
+        assert lock_holder(str(root / "lock")) == foreign_holder(str(root / "lock")) == pid
     assert commit(str(root), [staged]).committed
 
 
 def test_another_writer_is_waited_for_and_no_broker(root: Path) -> None:
-    with _other_process(
-        "fcntl.lockf(fd, fcntl.LOCK_EX, 1, 1); fcntl.lockf(fd, fcntl.LOCK_EX, 1, 0)", root
-    ) as process:
-        assert lock_holder(str(root / "lock")) == process.pid
+    with held(root, kind="writer") as pid:
+        assert lock_holder(str(root / "lock")) == pid
         assert foreign_holder(str(root / "lock")) is None
-        with pytest.raises(StoreInUseError) as caught, StoreLock(str(root), timeout=0.1):
+        with (
+            pytest.raises(StoreInUseError, match=rf"held by process {pid}\b.*waited 0.1 s"),
+            StoreLock(str(root), timeout=0.1),
+        ):
             pass
-        assert f"held by process {process.pid}" in str(caught.value)
-        assert "waited 0.1 s" in str(caught.value)
-        process.communicate()
 
 
 def test_a_broker_that_is_still_loading_is_seen(root: Path) -> None:
-    with _other_process("", root) as process:  # it has the file open, and no lock yet
-        staged = stage(root, numbered("T", 0, 3))
-        with pytest.raises(StoreInUseError) as caught:
-            commit(str(root), [staged])
-        assert f"process {process.pid}" in str(caught.value)
-        process.communicate()
+    """It has the file open, and no lock yet."""
+    staged = stage(root, numbered("T", 0, 3))
+    with _other_process("pass", root) as pid, pytest.raises(StoreInUseError, match=f"process {pid}"):
+        commit(str(root), [staged])
     assert commit(str(root), [staged]).committed
 
 
@@ -510,40 +463,27 @@ def test_a_reader_sees_whole_batches_only(root: Path) -> None:
 # ---- what happened to earlier batches ----------------------------------------------------------------------
 
 
-_OPENER = "import sys; file = open(sys.argv[1]); print('open', flush=True); sys.stdin.read()"
-
-
 @pytest.mark.process
 @pytest.mark.skipif(sys.platform != "linux", reason="who has the lock open is seen in /proc")
 def test_a_batch_is_looked_through_if_somebody_had_the_store_open_meanwhile(
     root: Path, tmp_path: Path
 ) -> None:
     """A broker that begins to write where our batch begins leaves the last unit of the batch as it was."""
-    openers: list[subprocess.Popen[str]] = []
+    with ExitStack() as opened:
 
-    def clock() -> int:  # asked once the store was seen to be ours alone
-        command = [sys.executable, "-c", _OPENER, str(root / "lock")]
-        openers.append(subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True))
-        assert openers[0].stdout is not None
-        assert openers[0].stdout.readline() == "open\n"
-        return 1_700_000_000_000
+        def clock() -> int:  # asked once the store was seen to be ours alone
+            opened.enter_context(_other_process("pass", root))
+            return 1_700_000_000_000
 
-    try:
-        result = append(
-            root, numbered("T", 0, 20), key=("q", 0), options=CommitOptions(new_topics={"T": 4}, clock=clock)
-        )
-    finally:
-        for opener in openers:
-            opener.communicate("")
+        options = CommitOptions(new_topics={"T": 4}, clock=clock)
+        result = append(root, numbered("T", 0, 20), key=("q", 0), options=options)
     assert len(result.reports) == 1
     assert "while this batch was committed" in result.reports[0]
     other = tmp_path / "other"
     MessageStore.create(str(other), mapped_file_size_commit_log=1 << 14)
     append(other, numbered("Another", 100, 3))
-    log = "commitlog/00000000000000000000"
-    written = (other / log).read_bytes()[
-        : messages_of(other)[-1].physical_offset + messages_of(other)[-1].total_size
-    ]
+    log, last = "commitlog/00000000000000000000", messages_of(other)[-1]
+    written = (other / log).read_bytes()[: last.physical_offset + last.total_size]
     assert append(root, numbered("T", 20, 1), key=("p", 0)).reports == ()  # the batch stands
     with (root / log).open("r+b") as file:
         file.write(written)
@@ -600,28 +540,17 @@ def test_diagnose_finds_nothing_in_what_was_appended_and_tells_of_a_cut_batch(ro
     assert "batch 1 of q" in found[0].found
 
 
-_LEASE = (
-    "import fcntl, os, signal, sys; signal.signal(signal.SIGIO, signal.SIG_IGN); number = "
-    "os.open(sys.argv[1], os.O_RDWR); fcntl.fcntl(number, fcntl.F_SETLEASE, fcntl.F_WRLCK); print('leased', "
-    "flush=True); sys.stdin.read()"
-)
+_LEASE = "signal.signal(signal.SIGIO, signal.SIG_IGN); fcntl.fcntl(lock, fcntl.F_SETLEASE, fcntl.F_WRLCK)"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="leases are Linux's")
 def test_a_writer_that_looks_who_has_the_store_open_is_waited_for(root: Path) -> None:
-    holder = subprocess.Popen(
-        [sys.executable, "-c", _LEASE, str(root / "lock")],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "leased\n"
-        with pytest.raises(StoreInUseError, match="another writer"), StoreLock(str(root), timeout=0.1):
-            pass
-    finally:
-        holder.communicate("")
+    with (
+        _other_process(_LEASE, root),
+        pytest.raises(StoreInUseError, match="another writer"),
+        StoreLock(str(root), timeout=0.1),
+    ):
+        pass
     append(root, numbered("T", 0, 1))
 
 
@@ -639,20 +568,9 @@ def test_many_small_commits_leave_no_debris(root: Path, whole: bool) -> None:
     assert (time.process_time() - begun) / commits < 0.03
     flush(str(root))
     assert _bodies(root) == _expected(10 * commits)
-    assert sorted(path.name for path in root.iterdir()) == [
-        ".rmqlog",
-        "checkpoint",
-        "commitlog",
-        "config",
-        "consumequeue",
-        "index",
-        "lock",
-    ]
-    assert sorted(path.name for path in (root / ".rmqlog").iterdir()) == [
-        "broker.conf",
-        "doorbell",
-        "ledger.json",
-        "staging",
-        "store.json",
-    ]
+    assert {path.name for path in root.iterdir()} == {
+        ".rmqlog", "checkpoint", "commitlog", "config", "consumequeue", "index", "lock"
+    }  # fmt: skip
+    own = {"broker.conf", "doorbell", "ledger.json", "staging", "store.json"}
+    assert {path.name for path in (root / ".rmqlog").iterdir()} == own
     assert not any((root / ".rmqlog" / "staging").iterdir())

@@ -8,16 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from store_format.bookkeeping.identity import named_member
-from store_format.bookkeeping.journal import Journal, write_journal
 from store_format.bookkeeping.ledger import read_ledger
-from store_format.commit.append import commit_cluster, plan, recover
+from store_format.commit.append import commit_cluster, recover
 from store_format.commit.options import CommitOptions
-from store_format.commit.prepare_store import open_store
 from store_format.errors import StoreInUseError
 from store_format.files.lock import StoreLock
-from store_format.files.write import FileWrites
 from store_format.metadata.read import read_topics
+from tests.store_format.commit.test_missing_stores import break_off
 from tests.support.failing_writer import staged_members, write_cluster
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
@@ -91,30 +88,15 @@ def test_a_key_counts_that_a_store_has_which_takes_no_part_now(cluster: Path) ->
     assert not any((other / ".rmqlog" / "staging").iterdir())
 
 
-def _break_off(cluster: Path, *, told: str) -> Journal:
-    """As a crash leaves it between telling the first member and the last that all have the journal."""
-    files, journals = FileWrites(sync=False), {}
-    for i, name in enumerate(_NAMES):
-        root = str(cluster / name)
-        staged = stage(cluster / name, numbered("T", 10 * i, 10), write="w1")
-        opened = open_store(root, _OPTIONS, files)
-        journals[root] = plan(opened, (staged,), key=("q", 1), store_timestamps=None)
-    first = next(iter(journals.values()))
-    named = tuple(named_member(root, files) for root in journals)
-    for root, journal in journals.items():
-        write_journal(root, replace(journal, id=first.id, members=named, complete=root.endswith(told)), files)
-    return first
-
-
 @pytest.mark.process
 @pytest.mark.parametrize("told", _NAMES)
 def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Path, told: str) -> None:
     """The other one was, completed its own, and has gone on since."""
-    journal = _break_off(cluster, told=told)
+    break_off(cluster, told=(told,), names=_NAMES)
     root, late = str(cluster / told), next(str(cluster / name) for name in _NAMES if name != told)
     for number in range(3):
         append(cluster / told, numbered("Later", 10 * number, 10), key=("later", number), options=_OPTIONS)
-    assert list(read_ledger(root).begun) == [journal.id]
+    assert list(read_ledger(root).begun) == ["j1"]
     for asked in (root, late):
         results = commit_cluster({asked: []}, key=("q", 1), watched=[root, late], options=_OPTIONS)
         assert not results[asked].committed
@@ -124,9 +106,9 @@ def test_a_member_that_was_not_told_completes_its_part_however_late(cluster: Pat
     ]
     assert bodies == [[*range(10), 1000], [*range(10, 20), 1001]]
     # The next commit that is broken off forgets what all know by now.
-    again = _break_off(cluster, told=told)
+    break_off(cluster, told=(told,), names=_NAMES, journal_id="j2")
     recover(root, options=_OPTIONS)
-    assert list(read_ledger(root).begun) == [again.id]
+    assert list(read_ledger(root).begun) == ["j2"]
 
 
 @pytest.mark.slow

@@ -5,8 +5,6 @@ it was.
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -40,8 +38,7 @@ from tests.support.staged import (
     settings_from,
     stage,
 )
-
-_ROOT = Path(__file__).resolve().parents[3]
+from tests.support.writes import held
 
 
 def _queued(root: Path) -> Rows:
@@ -370,17 +367,9 @@ def test_a_reader_beside_a_writer_of_this_project_does_not_wait_for_a_broker(tmp
     append(root, numbered("T", 0, 60))
     before = rows_by_queue(root)
     shutil.rmtree(root / "consumequeue" / "T" / "1")
-    code = (
-        "import sys; from store_format.files.lock import StoreLock\n"
-        "with StoreLock(sys.argv[1]): print(flush=True); sys.stdin.read()"
-    )
-    arguments = [sys.executable, "-c", code, str(root)]
-    with subprocess.Popen(arguments, cwd=_ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as writer:
-        assert writer.stdout is not None
-        assert writer.stdout.readline() == b"\n"
+    with held(root, kind="writer"):
         assert MessageStore.open(str(root)).state == "live"
         assert rows_by_queue(root) == before
-        writer.communicate()
 
 
 # ---- what is looked at, and what is noted ------------------------------------------------------------------

@@ -66,13 +66,6 @@ def test_no_files_are_an_empty_log(tmp_path: Path) -> None:
         log.read(0, 1)
 
 
-def test_a_walk_of_an_empty_log_names_the_missing_file_alone(tmp_path: Path) -> None:
-    walk = _open(str(tmp_path / "missing")).walk(0)
-    assert list(walk) == []
-    assert walk.end is not None
-    assert walk.end.path == oracle.file_name(0)
-
-
 def test_references_to_long_units_are_few_at_a_time(tmp_path: Path) -> None:
     """Their sizes are known only when their heads are read."""
     data, stored = placed([Message(b"T", bytes(1 << 20))] * 20, 0)
@@ -101,62 +94,35 @@ def test_an_empty_last_file_is_as_good_as_none(tmp_path: Path) -> None:
     [
         ([(0, 100), (100, 101), (200, 100)], 100, "a file of 100 bytes, like the others", "101 bytes"),
         ([(0, 100), (60, 100)], 60, "00000000000000000100 as the file after 00000000000000000000", "60"),
-        (
-            [(99999999999999999999, 100)],
-            99999999999999999999,
-            "a name below 2^63 - 1, less the file's size",
-            "99999999999999999999",
-        ),
-        (
-            [(2**63 - 50, 100)],
-            2**63 - 50,
-            "a name below 2^63 - 1, less the file's size",
-            "9223372036854775758",
-        ),
+        ([(10**20 - 1, 100)], 10**20 - 1, "a name below 2^63 - 1, less the file's size", "9" * 20),
+        ([(2**63 - 50, 100)], 2**63 - 50, "a name below 2^63 - 1, less the file's size", f"{2**63 - 50}"),
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(
     tmp_path: Path, files: list[tuple[int, int]], where: int, expected: str, found: str
 ) -> None:
-    directory = tmp_path / "commitlog"
-    directory.mkdir()
-    for start, size in files:
-        (directory / offset_file_name(start)).write_bytes(bytes(size))
+    directory = _write(tmp_path / "commitlog", *files)
     with pytest.raises(CorruptStoreError) as caught:
-        _open(str(directory))
+        _open(directory)
     position = 100 if found == "101 bytes" else 0
-    assert caught.value.args == (str(directory / offset_file_name(where)), position, expected, found)
+    assert caught.value.args == (f"{directory}/{offset_file_name(where)}", position, expected, found)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "short", "starts"),
-    [
-        ((100, 1, 100), 1, [0, 100, 200]),
-        ((100, 100, 99), 2, [0, 100, 200]),
-        ((70, 100, 100), 0, [0, 100, 200]),
-        ((100, 40), 1, [0, 100]),
-    ],
+    ("sizes", "short"), [((100, 1, 100), 1), ((100, 100, 99), 2), ((70, 100, 100), 0), ((100, 40), 1)]
 )
 def test_a_file_cut_short_is_a_finding_and_read_to_its_end(
-    tmp_path: Path, sizes: tuple[int, ...], short: int, starts: list[int]
+    tmp_path: Path, sizes: tuple[int, ...], short: int
 ) -> None:
-    directory = tmp_path / "commitlog"
-    directory.mkdir()
-    for i, size in enumerate(sizes):
-        (directory / offset_file_name(100 * i)).write_bytes(bytes(size))
-    log = _open(str(directory))
+    log = _open(_write(tmp_path / "commitlog", *((100 * i, size) for i, size in enumerate(sizes))))
     (finding,) = log.findings
-    path = str(directory / offset_file_name(100 * short))
-    assert finding.args == (
-        path,
-        sizes[short],
-        "a file of 100 bytes, like the others",
-        f"{sizes[short]} bytes",
-    )
-    assert [file.start for file in log.files] == starts
+    start, size = 100 * short, sizes[short]
+    path, expected = log.files[short].path, "a file of 100 bytes, like the others"
+    assert finding.args == (path, size, expected, f"{size} bytes")
+    assert [file.start for file in log.files] == [100 * i for i in range(len(sizes))]
     assert (log.file_size, log.size_bytes) == (100, sum(sizes))
-    assert log.file_at(100 * short + sizes[short]) is None
-    assert log.read(100 * short, sizes[short]) == bytes(sizes[short])
+    assert log.file_at(start + size) is None
+    assert log.read(start, size) == bytes([start + 1]) * size
 
 
 @pytest.mark.parametrize("kind", ["empty", "directory"])

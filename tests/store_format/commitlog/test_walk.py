@@ -186,6 +186,8 @@ def test_no_files_and_starts_outside(tmp_path: Path) -> None:
     walk = _log(tmp_path / "none", {}).walk(0)
     assert list(walk) == []
     assert _end(walk) == (EndKind.MISSING, 0)
+    assert walk.end is not None
+    assert walk.end.path == oracle.file_name(0)
     data, _ = _file(4096, [b"a"], 1024, blank=True)
     log = _log(tmp_path / "one", {4096: data})
     behind = log.walk(5120)

@@ -167,13 +167,6 @@ def test_a_light_queue_that_has_the_message_needs_no_entry(tmp_path: Path) -> No
     assert set(_entries(log, {("TopicTest", 0): 1, ("%LMQ%a", 0): 5, ("%LMQ%b", 0): 7})) == {("%LMQ%b", 0)}
 
 
-@pytest.mark.parametrize("topic", [b"%RETRY%group", b"rmq_sys_wheel_timer", b"SCHEDULE_TOPIC_XXXX"])
-def test_internal_topics_are_not_dispatched_to_light_queues(tmp_path: Path, topic: bytes) -> None:
-    properties = _properties(INNER_MULTI_DISPATCH="%LMQ%a", INNER_MULTI_QUEUE_OFFSET="4")
-    log = _one_file(tmp_path, _message(0, topic_bytes=topic, properties_bytes=properties))
-    assert list(_entries(log)) == [(topic.decode(), 0)]
-
-
 @pytest.mark.parametrize(
     ("properties", "base", "size"),
     [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from store_format.commitlog.log import CommitLog
 from store_format.files.view import FileCache
-from store_format.metadata.read import read_topics
 from store_format.read.log_reader import survey
 from store_format.survey.newest_entries import missing_entries
 from tests.support import oracle
@@ -43,72 +41,42 @@ def _surveyed(log: CommitLog) -> Spans:
     return {key: (queue.min_offset, queue.max_offset) for key, queue in found.items()}
 
 
+_A = ("%LMQ%a", 0)
+
+
+def _light(names: str, offsets: str) -> dict[str, str]:
+    return {"INNER_MULTI_DISPATCH": names, "INNER_MULTI_QUEUE_OFFSET": offsets}
+
+
+def _inner(base: str | None, count: str | None) -> dict[str, str]:
+    return {name: value for name, value in (("INNER_BASE", base), ("INNER_NUM", count)) if value}
+
+
 @pytest.mark.parametrize(
-    ("topic", "queue_id", "sys_flag", "properties", "expected"),
+    ("topic", "properties", "expected"),
     [
-        (b"T", 2, 0, {}, {("T", 2): (3, 4)}),
-        (
-            b"T",
-            2,
-            0,
-            {"INNER_MULTI_DISPATCH": "%LMQ%a,%LMQ%b", "INNER_MULTI_QUEUE_OFFSET": "5,6"},
-            {("T", 2): (3, 4), ("%LMQ%a", 0): (5, 6), ("%LMQ%b", 0): (6, 7)},
-        ),
+        ("T", {}, {("T", 2): (3, 4)}),
+        ("T", _light("%LMQ%a,%LMQ%b", "5,6"), {("T", 2): (3, 4), _A: (5, 6), ("%LMQ%b", 0): (6, 7)}),
         # a broker dispatches no message of these topics to light queues, and a retry keeps the properties
-        *(
-            (
-                topic,
-                0,
-                0,
-                {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": "5"},
-                {(topic.decode(), 0): (3, 4)},
-            )
-            for topic in (b"%RETRY%group", b"rmq_sys_wheel_timer", b"SCHEDULE_TOPIC_XXXX")
-        ),
+        ("%RETRY%group", _light("%LMQ%a", "5"), {("%RETRY%group", 2): (3, 4)}),
+        ("rmq_sys_wheel_timer", _light("%LMQ%a", "5"), {("rmq_sys_wheel_timer", 2): (3, 4)}),
+        ("SCHEDULE_TOPIC_XXXX", _light("%LMQ%a", "5"), {("SCHEDULE_TOPIC_XXXX", 2): (3, 4)}),
         # no 5.x broker gives a name without %LMQ% an offset: a producer wrote it
-        (
-            b"T",
-            2,
-            0,
-            {"INNER_MULTI_DISPATCH": "%LMQ%a,Victim", "INNER_MULTI_QUEUE_OFFSET": "5,0"},
-            {("T", 2): (3, 4), ("%LMQ%a", 0): (5, 6)},
-        ),
-        (
-            b"T",
-            2,
-            0,
-            {"INNER_MULTI_DISPATCH": "%LMQ%a", "INNER_MULTI_QUEUE_OFFSET": str(2**63 - 1)},
-            {("T", 2): (3, 4)},
-        ),
-        (b"Batch", 0, INNER_BATCH, {"INNER_BASE": "3", "INNER_NUM": "4"}, {("Batch", 0): (3, 7)}),
+        ("T", _light("%LMQ%a,Victim", "5,0"), {("T", 2): (3, 4), _A: (5, 6)}),
+        ("T", _light("%LMQ%a", str(2**63 - 1)), {("T", 2): (3, 4)}),
+        ("Batch", _inner("3", "4"), {("Batch", 2): (3, 7)}),
+        ("Batch", _inner("8", "4"), {("Batch", 2): (8, 12)}),
         # both properties are needed (CommitLog.checkMessageAndReturnSize)
-        (b"Batch", 0, INNER_BATCH, {"INNER_NUM": "4"}, {("Batch", 0): (3, 4)}),
-        (b"Batch", 0, INNER_BATCH, {"INNER_BASE": "x", "INNER_NUM": "4"}, {("Batch", 0): (3, 4)}),
-        (b"Batch", 0, INNER_BATCH, {"INNER_BASE": "3", "INNER_NUM": "32768"}, {("Batch", 0): (3, 4)}),
-        (b"Batch", 0, INNER_BATCH, {"INNER_BASE": "8", "INNER_NUM": "4"}, {("Batch", 0): (8, 12)}),
-        (b"Batch", 0, 0, {}, {("Batch", 0): (3, 4)}),
+        ("Batch", _inner(None, "4"), {("Batch", 2): (3, 4)}),
+        ("Batch", _inner("x", "4"), {("Batch", 2): (3, 4)}),
+        ("Batch", _inner("3", "32768"), {("Batch", 2): (3, 4)}),
+        ("Batch", {}, {("Batch", 2): (3, 4)}),
     ],
-)
+)  # fmt: skip
 def test_a_repair_and_a_survey_find_the_same_entries(
-    tmp_path: Path, topic: bytes, queue_id: int, sys_flag: int, properties: dict[str, str], expected: Spans
+    tmp_path: Path, topic: str, properties: dict[str, str], expected: Spans
 ) -> None:
-    message = Message(
-        topic,
-        b"body",
-        oracle.encode_properties(properties),
-        queue_id=queue_id,
-        queue_offset=3,
-        sys_flag=sys_flag,
-    )
-    log = _log(tmp_path, message)
+    flag = INNER_BATCH if topic == "Batch" and properties else 0
+    raw = oracle.encode_properties(properties)
+    log = _log(tmp_path, Message(topic.encode(), b"body", raw, queue_id=2, queue_offset=3, sys_flag=flag))
     assert (_repaired(log, {"Batch"}), _surveyed(log)) == (expected, expected)
-
-
-@pytest.mark.golden
-@pytest.mark.parametrize("name", ["batchcq-5.5.0", "edge-5.5.0", "delay-tx-5.5.0", "basic-4.9.7"])
-def test_both_find_the_entries_of_a_broker(golden: Callable[[str], Path], name: str) -> None:
-    root = golden(name)
-    log = CommitLog.open([str(root / "commitlog")], FileCache())
-    topics = dict(read_topics(str(root)) or {})
-    repaired = _repaired(log, {topic for topic, config in topics.items() if config.queue_type == "BatchCQ"})
-    assert repaired == _surveyed(log)

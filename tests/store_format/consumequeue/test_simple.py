@@ -267,19 +267,6 @@ def test_an_empty_last_file_does_not_count(directory: Path) -> None:
     assert (bounds.max_offset, bounds.last_file) == (2, 0)
 
 
-def test_a_queue_whose_messages_are_all_expired_keeps_its_offset(directory: Path) -> None:
-    Queue(3, 2, [_message(i, o) for i, o in enumerate(_physical_offsets(0, 5))]).write(directory)
-    bounds = _bounds(directory, 801)
-    assert (bounds.min_offset, bounds.max_offset, bounds.first_physical_offset) == (11, 11, -1)
-    assert offset_at(bounds, 0, "LOWER", lambda _: -1) == 11
-
-
-def test_leading_files_that_the_cleaner_has_not_deleted_yet_are_passed_over(directory: Path) -> None:
-    Queue(3, 0, [_message(i, o) for i, o in enumerate(_physical_offsets(0, 8))]).write(directory)
-    assert _bounds(directory, 1200).min_offset == 6
-    assert _bounds(directory, 1000).min_offset == 5
-
-
 def test_a_pre_blank_size_elsewhere_is_a_message_that_no_log_can_hold(directory: Path) -> None:
     hostile = UNIT.pack(400, 0x7FFFFFFF, 0)
     queue = Queue(4, 0, [_message(0, 0), _message(1, 200), hostile])
@@ -324,44 +311,37 @@ def _refused(directory: Path) -> CorruptStoreError:
     return raised.value
 
 
-def test_a_length_that_is_no_multiple_of_the_unit_is_refused(directory: Path) -> None:
-    (directory / f"{0:020d}").write_bytes(bytes(30))
-    assert str(_refused(directory)) == (
-        f"{directory}/00000000000000000000 at byte 30: expected a length that is a multiple of 20 and at "
-        f"most 2147483647, found 30 bytes"
-    )
-
-
-def test_files_of_different_length_are_refused(directory: Path) -> None:
-    (directory / f"{0:020d}").write_bytes(bytes(40))
-    (directory / f"{40:020d}").write_bytes(bytes(20))
+@pytest.mark.parametrize(
+    ("sizes", "bad", "expected", "found"),
+    [
+        ({0: 30}, 0, "a length that is a multiple of 20 and at most 2147483647", "30 bytes"),
+        ({0: 40, 40: 20}, 40, f"40 bytes as in %s/{0:020d}", "20 bytes"),
+        ({0: 0, 40: 40}, 0, "", "0 bytes"),
+        ({0: 40, 40: 40, 120: 40}, 120, f"a file that begins at 80, where %s/{40:020d} ends", ""),
+        ({30: 40}, 30, "", ""),
+        ({int("9" * 20): 40}, int("9" * 20), "", ""),
+        ({2**63 - 8: 40}, 2**63 - 8, "", ""),
+    ],
+    ids=[
+        "no multiple",
+        "another length",
+        "empty",
+        "a gap",
+        "no multiple as name",
+        "no long",
+        "ends too late",
+    ],
+)
+def test_files_that_do_not_fit_together_are_refused(
+    directory: Path, sizes: dict[int, int], bad: int, expected: str, found: str
+) -> None:
+    for start, size in sizes.items():
+        (directory / f"{start:020d}").write_bytes(bytes(size))
     error = _refused(directory)
-    assert (error.file, error.expected, error.found) == (
-        f"{directory}/{40:020d}",
-        f"40 bytes as in {directory}/{0:020d}",
-        "20 bytes",
-    )
-
-
-def test_an_empty_file_before_others_is_refused(directory: Path) -> None:
-    (directory / f"{0:020d}").touch()
-    (directory / f"{40:020d}").write_bytes(bytes(40))
-    assert _refused(directory).found == "0 bytes"
-
-
-def test_a_gap_names_both_files(directory: Path) -> None:
-    for start in (0, 40, 120):
-        (directory / f"{start:020d}").write_bytes(_message(1, start) * 2)
-    error = _refused(directory)
-    assert error.file == f"{directory}/{120:020d}"
-    assert error.expected == f"a file that begins at 80, where {directory}/{40:020d} ends"
+    assert error.file == f"{directory}/{bad:020d}"
+    assert expected.replace("%s", str(directory)) in error.expected
+    assert found in error.found
     assert pickle.loads(pickle.dumps(error)).args == error.args
-
-
-@pytest.mark.parametrize("name", [f"{30:020d}", "9" * 20, f"{2**63 - 8:020d}"])
-def test_a_name_that_is_no_possible_place_is_refused(directory: Path, name: str) -> None:
-    (directory / name).write_bytes(bytes(40))
-    assert _refused(directory).file == f"{directory}/{name}"
 
 
 def test_a_link_is_refused(directory: Path) -> None:
@@ -399,11 +379,6 @@ def test_any_truncation_ends_in_fewer_units_or_a_store_error(directory: Path) ->
             assert _bounds(directory).max_offset == length // 20
             continue
         assert _refused(directory).position == length
-
-
-def test_bounds_travel_to_a_task(directory: Path) -> None:
-    bounds = _bounds(Queue(3, 0, [_message(0, 0)]).write(directory))
-    assert pickle.loads(pickle.dumps(bounds)) == bounds
 
 
 def test_a_large_range_over_many_files_is_read_in_order(directory: Path) -> None:

@@ -1,8 +1,5 @@
 """Every consume queue of every golden store: bounds, units and offsets by time as the broker's own classes
 answered them.
-
-Of the two crashed stores the broker answered after its recovery, which cuts units behind the commitlog's end
-and adds missing ones; here only what recovery leaves alone is compared, the rest is the store's part.
 """
 
 from __future__ import annotations
@@ -141,31 +138,6 @@ def test_units(golden: Golden, name: str) -> None:
             assert _columns(whole) == list(dict.fromkeys(expected))
 
 
-@pytest.mark.parametrize("name", CRASHED)
-def test_bounds_and_units_of_a_crashed_store_up_to_what_recovery_adds(golden: Golden, name: str) -> None:
-    root, answers = golden(name), goldens.expected(name)
-    log, commit_log_stop, hidden, missing = Log(root), answers["commitLog"]["maxOffset"], 0, 0
-    rows = _rows(name, "")
-    for queue in answers["queues"]:
-        key = queue["topic"], queue["queueId"]
-        raw = _bounds(root, *key, log.min)
-        bounds = _bounds(root, *key, log.min, commit_log_stop, scan=True)
-        assert raw is not None
-        assert bounds is not None
-        assert (bounds.min_offset, bounds.first_physical_offset) == (
-            queue["minOffset"],
-            queue["minPhysicalOffset"],
-        )
-        assert bounds.last_physical_offset + bounds.last_size <= queue["maxPhysicalOffset"]
-        expected = [(row["physicalOffset"], row["storeSize"], row["tagsCode"]) for row in rows[key]]
-        units = _columns(read_units(bounds, bounds.min_offset, bounds.max_offset))
-        assert units == expected[: len(units)]
-        hidden += raw.max_offset - bounds.max_offset
-        missing += queue["maxOffset"] - bounds.max_offset
-    # the torn message's unit
-    assert (hidden, missing) == {"crash-5.5.0": (0, 0), "crash-torn-5.5.0": (1, 0)}[name]
-
-
 @pytest.mark.parametrize("name", [name for name in WITH_QUEUE_FILES if name != "basic-4.9.7"])
 def test_offsets_by_time(golden: Golden, name: str) -> None:
     for root, answers in _stores(golden, name):
@@ -180,67 +152,3 @@ def test_offsets_by_time(golden: Golden, name: str) -> None:
             assert found == probe["offset"], probe
             compared += 1
         assert compared > 50
-
-
-def _offset_at_4(bounds: QueueBounds, timestamp: int, log: Log, file_start: int) -> int:
-    """The search in one file of 4.9's ConsumeQueue.getOffsetInQueueByTime: an exact hit, else the nearer of
-    two neighbours.
-    """
-    start = file_start // 20
-    low, high = max(start, bounds.min_offset), min(start + bounds.file_size // 20, bounds.max_offset) - 1
-    units = read_units(bounds, start, high + 1)
-    left: tuple[int, int] | None = None
-    right: tuple[int, int] | None = None
-    while low <= high:
-        middle = (low + high) // 2
-        time = log.store_timestamp(int(units[middle - start]["physical_offset"]))
-        if time == timestamp:
-            return middle
-        if time > timestamp:
-            high, right = middle - 1, (middle, time)
-        else:
-            low, left = middle + 1, (middle, time)
-    if left is None or right is None:
-        return (left or right or (0, 0))[0]
-    return right[0] if timestamp - left[1] > right[1] - timestamp else left[0]
-
-
-def _choices_of_4(bounds: QueueBounds, timestamp: int) -> set[int]:
-    """The files that MappedFileQueue.getMappedFileByTime may have chosen: by modification time, of which an
-    archive keeps the second.
-    """
-    choices = set()
-    for start in bounds.file_starts:
-        modified = int((Path(bounds.directory) / f"{start:020d}").stat().st_mtime) * 1000
-        if modified + 999 >= timestamp:
-            choices.add(start)
-        if modified >= timestamp:
-            return choices
-    return choices | {bounds.last_file}
-
-
-def test_offsets_by_time_of_4_9(golden: Golden) -> None:
-    """4.9 has no boundaries and trusts modification times: its answers are those of its own search over our
-    units, and not LOWER's.
-    """
-    root = golden("basic-4.9.7")
-    log, sure, differ = Log(root), 0, 0
-    for probe in goldens.expected("basic-4.9.7")["offsetsByTime"]:
-        bounds = _bounds(root, probe["topic"], probe["queueId"], log.min)
-        assert bounds is not None
-        assert probe["boundary"] == "V4"
-        answers = {
-            _offset_at_4(bounds, probe["timestamp"], log, start)
-            for start in _choices_of_4(bounds, probe["timestamp"])
-        }
-        assert probe["offset"] in answers, probe
-        sure += len(answers) == 1
-        times = [
-            log.store_timestamp(unit[0])
-            for unit in read_units(bounds, bounds.min_offset, bounds.max_offset).tolist()
-        ]
-        lower = offset_at(bounds, probe["timestamp"], "LOWER", log.store_timestamp)
-        assert lower == bounds.min_offset + sum(time < probe["timestamp"] for time in times)
-        differ += lower != probe["offset"]
-    assert sure > 70
-    assert differ > 20

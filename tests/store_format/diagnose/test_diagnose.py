@@ -60,6 +60,13 @@ def _diagnose(root: Path) -> Diagnosis:
     return diagnosis
 
 
+def _only(root: Path, severity: str, file: Path | str, position: int = 0) -> Diagnosis:
+    """Checks that one problem is more than information, and where it is."""
+    diagnosis = _diagnose(root)
+    assert _serious(diagnosis) == [(severity, str(file), position)]
+    return diagnosis
+
+
 def _flip(path: Path, position: int, mask: int = 1) -> None:
     overwrite(path, position, bytes([path.read_bytes()[position] ^ mask]))
 
@@ -220,16 +227,13 @@ def test_a_changed_tail_is_damage_in_a_clean_store(copy: Path) -> None:
     row = _row(-1)
     file, position = _log_place(copy, row["physicalOffset"])
     _flip(file, position + 90)
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(file), position + 8)]
-    assert diagnosis.summary.log_end == row["physicalOffset"]
+    assert _only(copy, "damage", file, position + 8).summary.log_end == row["physicalOffset"]
 
 
 def test_a_commitlog_file_is_missing(copy: Path) -> None:
     missing = copy / "commitlog" / f"{FILE_SIZE:020d}"
     missing.unlink()
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(missing), 0)]
+    diagnosis = _only(copy, "damage", missing)
     assert diagnosis.summary.missing_bytes == FILE_SIZE
     assert len(diagnosis.of("info")) == 1  # the entries that lead there
 
@@ -239,9 +243,7 @@ def test_a_commitlog_file_is_cut(copy: Path, index: int) -> None:
     """Also in the middle of a message; what is before the cut is still counted and checked."""
     file = copy / "commitlog" / f"{index * FILE_SIZE:020d}"
     os.truncate(file, 100_001)
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(file), 100_001)]
-    assert diagnosis.summary.unit_bytes > 3 * 190_000
+    assert _only(copy, "damage", file, 100_001).summary.unit_bytes > 3 * 190_000
 
 
 def test_a_commitlog_file_is_longer(copy: Path) -> None:
@@ -254,16 +256,14 @@ def test_a_commitlog_file_is_longer(copy: Path) -> None:
 
 def test_files_of_two_logs_in_one(copy: Path) -> None:
     shutil.copy(copy / "commitlog" / f"{0:020d}", copy / "commitlog" / f"{100:020d}")
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", f"{copy}/commitlog/{100:020d}", 0)]
+    diagnosis = _only(copy, "damage", f"{copy}/commitlog/{100:020d}")
     assert diagnosis.summary.unplaced_bytes == FILE_SIZE
 
 
 def test_bytes_behind_the_end(copy: Path) -> None:
     file = copy / "commitlog" / f"{4 * FILE_SIZE:020d}"
     file.write_bytes(bytes(1000) + b"x" + bytes(FILE_SIZE - 1001))
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("warning", str(file), 1000)]
+    diagnosis = _only(copy, "warning", file, 1000)
     assert diagnosis.summary.unwritten_bytes == 59208 + FILE_SIZE
 
 
@@ -271,44 +271,35 @@ def test_bytes_behind_the_end(copy: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("place", "is_directory"),
+    "place",
     [
-        ("commitlog/notes.txt", False),
-        ("commitlog/123", False),
-        ("commitlog/directory", True),
-        ("consumequeue/file", False),
-        ("consumequeue/Audit/notanumber", True),
-        ("consumequeue/Audit/4294967296", True),
-        ("consumequeue/Audit/00", True),
-        ("consumequeue/\udcff", True),
-        ("consumequeue/Audit/0/tmp", False),
-        ("index/2026", False),
+        "commitlog/notes.txt", "commitlog/123", "commitlog/directory/", "consumequeue/file",
+        "consumequeue/Audit/notanumber/", "consumequeue/Audit/4294967296/", "consumequeue/Audit/00/",
+        "consumequeue/\udcff/", "consumequeue/Audit/0/tmp", "index/2026",
     ],
-)
-def test_what_does_not_belong_there(copy: Path, place: str, is_directory: bool) -> None:
+)  # fmt: skip
+def test_what_does_not_belong_there(copy: Path, place: str) -> None:
     path = copy / place
-    path.mkdir() if is_directory else path.write_bytes(b"x")
-    assert _serious(_diagnose(copy)) == [("warning", str(path), 0)]
+    path.mkdir() if place.endswith("/") else path.write_bytes(b"x")
+    _only(copy, "warning", path)
 
 
 @pytest.mark.parametrize(
     "place",
     [
-        "commitlog/00000000000009999999",
-        "consumequeue/Link",
-        "consumequeue/Audit/7",
+        "commitlog/00000000000009999999", "consumequeue/Link", "consumequeue/Audit/7",
         "index/20261121065231935",
     ],
-)
+)  # fmt: skip
 def test_links_are_named_and_not_followed(copy: Path, place: str) -> None:
     (copy / place).symlink_to("/nowhere")
-    assert _serious(_diagnose(copy)) == [("damage", str(copy / place), 0)]
+    _only(copy, "damage", copy / place)
 
 
 def test_a_file_in_place_of_a_directory(copy: Path) -> None:
     shutil.rmtree(copy / "index")
     (copy / "index").write_bytes(b"")
-    assert _serious(_diagnose(copy)) == [("damage", f"{copy}/index", 0)]
+    _only(copy, "damage", copy / "index")
 
 
 # ---- consume queues ----------------------------------------------------------------------------------------
@@ -326,9 +317,7 @@ def test_a_file_in_place_of_a_directory(copy: Path) -> None:
 def test_an_entry_that_disagrees_with_its_message(copy: Path, data: bytes, at: int, expected: str) -> None:
     file, position = _cq_place(copy, _row())
     overwrite(file, position + at, data)
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(file), position + at)]
-    (problem,) = diagnosis.of("damage")
+    (problem,) = _only(copy, "damage", file, position + at).of("damage")
     assert expected.split(" ")[0] in problem.expected
     assert str(_row()["queueOffset"]) in problem.expected
     assert int.from_bytes(data, "big") == int("".join(filter(str.isdigit, problem.found.split(",")[0])))
@@ -340,7 +329,7 @@ def test_an_entry_of_the_queue_beside_it(copy: Path) -> None:
     file, position = _cq_place(copy, row)
     from_file, from_position = _cq_place(copy, other)
     overwrite(file, position, from_file.read_bytes()[from_position : from_position + 20])
-    assert _serious(_diagnose(copy)) == [("damage", str(file), position)]
+    _only(copy, "damage", file, position)
 
 
 @pytest.mark.parametrize("which", ["first", "middle", "last"])
@@ -348,7 +337,7 @@ def test_an_entry_that_is_not_there(copy: Path, which: str) -> None:
     rows = _queue_rows()
     file, position = _cq_place(copy, rows[{"first": 0, "middle": len(rows) // 2, "last": -1}[which]])
     overwrite(file, position, bytes(20))
-    assert _serious(_diagnose(copy)) == [("damage", str(file), position)]
+    _only(copy, "damage", file, position)
 
 
 def test_entries_behind_the_end_of_the_log(copy: Path) -> None:
@@ -356,9 +345,8 @@ def test_entries_behind_the_end_of_the_log(copy: Path) -> None:
     file, position = _cq_place(copy, row | {"queueOffset": row["queueOffset"] + 1})
     assert file.exists()
     overwrite(file, position, struct.pack(">qiq", 1_000_000, 200, 0))
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(file), position)]
-    assert "first of 1 entries" in diagnosis.of("damage")[0].found
+    (problem,) = _only(copy, "damage", file, position).of("damage")
+    assert "first of 1 entries" in problem.found
 
 
 def test_a_queue_file_is_missing_or_cut(copy: Path) -> None:
@@ -367,15 +355,14 @@ def test_a_queue_file_is_missing_or_cut(copy: Path) -> None:
     )
     files = sorted(directory.iterdir())
     os.truncate(files[1], 1990)
-    assert _serious(_diagnose(copy)) == [("damage", str(files[1]), 1990)]
+    _only(copy, "damage", files[1], 1990)
     files[1].unlink()
-    assert _serious(_diagnose(copy)) == [("damage", str(files[2]), 0)]
+    _only(copy, "damage", files[2])
 
 
 def test_a_queue_without_files(copy: Path) -> None:
     shutil.rmtree(copy / "consumequeue" / "Audit" / "0")
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", f"{copy}/consumequeue/Audit/0", 0)]
+    diagnosis = _only(copy, "damage", f"{copy}/consumequeue/Audit/0")
     count = sum(row["topic"] == "Audit" for row in _rows())
     assert f"none for {count} messages" in diagnosis[0].found
 
@@ -384,7 +371,7 @@ def test_a_topic_that_is_not_configured(copy: Path) -> None:
     for name in ("topics.json", "topics.json.bak"):
         path = copy / "config" / name
         path.write_text(path.read_text().replace('"Audit"', '"Gone"'))
-    assert _serious(_diagnose(copy)) == [("warning", f"{copy}/consumequeue/Audit/0", 0)]
+    _only(copy, "warning", f"{copy}/consumequeue/Audit/0")
     shutil.rmtree(copy / "consumequeue" / "Audit")  # then it was deleted, and its messages wait for retention
     diagnosis = _diagnose(copy)
     assert _serious(diagnosis) == []
@@ -398,7 +385,7 @@ def test_a_batch_queue(golden: Golden, tmp_path: Path) -> None:
     (file, *_) = sorted(directory.iterdir())
     number = file.read_bytes().find(struct.pack(">qi", row["physicalOffset"], row["storeSize"]))
     overwrite(file, number + 8, struct.pack(">i", row["storeSize"] + 1))
-    assert _serious(_diagnose(root)) == [("damage", str(file), number + 8)]
+    _only(root, "damage", file, number + 8)
 
 
 # ---- index -------------------------------------------------------------------------------------------------
@@ -412,73 +399,60 @@ def _index(root: Path) -> tuple[Path, int, Any]:
         return path, file.geometry.units_start, file.units().copy()
 
 
-def test_a_chain_that_runs_in_a_circle(copy: Path) -> None:
-    path, start, units = _index(copy)
+def _in_a_circle(units: Any, slots: Any) -> tuple[int, int]:
     number = int(np.flatnonzero(units["prev_index"])[3]) + 1
-    overwrite(path, start + 20 * number + 16, struct.pack(">i", number))
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 16)]
-    assert diagnosis.of("damage")[0].found == f"unit {number}"
+    return number, number
 
 
-def test_a_link_that_passes_over_a_unit(copy: Path) -> None:
-    path, start, units = _index(copy)
-    chains = [
-        i
-        for i in range(len(units))
-        if units["prev_index"][i] and units["prev_index"][units["prev_index"][i] - 1]
-    ]
-    number = chains[0] + 1
-    over = int(units["prev_index"][units["prev_index"][number - 1] - 1])
-    overwrite(path, start + 20 * number + 16, struct.pack(">i", over))
-    assert _serious(_diagnose(copy)) == [("damage", str(path), start + 20 * number + 16)]
+def _past_a_unit(units: Any, slots: Any) -> tuple[int, int]:
+    previous = units["prev_index"]
+    number = next(i + 1 for i in range(len(units)) if previous[i] and previous[previous[i] - 1])
+    return number, int(previous[previous[number - 1] - 1])
 
 
-def test_a_link_into_another_chain(copy: Path) -> None:
-    path, start, units = _index(copy)
+def _into_another_chain(units: Any, slots: Any) -> tuple[int, int]:
     number = int(np.flatnonzero(units["prev_index"])[-1]) + 1
-    slots = units["key_hash"] % ((start - 40) // 4)
-    other = next(n for n in range(number - 1, 0, -1) if slots[n - 1] != slots[number - 1])
-    overwrite(path, start + 20 * number + 16, struct.pack(">i", other))
-    assert _serious(_diagnose(copy)) == [("damage", str(path), start + 20 * number + 16)]
+    return number, next(n for n in range(number - 1, 0, -1) if slots[n - 1] != slots[number - 1])
+
+
+@pytest.mark.parametrize("link", [_in_a_circle, _past_a_unit, _into_another_chain])
+def test_a_wrong_link_of_a_chain(copy: Path, link: Callable[[Any, Any], tuple[int, int]]) -> None:
+    path, start, units = _index(copy)
+    number, previous = link(units, units["key_hash"] % ((start - 40) // 4))
+    place = start + 20 * number + 16
+    overwrite(path, place, struct.pack(">i", previous))
+    (problem,) = _only(copy, "damage", path, place).of("damage")
+    assert problem.found == f"unit {previous}"
 
 
 def test_a_slot_that_leads_nowhere(copy: Path) -> None:
     path, start, units = _index(copy)
     data = path.read_bytes()
     slot = next(at for at in range(40, start, 4) if any(data[at : at + 4]))
-    overwrite(path, slot, struct.pack(">i", len(units) + 50))
-    assert _serious(_diagnose(copy)) == [("damage", str(path), slot)]
-    overwrite(path, slot, bytes(4))
-    assert _serious(_diagnose(copy)) == [("damage", str(path), slot)]
+    for number in (len(units) + 50, 0):
+        overwrite(path, slot, struct.pack(">i", number))
+        _only(copy, "damage", path, slot)
 
 
-@pytest.mark.parametrize(("at", "field"), [(0, ">i"), (4, ">q")])
-def test_an_index_unit_that_leads_to_no_message_of_its_key(copy: Path, at: int, field: str) -> None:
+@pytest.mark.parametrize(
+    ("at", "field", "change"),
+    [
+        pytest.param(0, ">i", lambda value: value + 1, id="another key"),
+        pytest.param(4, ">q", lambda value: value + 1, id="no message"),
+        # units in front of it lead into the log, so that its message cannot have expired
+        pytest.param(4, ">q", lambda value: -(1 << 62), id="before the log"),
+        pytest.param(4, ">q", lambda value: 10_000_000, id="behind the log"),
+    ],
+)
+def test_an_index_unit_that_leads_to_no_message_of_its_key(
+    copy: Path, at: int, field: str, change: Callable[[int], int]
+) -> None:
     path, start, units = _index(copy)
-    number = len(units) // 2
-    place = start + 20 * number + at
+    place = start + 20 * (len(units) // 2) + at
     (value,) = struct.unpack_from(field, path.read_bytes(), place)
-    overwrite(path, place, struct.pack(field, value + 1))
-    assert _serious(_diagnose(copy)) == [("damage", str(path), place)]
-
-
-def test_an_index_unit_that_leads_before_the_log(copy: Path) -> None:
-    """Units in front of it lead into the log, so that its message cannot have expired."""
-    path, start, units = _index(copy)
-    number = len(units) // 2
-    overwrite(path, start + 20 * number + 4, struct.pack(">q", -(1 << 62)))
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 4)]
-
-
-def test_index_units_behind_the_end_of_the_log(copy: Path) -> None:
-    path, start, units = _index(copy)
-    number = len(units) // 2
-    overwrite(path, start + 20 * number + 4, struct.pack(">q", 10_000_000))
-    diagnosis = _diagnose(copy)
-    assert _serious(diagnosis) == [("damage", str(path), start + 20 * number + 4)]
-    assert diagnosis.of("damage")[0].found == "1 units that point behind it"
+    overwrite(path, place, struct.pack(field, change(value)))
+    (problem,) = _only(copy, "damage", path, place).of("damage")
+    assert (problem.found == "1 units that point behind it") == (change(value) == 10_000_000)
 
 
 @pytest.mark.parametrize(
@@ -496,29 +470,26 @@ def test_an_index_header_that_disagrees_with_its_units(copy: Path, at: int, data
 def test_an_index_file_that_is_cut(copy: Path) -> None:
     path, start, _ = _index(copy)
     os.truncate(path, start + 1)
-    assert _serious(_diagnose(copy)) == [("damage", str(path), 36)]
+    _only(copy, "damage", path, 36)
 
 
 # ---- checkpoint, configuration -----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("at", [0, 8, 16, 24])
-def test_negative_numbers_in_the_checkpoint(copy: Path, at: int) -> None:
-    overwrite(copy / "checkpoint", at, struct.pack(">q", -5))
-    assert _serious(_diagnose(copy)) == [("warning", f"{copy}/checkpoint", at)]
-
-
-@pytest.mark.parametrize("at", [32, 40])
-def test_offsets_in_the_checkpoint_that_are_ahead_of_the_log(copy: Path, at: int) -> None:
-    overwrite(copy / "checkpoint", at, struct.pack(">q", 1 << 40))
-    assert _serious(_diagnose(copy)) == [("warning", f"{copy}/checkpoint", at)]
+@pytest.mark.parametrize(
+    ("at", "number"), [*((at, -5) for at in (0, 8, 16, 24)), *((at, 1 << 40) for at in (32, 40))]
+)
+def test_impossible_numbers_in_the_checkpoint(copy: Path, at: int, number: int) -> None:
+    """Negative ones, and offsets that are ahead of the log."""
+    overwrite(copy / "checkpoint", at, struct.pack(">q", number))
+    _only(copy, "warning", copy / "checkpoint", at)
 
 
 def test_no_checkpoint_or_a_short_one(copy: Path) -> None:
     os.truncate(copy / "checkpoint", 48)
-    assert _serious(_diagnose(copy)) == [("warning", f"{copy}/checkpoint", 48)]
+    _only(copy, "warning", copy / "checkpoint", 48)
     (copy / "checkpoint").unlink()
-    assert _serious(_diagnose(copy)) == [("warning", f"{copy}/checkpoint", 0)]
+    _only(copy, "warning", copy / "checkpoint")
 
 
 def test_a_configuration_file_that_cannot_be_read(copy: Path) -> None:

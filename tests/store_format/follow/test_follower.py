@@ -44,6 +44,7 @@ from tests.support.failing_writer import write
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
+from tests.support.writes import held
 from tests.test_live_store import writer
 
 Ends = dict[tuple[str, int], tuple[int, int]]
@@ -268,32 +269,6 @@ def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: P
         assert ends(follower) == in_batch(root)
 
 
-class _Broker:
-    """A store whose lock another process holds, so that this one may write into it as a broker does."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        code = (
-            "import fcntl, os, sys; f = os.open(sys.argv[1], os.O_CREAT | os.O_RDWR); fcntl.lockf(f, "
-            "fcntl.LOCK_EX, 1, 0); "
-        )
-        code += "print(flush=True); sys.stdin.read()"
-        self.process = subprocess.Popen(
-            [sys.executable, "-c", code, str(root / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
-        assert self.process.stdout is not None
-        self.process.stdout.readline()
-
-    def __enter__(self) -> _Broker:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.process.communicate()
-
-    def write(self, path: str, position: int, data: bytes) -> None:
-        _write(self.root / path, position, data)
-
-
 def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 4))
@@ -309,17 +284,17 @@ def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path)
     data = oracle.encode_message(unit)
     entry = oracle.cq_unit(end, len(data), oracle.tags_code(unit))
     log, queue = f"commitlog/{oracle.file_name(0)}", f"consumequeue/T/0/{oracle.file_name(0)}"
-    with _Broker(root) as broker:
+    with held(root):
         follower = followed(root)
-        broker.write(log, end, data[:120])
+        _write(root / log, end, data[:120])
         assert not follower.look()
         assert not follower.look()
-        broker.write(log, end, data)
+        _write(root / log, end, data)
         assert not follower.look()  # the log has it, the queue does not
-        broker.write(queue, 20, entry[:12])
+        _write(root / queue, 20, entry[:12])
         assert not follower.look()
         assert ends(follower) == in_batch(root)
-        broker.write(queue, 20, entry)
+        _write(root / queue, 20, entry)
         assert follower.look()
         assert ends(follower)["T", 0] == (0, 2)
         assert not follower.look()
@@ -332,12 +307,9 @@ def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path)
     last = messages_of(root)[-1]
     end = last.physical_offset + last.total_size
     now = [time.time_ns() + 10**9]
-    with _Broker(root) as broker:
-        broker.write(
-            f"commitlog/{oracle.file_name(0)}",
-            end,
-            oracle.encode_message(replace(last, physical_offset=end))[:150],
-        )
+    with held(root):
+        unit = oracle.encode_message(replace(last, physical_offset=end))
+        _write(root / "commitlog" / oracle.file_name(0), end, unit[:150])
         follower = followed(root, clock_ns=lambda: now[0])
         reads, follow = [], follower._follow
 

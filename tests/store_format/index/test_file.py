@@ -1,16 +1,13 @@
-"""Index files: geometry, chains and queries, against vectors, files of our own writer, and every
-broker-written store.
-"""
+"""Index files: geometry and chains, against vectors, a scalar writer, and every store of a broker."""
 
 from __future__ import annotations
 
-import bisect
 import datetime
 import json
 import os
 import struct
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +31,8 @@ from store_format.index.file import (
     list_index_files,
     open_index_files,
 )
+from store_format.index.query import offsets_in_chain
 from tests.support import goldens
-from tests.support.index_query import find_offsets, lookup, query_message, query_offsets
 from tests.support.index_writer import IndexFileWriter, IndexWriter, java_string_hash, message_index_keys
 
 VECTORS = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
@@ -56,35 +53,24 @@ def _open_all(directory: Path) -> list[IndexFile]:
     return open_index_files(str(directory))
 
 
-def _commitlog_reader(store: Path) -> Callable[[int], bool]:
-    """Whether a unit begins at an offset: its size and magic, read one by one."""
-    logs = sorted((store / "commitlog").iterdir())
-    starts = [int(log.name) for log in logs]
-
-    def has_message(offset: int) -> bool:
-        i = bisect.bisect_right(starts, offset) - 1
-        if i < 0:
-            return False
-        with open(logs[i], "rb") as log:
-            log.seek(offset - starts[i])
-            head = log.read(8)
-        return len(head) == 8 and struct.unpack(">iI", head)[1] in (0xDAA320A7, 0xDAA320AB)
-
-    return has_message
+def _chain(file: IndexFile, hash_value: int) -> list[int]:
+    """Physical offsets of the units with this hash, newest first."""
+    units = file.chain(hash_value, file.header())
+    return [physical_offset for _, unit_hash, physical_offset, _ in units if unit_hash == hash_value]
 
 
-def _differences(
-    files: list[IndexFile], answers: dict[str, Any], has_message: Callable[[int], bool]
-) -> list[Any]:
-    different = []
-    for probe in answers["queryByKey"]:
-        window = (probe["maxNum"], probe["begin"], probe["end"])
-        found = query_message(
-            files, probe["topic"], probe["key"], *window, has_message, probe.get("indexType")
-        )
-        if found != probe["physicalOffsets"]:
-            different.append((probe, found))
-    return different
+def _find(
+    files: Sequence[IndexFile],
+    topic: str,
+    key: str,
+    begin: int | None = None,
+    end: int | None = None,
+    index_type: str | None = None,
+) -> list[int]:
+    """The candidates of a search in all files, ascending, each once."""
+    hash_value = key_hash(index_key(topic, key, index_type))
+    found = (offsets_in_chain(file, file.header(), hash_value, begin, end) for file in files)
+    return sorted(set[int]().union(*found))
 
 
 # ---- keys, hashes, names -----------------------------------------------------------------------------------
@@ -116,72 +102,24 @@ def test_file_name(vector: dict[str, Any]) -> None:
 
 
 def test_listing_is_by_name_and_skips_other_names(tmp_path: Path) -> None:
-    for name in (
-        "20261121065232434",
-        "20261121065231934",
-        "2026112106523193",
-        "20261121065231934.bak",
-        "x" * 17,
-    ):
+    names = ["20261121065231934", "20261121065232434"]
+    for name in (*reversed(names), "2026112106523193", "20261121065231934.bak", "x" * 17):
         (tmp_path / name).touch()
-    assert [Path(file.path).name for file in list_index_files(str(tmp_path))] == [
-        "20261121065231934",
-        "20261121065232434",
-    ]
+    assert [Path(file.path).name for file in list_index_files(str(tmp_path))] == names
     assert list_index_files(str(tmp_path / "missing")) == []
 
 
-def test_listing_tells_of_a_directory_in_place_of_a_file(tmp_path: Path) -> None:
-    (tmp_path / "20261121065239999").mkdir()
-    with pytest.raises(
-        CorruptStoreError, match="20261121065239999 at byte 0: expected a regular file, found a directory"
-    ):
+@pytest.mark.parametrize(
+    ("make", "found"),
+    [(Path.mkdir, "a directory"), (lambda path: path.symlink_to("/etc/passwd"), "a symbolic link")],
+)
+def test_listing_refuses_what_is_no_file(tmp_path: Path, make: Callable[[Path], None], found: str) -> None:
+    make(tmp_path / "20261121065239999")
+    with pytest.raises(CorruptStoreError, match=f"20261121065239999 at byte 0: expected .*, found {found}"):
         list_index_files(str(tmp_path))
-
-
-def test_listing_refuses_a_link(tmp_path: Path) -> None:
-    (tmp_path / "20261121065231934").symlink_to("/etc/passwd")
-    with pytest.raises(CorruptStoreError) as caught:
-        list_index_files(str(tmp_path))
-    assert "20261121065231934" in caught.value.file
 
 
 # ---- vectors -----------------------------------------------------------------------------------------------
-
-
-def test_worked_default_example(tmp_path: Path) -> None:
-    """Spec 10: a file of the default size, sparse, after one put and after two."""
-    vector = VECTORS["index_worked_default"]
-    path = tmp_path / "20231114221320456"
-    first, second = vector["first_put"], vector["second_put"]
-    with open(path, "wb") as file:
-        file.truncate(vector["file_size"])
-        for position, data in (
-            (0, vector["header_hex"]),
-            (vector["slot_pos"], vector["slot_value_hex"]),
-            (vector["unit_pos"], vector["unit_hex"]),
-        ):
-            file.seek(position)
-            file.write(bytes.fromhex(data))
-    with IndexFile.open(str(path)) as index:
-        assert index.geometry == DEFAULT_GEOMETRY
-        assert lookup(index, key_hash("TopicTest#KEY")) == [first["phy_offset"]]
-    with open(path, "r+b") as file:
-        for position, data in (
-            (0, second["header_hex"]),
-            (vector["slot_pos"], second["slot_value_hex"]),
-            (second["unit_pos"], second["unit_hex"]),
-        ):
-            file.seek(position)
-            file.write(bytes.fromhex(data))
-    with IndexFile.open(str(path)) as index:
-        assert index.geometry == DEFAULT_GEOMETRY
-        assert lookup(index, key_hash("TopicTest#KEY")) == [second["phy_offset"], first["phy_offset"]]
-        assert index.units()["time_diff"].tolist() == [0, 5]
-        assert (index.header().begin_timestamp, index.header().end_timestamp) == (
-            first["store_timestamp"],
-            second["store_timestamp"],
-        )
 
 
 def test_mini_store_of_the_5_3_form(tmp_path: Path) -> None:
@@ -206,7 +144,7 @@ def test_mini_store_of_the_5_3_form(tmp_path: Path) -> None:
         keys = message_index_keys(source["topic"], properties, tags=False)
         writer.put_message(keys, message["physical_offset"], source["store_timestamp"])
         for key in keys:
-            assert message["physical_offset"] in find_offsets(
+            assert message["physical_offset"] in _find(
                 files, source["topic"], key.removeprefix(source["topic"] + "#")
             )
     assert [file.content() for file in writer.files] == contents
@@ -317,11 +255,8 @@ def _write(path: Path, writer: IndexFileWriter) -> str:
 
 def test_without_units_the_geometry_is_unknown_and_lookups_are_empty(tmp_path: Path) -> None:
     with IndexFile.open(_write(tmp_path / "20231114221320456", IndexFileWriter(100, 400, (T0, 7)))) as index:
-        assert index.geometry is None
-        assert index.header().index_count == 1
-        assert len(index.units()) == 0
-        assert lookup(index, 5) == []
-        assert find_offsets([index], "Orders", "a") == []
+        assert (index.geometry, index.header().index_count, len(index.units())) == (None, 1, 0)
+        assert _find([index], "Orders", "a") == []
 
 
 def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Path) -> None:
@@ -334,11 +269,11 @@ def test_unknown_geometry_of_a_file_with_units_asks_for_the_options(tmp_path: Pa
         )
     )
     with IndexFile.open(str(path)) as index, pytest.raises(OptionError) as caught:
-        lookup(index, 5)
+        _chain(index, 5)
     assert "maxHashSlotNum" in str(caught.value)
     assert str(path) in str(caught.value)
     with IndexFile.open(str(path), hash_slot_num=10, index_num=50) as index:
-        assert lookup(index, 5) == []
+        assert _chain(index, 5) == []
 
 
 def test_given_numbers(tmp_path: Path) -> None:
@@ -375,15 +310,12 @@ def _three_of_one_key() -> tuple[IndexFileWriter, int, int]:
     return writer, abs(java_string_hash("Orders#a")), 40 + 4 * 4
 
 
-def test_chain_comes_newest_first_and_window_is_whole_seconds(tmp_path: Path) -> None:
+def test_chain_comes_newest_first(tmp_path: Path) -> None:
     writer, hash_value, _ = _three_of_one_key()
     with _patched(tmp_path, writer, 0, b"") as index:
-        assert lookup(index, hash_value) == [3000, 2000, 1000]
-        assert lookup(index, hash_value, num_max=2) == [3000, 2000]
-        assert lookup(index, hash_value, num_max=0) == []
-        assert lookup(index, hash_value, T0 + 5000, T0 + 5000) == [2000]
-        assert lookup(index, hash_value, T0 + 5001) == [3000]
-        assert lookup(index, hash_value + 4) == []  # same slot, other hash
+        assert _chain(index, hash_value) == [3000, 2000, 1000]
+        assert _chain(index, hash_value + 4) == []  # same slot, other hash
+        assert _find([index], "Orders", "a", end=T0 + 5000) == [1000, 2000]
 
 
 @pytest.mark.parametrize(
@@ -399,22 +331,22 @@ def test_chain_comes_newest_first_and_window_is_whole_seconds(tmp_path: Path) ->
 def test_broken_links_end_the_chain(tmp_path: Path, unit: int, prev: int, expected: list[int]) -> None:
     writer, hash_value, units_start = _three_of_one_key()
     with _patched(tmp_path, writer, units_start + 20 * unit + 16, struct.pack(">i", prev)) as index:
-        assert lookup(index, hash_value) == expected
-        assert find_offsets([index], "Orders", "a") == sorted(expected)
+        assert _chain(index, hash_value) == expected
+        assert _find([index], "Orders", "a") == sorted(expected)
 
 
-def test_negative_difference_ends_the_brokers_walk_but_hides_nothing_from_find(tmp_path: Path) -> None:
-    writer, hash_value, units_start = _three_of_one_key()
+def test_a_negative_difference_hides_nothing(tmp_path: Path) -> None:
+    """A broker ends its walk there."""
+    writer, _, units_start = _three_of_one_key()
     with _patched(tmp_path, writer, units_start + 20 * 2 + 12, struct.pack(">i", -1)) as index:
-        assert lookup(index, hash_value) == [3000]
-        assert find_offsets([index], "Orders", "a") == [1000, 2000, 3000]
+        assert _find([index], "Orders", "a") == [1000, 2000, 3000]
 
 
 @pytest.mark.parametrize("slot_value", [-5, 0, 5, 2**31 - 1])
 def test_slots_out_of_range_hold_nothing(tmp_path: Path, slot_value: int) -> None:
     writer, hash_value, _ = _three_of_one_key()
     with _patched(tmp_path, writer, 40 + 4 * (hash_value % 4), struct.pack(">i", slot_value)) as index:
-        assert lookup(index, hash_value) == []
+        assert _chain(index, hash_value) == []
 
 
 @given(st.data())
@@ -434,60 +366,13 @@ def test_any_truncation_or_flip_ends_in_offsets_or_a_store_error(
     try:
         with IndexFile.open(str(path), hash_slot_num=slots, index_num=units) as index:
             assert len(index.units()) <= 29
-            found = query_offsets([index], "Orders", "3", 64, 0, LONG_MAX)
-            assert len(found) <= 64
-            assert len(find_offsets([index], "Orders", "3")) <= 30
+            assert len(_find([index], "Orders", "3")) <= 30
     except StoreError as error:
         refused = error
     assert refused is None or str(path) in str(refused)
 
 
 # ---- queries -----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "broker"), [store for store in STORES if not store[0].startswith("crash")])
-def test_every_golden_query_of_a_clean_store(golden: Callable[[str], Path], name: str, broker: str) -> None:
-    store, answers = _store(golden, name, broker)
-    assert len(answers["queryByKey"]) > 100
-    assert _differences(_open_all(store / "index"), answers, _commitlog_reader(store)) == []
-
-
-@pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
-def test_every_golden_query_of_a_crashed_store(
-    golden: Callable[[str], Path], tmp_path: Path, name: str
-) -> None:
-    """The answers are those after the broker's recovery, which this test does by hand (spec 4.7, 7.3), and
-    then they are equal.
-
-    Loading deletes the files that end after the checkpoint's indexMsgTimestamp; the rescan, from the first
-    file in both stores, indexes every valid unit that is not before the end of the last file kept, and the
-    unit at that end once more.
-    """
-    store, answers = _store(golden, name, "")
-    kept = [
-        file
-        for file in _open_all(store / "index")
-        if file.header().end_timestamp <= answers["checkpoint"]["indexMsgTimestamp"]
-    ]
-    dropped = [
-        change["file"] for change in answers["filesChangedByRecovery"] if change["change"] == "deleted"
-    ]
-    assert {f"index/{Path(file.path).name}" for file in _open_all(store / "index")} - {
-        f"index/{Path(file.path).name}" for file in kept
-    } == {file for file in dropped if file.startswith("index/")}
-    rows = {row["physicalOffset"]: row for row in goldens.expected_rows(name)}
-    assert len(rows) == answers["allCommitLogMessages"]
-    end = kept[-1].header()
-    writer = IndexWriter(100, 400, (end.end_timestamp, end.end_physical_offset))
-    for offset, row in sorted(rows.items()):
-        writer.put_message(
-            message_index_keys(row["topic"], row["properties"], tags=True), offset, row["storeTimestamp"]
-        )
-    rebuilt = []
-    for i, file in enumerate(writer.files):
-        path = _write(tmp_path / f"{20261121065839240 + i}", file)
-        rebuilt.append(IndexFile.open(path, hash_slot_num=100, index_num=400))
-    assert _differences(kept + rebuilt, answers, rows.__contains__) == []
 
 
 @pytest.mark.parametrize("name", ["crash-5.5.0", "crash-torn-5.5.0"])
@@ -503,7 +388,7 @@ def test_a_crashed_store_as_it_lies_holds_every_answer(golden: Callable[[str], P
     valid = {row["physicalOffset"] for row in goldens.expected_rows(name)}
     for probe in answers["queryByKey"]:
         window = (probe["begin"], min(probe["end"], LONG_MAX))
-        candidates = set(find_offsets(files, probe["topic"], probe["key"], *window, probe.get("indexType")))
+        candidates = set(_find(files, probe["topic"], probe["key"], *window, probe.get("indexType")))
         assert set(probe["physicalOffsets"]) <= candidates
         if probe["maxNum"] == 32 and len(probe["physicalOffsets"]) < 32 and window == (0, LONG_MAX):
             assert candidates & valid == set(probe["physicalOffsets"])
@@ -533,7 +418,7 @@ def test_find_gives_every_message_under_all_of_its_keys(golden: Callable[[str], 
                 wanted.setdefault((topic, text, None), set()).add(row["physicalOffset"])
         assert wanted
         for (topic, key, index_type), offsets in wanted.items():
-            found = find_offsets(files, topic, key, index_type=index_type)
+            found = _find(files, topic, key, index_type=index_type)
             assert (np.diff(found) > 0).all()
             assert offsets <= set(found), (topic, key)
 
@@ -569,19 +454,6 @@ def test_find_in_a_window_misses_nothing(
         for key, offset, at in written
         if key == "a" and (begin is None or at >= begin) and (end is None or at <= end)
     }
-    found = set(find_offsets(files, "Orders", "a", begin, end))
+    found = set(_find(files, "Orders", "a", begin, end))
     assert inside <= found
     assert found <= {offset for key, offset, _ in written if key == "a"}
-
-
-def test_query_without_files() -> None:
-    assert query_offsets([], "Orders", "a", 32, 0, LONG_MAX) == []
-    assert query_message([], "Orders", "a", 32, 0, LONG_MAX, lambda offset: True) == []
-
-
-def test_reading_changes_nothing(golden: Callable[[str], Path]) -> None:
-    store = golden("basic-5.5.0")
-    before = {path: os.stat(path).st_mtime_ns for path in sorted((store / "index").iterdir())}
-    for file in _open_all(store / "index"):
-        assert len(file.units()) == file.header().index_count - 1
-    assert {path: os.stat(path).st_mtime_ns for path in sorted((store / "index").iterdir())} == before

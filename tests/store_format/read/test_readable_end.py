@@ -4,7 +4,6 @@ stays hidden.
 
 from __future__ import annotations
 
-import logging
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -23,6 +22,7 @@ from store_format.read.tolerance import Tolerance
 from store_format.survey.log_end import ReadableEnd, end_after_crash, find_readable_end
 from tests.support import goldens, oracle
 from tests.support.oracle import Message
+from tests.support.referee.world import overwrite as overwrite_file
 from tests.support.staged import append, make_store, messages_of, numbered, stage
 
 _FILE_SIZE = 1 << 14
@@ -56,13 +56,15 @@ def identities(rows: list[dict[str, Any]]) -> Rows:
     return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in rows)
 
 
+def said(caplog: pytest.LogCaptureFixture, text: str) -> list[str]:
+    """The warnings that contain the text."""
+    return [record.getMessage() for record in caplog.records if text in record.getMessage()]
+
+
 def overwrite(root: Path, offset: int, data: bytes) -> None:
     """Damages the commitlog at a physical offset."""
-    paths = {int(path.name): path for path in (root / "commitlog").iterdir()}
-    start = max(start for start in paths if start <= offset)
-    with paths[start].open("r+b") as file:
-        file.seek(offset - start)
-        file.write(data)
+    start = max(int(path.name) for path in (root / "commitlog").iterdir() if int(path.name) <= offset)
+    overwrite_file(root / "commitlog" / oracle.file_name(start), offset - start, data)
 
 
 def readable(root: Path) -> ReadableEnd:
@@ -87,14 +89,10 @@ def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytes
     root, rows = copy("crash-5.5.0"), told("crash-5.5.0")
     at, data = _DAMAGES[how]
     overwrite(root, rows[_DAMAGED]["physicalOffset"] + at, data)
-    with caplog.at_level(logging.WARNING):
-        assert rows_of(root, "DROPMALFORMED") == identities(rows[:_DAMAGED] + rows[_DAMAGED + 1 :])
-    warnings = [
-        record.getMessage() for record in caplog.records if "damaged in the middle" in record.getMessage()
-    ]
-    assert len(warnings) == 1
-    assert "The 819 whole messages behind the damage" in warnings[0]
-    assert "A broker that starts on this store cuts the commitlog at 8996 and loses" in warnings[0]
+    assert rows_of(root, "DROPMALFORMED") == identities(rows[:_DAMAGED] + rows[_DAMAGED + 1 :])
+    (warning,) = said(caplog, "damaged in the middle")
+    assert "The 819 whole messages behind the damage" in warning
+    assert "A broker that starts on this store cuts the commitlog at 8996 and loses" in warning
     with pytest.raises(CorruptStoreError) as caught:
         rows_of(root)
     assert str(root / "commitlog" / oracle.file_name(0)) in str(caught.value)
@@ -103,8 +101,7 @@ def test_only_the_damaged_message_is_missing(copy: Copy, how: str, caplog: pytes
 @pytest.mark.golden
 def test_what_is_torn_at_the_end_stays_the_end(copy: Copy, caplog: pytest.LogCaptureFixture) -> None:
     root = copy("crash-torn-5.5.0")
-    with caplog.at_level(logging.WARNING):
-        assert rows_of(root) == identities(told("crash-torn-5.5.0"))
+    assert rows_of(root) == identities(told("crash-torn-5.5.0"))
     assert caplog.records == []
 
 
@@ -249,14 +246,11 @@ def test_what_an_earlier_recovery_cut_stays_hidden(
 ) -> None:
     torn_by_the_first_crash(broker)
     broker.write(new)
-    with caplog.at_level(logging.WARNING):
-        assert len(rows_of(broker.root)) == 20 + new
+    assert len(rows_of(broker.root)) == 20 + new
     found = readable(broker.root)
     assert (found.offset, found.messages, found.damage) == (broker.end, 0, None)
     assert found.remains > 20
-    assert [
-        f"{found.remains} whole messages behind damage" in record.getMessage() for record in caplog.records
-    ] == [True]
+    assert len(said(caplog, f"{found.remains} whole messages behind damage")) == len(caplog.records) == 1
     # A writer goes on there, as a broker would.
     append(broker.root, numbered("T", 100, 5), key=("q", 0))
     assert len(rows_of(broker.root)) == 20 + new + 5
@@ -496,11 +490,9 @@ def test_a_writer_names_the_remains_that_it_clears(
     start, stop = older_behind_damage(broker, is_shown=False)
     if not crashed:
         (broker.root / "abort").unlink()
-    with caplog.at_level(logging.WARNING):
-        append(broker.root, numbered("T", 100, 5))
-    said = [record.getMessage() for record in caplog.records if "are cleared" in record.getMessage()]
-    assert len(said) == 1
-    assert f"7 whole messages from {start} to {stop} behind this end (T-" in said[0]
+    append(broker.root, numbered("T", 100, 5))
+    (warning,) = said(caplog, "are cleared")
+    assert f"7 whole messages from {start} to {stop} behind this end (T-" in warning
 
 
 @pytest.mark.parametrize("recovered", [True, False])
@@ -512,14 +504,9 @@ def test_a_recovery_is_named_only_where_one_is_known(
         broker.write(24, body=b"n" * 10)
     else:
         older_behind_damage(broker, is_shown=False)
-    with caplog.at_level(logging.WARNING):
-        rows_of(broker.root, "DROPMALFORMED")
-    said = [
-        record.getMessage()
-        for record in caplog.records
-        if "whole messages behind damage (" in record.getMessage()
-    ]
-    assert ["An earlier recovery has cut them" in message for message in said] == [recovered]
+    rows_of(broker.root, "DROPMALFORMED")
+    (warning,) = said(caplog, "whole messages behind damage (")
+    assert ("An earlier recovery has cut them" in warning) == recovered
 
 
 @pytest.mark.parametrize("crashed", [True, False])

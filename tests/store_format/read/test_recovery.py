@@ -107,40 +107,7 @@ def test_queues_of_a_crashed_store_end_where_the_broker_ends_them(golden: Golden
     assert found == {(q["topic"], q["queueId"]): q["maxOffset"] for q in expected["queues"] if q["maxOffset"]}
 
 
-def test_a_unit_behind_the_end_has_an_entry_on_disk(golden: Golden) -> None:
-    """What makes the torn golden worth having: without hiding, a queue would be one message too long."""
-    root, expected = _store(golden, "crash-torn-5.5.0", "")
-    visible = _max_offsets(_units_on_disk(root, expected["commitLog"]["maxOffset"]))
-    assert visible != _max_offsets(_units_on_disk(root, 2**62))
-
-
 # ---- entries made again ------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("name", "broker"), STORES)
-def test_all_entries_made_again_equal_those_the_broker_served(golden: Golden, name: str, broker: str) -> None:
-    root, expected = _store(golden, name, broker)
-    log = _open(root)
-    made = missing_entries(
-        log, log.min_offset, expected["commitLog"]["maxOffset"], {}, batch_topics=_batch_topics(root)
-    )
-    found = {
-        (*queue, offset, int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"]))
-        for queue, entries in made.items()
-        for offset, unit in zip(entries.queue_offsets.tolist(), entries.units, strict=True)
-    }
-    rows = [row for row in goldens.expected_rows(name) if not broker or row["brokerName"] == broker]
-    assert found == {
-        (
-            row["topic"],
-            row["queueId"],
-            row.get("outerQueueOffset", row["queueOffset"]),
-            row["physicalOffset"],
-            row["storeSize"],
-            row["tagsCode"],
-        )
-        for row in rows
-    }
 
 
 @pytest.mark.parametrize(("name", "broker"), [store for store in STORES if store[0] != "rocksdb-5.5.0"])

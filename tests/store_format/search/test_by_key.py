@@ -258,42 +258,39 @@ def test_a_key_with_a_space_is_not_two_words(golden: Golden) -> None:
 # ---- damage ------------------------------------------------------------------------------------------------
 
 
+def _message_with_keys() -> tuple[str, str, int]:
+    """Topic, UNIQ_KEY and physical offset."""
+    rows = goldens.expected_rows("basic-5.5.0")
+    row = next(row for row in rows if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000)
+    return row["topic"], row["properties"]["UNIQ_KEY"], row["physicalOffset"]
+
+
 def test_a_damaged_message_is_an_error_or_is_left_out(copy: Path) -> None:
-    row = next(
-        row
-        for row in goldens.expected_rows("basic-5.5.0")
-        if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000
-    )
-    key, at = row["properties"]["UNIQ_KEY"], row["physicalOffset"]
+    topic, key, at = _message_with_keys()
     file = copy / "commitlog" / f"{at // 262144 * 262144:020d}"
     data = bytearray(file.read_bytes())
     data[at % 262144 + 90] ^= 1  # in the body
     file.write_bytes(data)
     store = MessageStore.open(str(copy))
     with pytest.raises(CorruptStoreError, match="body CRC") as caught:
-        store.find(key=key, topic=row["topic"])
+        store.find(key=key, topic=topic)
     assert (caught.value.file, caught.value.position) == (str(file), at % 262144 + 8)
-    assert store.find(key=key, topic=row["topic"], on_damage="DROPMALFORMED").table.num_rows == 0
-    assert _offsets(store.find(key=key, topic=row["topic"], verify_crc=False)) == [at]
+    assert store.find(key=key, topic=topic, on_damage="DROPMALFORMED").table.num_rows == 0
+    assert _offsets(store.find(key=key, topic=topic, verify_crc=False)) == [at]
 
 
 def test_an_index_entry_that_leads_nowhere_is_an_error_or_is_left_out(copy: Path) -> None:
-    row = next(
-        row
-        for row in goldens.expected_rows("basic-5.5.0")
-        if row["properties"].get("KEYS") and row["physicalOffset"] > 300_000
-    )
-    key, at = row["properties"]["UNIQ_KEY"], row["physicalOffset"]
+    topic, key, at = _message_with_keys()
     needle = at.to_bytes(8, "big")
     for file in sorted((copy / "index").iterdir()):
         data = file.read_bytes()
         file.write_bytes(data[:40] + data[40:].replace(needle, (at + 1).to_bytes(8, "big")))
     store = MessageStore.open(str(copy))
     with pytest.raises(CorruptStoreError) as caught:
-        store.find(key=key, topic=row["topic"])
+        store.find(key=key, topic=topic)
     assert caught.value.position == at % 262144 + 1 + 4  # no magic code there
-    assert store.find(key=key, topic=row["topic"], on_damage="DROPMALFORMED").table.num_rows == 0
-    assert _offsets(store.find(key=key, topic=row["topic"], use_index=False)) == [at]
+    assert store.find(key=key, topic=topic, on_damage="DROPMALFORMED").table.num_rows == 0
+    assert _offsets(store.find(key=key, topic=topic, use_index=False)) == [at]
 
 
 def test_finding_changes_nothing(golden: Golden, unchanged: Callable[[Path], Any]) -> None:

@@ -239,14 +239,11 @@ def _log(root: Path, messages: list[Message]) -> tuple[MessageStore, Path, int]:
     return MessageStore.open(str(root)), path, start
 
 
-def _scan(store: MessageStore, *, is_live: bool) -> list[int]:
-    search = KeySearch(
-        store.log, "k1", MessageChoice(), "b", ("physicalOffset", "queueOffset"), Tolerance(), True, is_live
-    )
-    end = store.log.files[-1].stop
-    return [
-        offset for batch in search.scan(0, end, frozenset()) for offset in batch["queueOffset"].to_pylist()
-    ]
+def _scan(store: MessageStore, *, is_live: bool = False, mode: str = "FAILFAST") -> list[int]:
+    columns = ("physicalOffset", "queueOffset")
+    search = KeySearch(store.log, "k1", MessageChoice(), "b", columns, Tolerance(mode), True, is_live)
+    batches = search.scan(0, store.log.files[-1].stop, frozenset())
+    return [offset for batch in batches for offset in batch["queueOffset"].to_pylist()]
 
 
 def test_a_half_written_last_unit_is_not_yet_there(tmp_path: Path) -> None:
@@ -289,7 +286,7 @@ def test_a_hole_is_not_read(tmp_path: Path) -> None:
     with FileView(str(path)) as view:
         if view.data_from(1 << 20) != 1 << 36:
             pytest.skip("this file system keeps no holes")
-    assert _scan(store, is_live=False) == [0, 1, 2]
+    assert _scan(store) == [0, 1, 2]
 
 
 def test_a_unit_that_begins_at_the_end_of_a_hole_is_found(tmp_path: Path) -> None:
@@ -304,22 +301,4 @@ def test_a_unit_that_begins_at_the_end_of_a_hole_is_found(tmp_path: Path) -> Non
             file.truncate(1 << 21)
             file.seek(1 << 20)
             file.write(unit[hidden:])
-        assert _tolerant(MessageStore.open(str(tmp_path / "store"))) == [0, 1, 2, 9], hidden
-
-
-def _tolerant(store: MessageStore) -> list[int]:
-    search = KeySearch(
-        store.log,
-        "k1",
-        MessageChoice(),
-        "b",
-        ("physicalOffset", "queueOffset"),
-        Tolerance("DROPMALFORMED"),
-        True,
-        False,
-    )
-    return [
-        offset
-        for batch in search.scan(0, store.log.files[-1].stop, frozenset())
-        for offset in batch["queueOffset"].to_pylist()
-    ]
+        assert _scan(MessageStore.open(str(tmp_path / "store")), mode="DROPMALFORMED") == [0, 1, 2, 9], hidden
