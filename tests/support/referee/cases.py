@@ -1,4 +1,6 @@
-"""Damaged stores: each case makes a store and damages it, and says what is right."""
+"""Damaged stores: each function without a leading `_` is a case, which makes a store and damages it, and says
+what is right.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +8,7 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from types import FunctionType
 
 from tests.support import goldens
 from tests.support.damages import Damaged, flip_body_in_the_middle
@@ -967,87 +970,7 @@ def no_groups(place: Path) -> World:
 
 
 CASES: dict[str, Callable[[Path], World]] = {
-    "zeros in the middle of a queue": zeros_in_the_middle,
-    "zeros in a queue after retention": zeros_after_retention,
-    "flipped queue entry": flipped_entry,
-    "flipped size in a queue entry": flipped_size,
-    "flipped last entry": flipped_last_entry,
-    "lost tail of a queue": lost_tail,
-    "lost tail of a queue after a power loss": lost_tail_after_power_loss,
-    "lost directory of an expired queue": expired_queue_without_directory,
-    "expired queue": expired_queue,
-    "lost topics.json": lost_topics_json,
-    "lost simple queues beside a batch queue": lost_simple_queues_beside_batch_queues,
-    "lost first queue file": lost_first_queue_file,
-    "lost first queue file after retention": lost_first_queue_file_after_retention,
-    "lost first queue file beside a running query": lost_first_queue_file_beside_a_running_query,
-    "lost first queue file beside a query and retention": lost_first_queue_file_beside_a_query_and_retention,
-    "new queue beside a query of a crashed store": new_queue_beside_a_query_of_a_crashed_store_is_lost,
-    "flipped first entry beside a running query": flipped_first_entry_beside_a_running_query,
-    "lost queue beside a running query": lost_queue_beside_a_running_query,
-    "lost queue of the last message": lost_queue_of_the_last_message,
-    "new queue beside a running query is lost": new_queue_beside_a_running_query_is_lost,
-    "lost tail that only the ledger shows": lost_tail_that_only_the_ledger_shows,
-    "lost tail with a given-up place": lost_tail_with_a_given_up_place,
-    "zeros over a given-up place": zeros_over_a_given_up_place,
-    "lost tail before messages of a deleted topic": lost_tail_before_messages_of_a_deleted_topic,
-    "lost tail before a deleted topic of a write": lost_tail_before_a_deleted_topic_of_a_write,
-    "lost newest entry behind expired ones": lost_newest_entry_behind_expired_ones,
-    "flipped last entry behind expired ones": flipped_last_entry_behind_expired_ones,
-    "flipped last entry that a write removes": flipped_last_entry_that_a_write_removes,
-    "cut queue file": cut_queue_file,
-    "flipped last queue entry": flipped_last_queue_entry,
-    "half an entry behind the end of a queue": half_an_entry_behind_the_end_of_a_queue,
-    "batch queue lacks entries": batch_queue_lacks_entries,
-    "batch queue is lost": batch_queue_is_lost,
-    "lost queue that a broker begins again": lost_queue_that_a_broker_begins_again,
-    "lost queue after a crash": lost_queue_after_a_crash,
-    "lost queue and torn message after a crash": lost_queue_and_torn_message_after_a_crash,
-    "lost tails behind messages of a broker": lost_tails_behind_messages_of_a_broker,
-    "log and ledger are older than the queues": log_and_ledger_are_older_than_the_queues,
-    "zeros beside a flipped body": zeros_beside_a_flipped_body,
-    "flipped bodies after a crash": flipped_bodies_after_a_crash,
-    "commitlog is empty": commitlog_is_empty,
-    "commitlog is missing": commitlog_is_missing,
-    "directory for a commitlog file": directory_for_a_log_file,
-    "first commitlog file is empty": first_log_file_is_empty,
-    "lost last commitlog file": lost_last_log_file,
-    "lost last commitlog file again": lost_last_log_file_again,
-    "lost first commitlog file": lost_first_log_file,
-    "flipped topic": flipped_topic,
-    "flipped body": flipped_body,
-    "flipped last body": flipped_last_body,
-    "flipped last body and another": flipped_last_body_and_another,
-    "torn message that a broker has cut": torn_message_that_a_broker_has_cut,
-    "torn message that a broker has overwritten": torn_message_that_a_broker_has_overwritten,
-    "flipped body of the only message": only_message_is_flipped,
-    "log is older than its queues": log_is_older_than_its_queues,
-    "store is older than its ledger": store_is_older_than_its_ledger,
-    "flipped first sizes behind a deleted topic": flipped_first_sizes_behind_a_deleted_topic,
-    "flipped first size of a lost queue": flipped_first_size,
-    "flipped size in a lost queue": flipped_size_of_a_lost_queue,
-    "flipped length that a running query has not read": flipped_unread_length,
-    "log begins with zeros": log_begins_with_zeros,
-    "log begins with a file of zeros": log_file_of_zeros,
-    "messages where a filler was": messages_where_a_filler_was,
-    "damage without queues": damage_without_queues,
-    "created again without messages": created_again_without_messages,
-    "last topic with queues is deleted": last_topic_with_queues_is_deleted,
-    "deleted topic after a crash": deleted_topic_after_a_crash,
-    "created again after retention": created_again_after_retention,
-    "created again in part": created_again_in_part,
-    "created again and lost": created_again_and_lost,
-    "created again and its queue is lost": created_again_and_its_queue_is_lost,
-    "created again and its first messages are damaged": first_messages_since_created_again_are_damaged,
-    "created again and all its messages are damaged": all_messages_since_created_again_are_damaged,
-    "created again and all its messages are cut": all_messages_since_created_again_are_cut,
-    "lost topics.json and a queue": lost_topics_json_and_a_queue,
-    "lost topics.json and all queues": lost_topics_json_and_all_queues,
-    "created again after its messages were given up": created_again_after_its_messages_were_given_up,
-    "killed while it repairs the index": killed_while_it_repairs_the_index,
-    "killed beside a flipped last entry": killed_beside_a_flipped_last_entry,
-    "killed while it creates a topic again": killed_while_it_creates_a_topic_again,
-    "advice about a crashed store": crashed,
-    "recover without a verdict": recover_without_verdict,
-    "lag without groups": no_groups,
+    name.replace("_", " "): value
+    for name, value in list(vars().items())
+    if isinstance(value, FunctionType) and value.__module__ == __name__ and not name.startswith("_")
 }
