@@ -81,8 +81,9 @@ test: check-java lint-and-kernels
 
 # One run of pytest for all: each further one collects 7,000 tests and starts Spark again in each of its processes,
 # and the many short tests fill the time in which the last long one is still running.
+# The programs of the tests with a broker are built beside the tests that come first.
 test-all: check-java lint-and-kernels
-	$(call run_in,$(DEV)) -m pytest $(WORKERS)
+	@$(call run_in,$(DEV)) -m tests.interop.maven & $(call run_in,$(DEV)) -m pytest $(WORKERS); tests=$$?; wait; exit $$tests
 
 proofs: check-java lint kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop or whole" --whole $(if $(PART),--part $(PART))

@@ -12,17 +12,18 @@ from typing import TypeVar
 
 # Files and tests that take half a minute and more, the longest first: the beginnings of their ids. The tests
 # of one line stay together, because they may share what a fixture of their module makes. A test that is
-# missing here runs in its place among the others.
+# missing here runs in its place among the others. Those with a broker are not the first of any of three
+# processes: `make test-all` builds their programs meanwhile.
 LONGEST = (
     "tests/sparks/test_sparks.py::test_the_oldest_spark",
-    "tests/spark/test_stream_kills.py",
-    "tests/interop/test_written.py",
-    "tests/spark/test_write_kills.py",
     "tests/notebooks/test_notebooks.py::test_it_runs_and_shows_what_is_committed",
     "tests/test_installation.py",
+    "tests/interop/test_written.py",
     "tests/interop/test_services_handover.py",
     "tests/spark/test_connect.py",
     "tests/spark/test_by_value.py",
+    "tests/spark/test_stream_kills.py",
+    "tests/spark/test_write_kills.py",
     "tests/spark/test_write_attempts.py",
     "tests/spark/test_pop_kills.py",
 )
