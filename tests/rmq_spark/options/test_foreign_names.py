@@ -65,30 +65,22 @@ def test_a_read_names_ours(name: str, hint: str, where: str | None) -> None:
 @pytest.mark.parametrize(
     ("name", "hint"),
     [
-        (
-            "pullThresholdForQueue",
-            "did you mean maxOffsetsPerTrigger? It limits what a micro-batch reads of all",
-        ),
-        (
-            "consumeMessageBatchMaxSize",
-            "did you mean maxOffsetsPerTrigger? It limits what a micro-batch reads",
-        ),
+        ("pullThresholdForQueue",
+         "did you mean maxOffsetsPerTrigger? It limits what a micro-batch reads of all"),
+        ("consumeMessageBatchMaxSize",
+         "did you mean maxOffsetsPerTrigger? It limits what a micro-batch reads"),
         ("pullThresholdSizeForTopic", "did you mean maxBytesPerTrigger? It limits what a micro"),
-        (
-            "consumeThreadMin",
-            "did you mean minPartitions? Spark's tasks take the place of a client's threads",
-        ),
-        (
-            "consumeThreadMax",
-            "did you mean minPartitions? Spark's tasks take the place of a client's threads",
-        ),
+        ("consumeThreadMin",
+         "did you mean minPartitions? Spark's tasks take the place of a client's threads"),
+        ("consumeThreadMax",
+         "did you mean minPartitions? Spark's tasks take the place of a client's threads"),
         ("popInvisibleTime", "did you mean invisibleDuration? It is for consumeMode=pop"),
         ("maxReconsumeTimes", "retryMaxTimes of the group in subscriptionGroup.json says how often"),
         ("pullInterval", "the trigger of the query says how often it reads: leave it out"),
         ("messageListener", "handle the rows in foreachBatch, or use rmq_spark.pop.SimpleConsumer"),
         ("vipChannelEnabled", NO_CLIENT),
     ],
-)
+)  # fmt: skip
 def test_a_stream_names_ours_for_names_of_rocketmqs_clients(name: str, hint: str) -> None:
     assert refused(name, "stream").startswith(f"unknown option {name!r}; {hint}")
 

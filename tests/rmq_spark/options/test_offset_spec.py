@@ -118,44 +118,32 @@ SHAPE_ADVICE = '; write it as {"TopicTest":{"broker-a":{"0":23}}} or {"TopicTest
             "expected earliest, latest or JSON, found 'begin'; write JSON as "
             + SHAPE_ADVICE.removeprefix("; write it as "),
         ),
-        (
-            "latest",
-            (
-                "expected earliest or JSON in a batch read, found 'latest'; a batch read with "
-                "startingOffsets=latest is always empty"
-            ),
-        ),
+        ("latest",
+         ("expected earliest or JSON in a batch read, found 'latest'; a batch read with "
+          "startingOffsets=latest is always empty")),
         ('{"t":{"0":-1}}', 'expected an offset or -2 (earliest) at "t" → "0" in a batch read, found -1'),
         ('{"t":{"0":-3}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found -3'),
-        (
-            '{"t":{"b":{"0":"23"}}}',
-            f'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found "23"{NUMBER_ADVICE}',
-        ),
+        ('{"t":{"b":{"0":"23"}}}',
+         f'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found "23"{NUMBER_ADVICE}'),
         ('{"t":{"0":1.5}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found 1.5'),
         ('{"t":{"0":true}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found true'),
         ('{"t":{"0":null}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found null'),
         ('{"t":{"0":[1]}}', 'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found a list'),
-        (
-            '{"t":{"0":9223372036854775808}}',
-            'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found 9223372036854775808',
-        ),
+        ('{"t":{"0":9223372036854775808}}',
+         'expected an offset, -1 (latest) or -2 (earliest) at "t" → "0", found 9223372036854775808'),
         ('{"t":23}', f'expected an object of queues or brokers at "t", found 23{SHAPE_ADVICE}'),
         ('{"t":{"b":1}}', f'expected a queue id or "*" at "t" → "b", found "b"{SHAPE_ADVICE}'),
         ('{"t":{"b":{"00":1}}}', f'expected a queue id or "*" at "t" → "b" → "00", found "00"{SHAPE_ADVICE}'),
         ('{"t":{"-1":1}}', f'expected a queue id or "*" at "t" → "-1", found "-1"{SHAPE_ADVICE}'),
-        (
-            '{"t":{"2147483648":1}}',
-            f'expected a queue id or "*" at "t" → "2147483648", found "2147483648"{SHAPE_ADVICE}',
-        ),
-        (
-            '{"t":{"b":{"0":{"0":1}}}}',
-            'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found an object',
-        ),
+        ('{"t":{"2147483648":1}}',
+         f'expected a queue id or "*" at "t" → "2147483648", found "2147483648"{SHAPE_ADVICE}'),
+        ('{"t":{"b":{"0":{"0":1}}}}',
+         'expected an offset, -1 (latest) or -2 (earliest) at "t" → "b" → "0", found an object'),
         ('{"":{"0":1}}', 'expected a name at "" → "0", found ""'),
         ('{"t":{"0":1,"*":{"0":2}}}', 'expected each queue once, found "t/*/0"'),
         ('{"t":{"0":1,"0":2}}', 'expected each name once in a JSON object, found "0"'),
     ],
-)
+)  # fmt: skip
 def test_starting_offsets_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         starting(text)
@@ -166,19 +154,13 @@ def test_starting_offsets_that_are_refused(text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (
-            "earliest",
-            (
-                "expected latest or JSON in a batch read, found 'earliest'; a batch read with "
-                "endingOffsets=earliest is always empty"
-            ),
-        ),
-        (
-            '{"t":{"b":{"3":-2}}}',
-            'expected an offset or -1 (latest) at "t" → "b" → "3" in a batch read, found -2',
-        ),
+        ("earliest",
+         ("expected latest or JSON in a batch read, found 'earliest'; a batch read with "
+          "endingOffsets=earliest is always empty")),
+        ('{"t":{"b":{"3":-2}}}',
+         'expected an offset or -1 (latest) at "t" → "b" → "3" in a batch read, found -2'),
     ],
-)
+)  # fmt: skip
 def test_ending_offsets_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         ending(text)
@@ -190,17 +172,13 @@ def test_ending_offsets_that_are_refused(text: str, message: str) -> None:
     [
         ('{"t":{"0":-1}}', '(-2 hours) at "t" → "0", found -1; a time back from now needs a unit, as in -1m'),
         ('{"t":{"0":"soon"}}', '(-2 hours) at "t" → "0", found "soon"'),
-        (
-            '{"t":{"0":1.0}}',
-            (
-                'expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 '
-                'hours"}}} or'
-            ),
-        ),
+        ('{"t":{"0":1.0}}',
+         ('expected a time at "t" → "0", found 1.0; write it as {"TopicTest":{"broker-a":{"0":"-2 hours"}}} '
+          'or')),
         ('{"t":{"0":false}}', 'expected a time at "t" → "0", found false; write it as'),
         ("earliest", "expected JSON (Expecting value at character 0), found 'earliest'; write it as"),
     ],
-)
+)  # fmt: skip
 def test_times_that_are_refused(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         by_time(text)

@@ -187,13 +187,9 @@ def test_any_text_is_a_time_or_an_option_error(value: str) -> None:
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (
-            "{'t': 1}",
-            (
-                "expected JSON (Expecting property name enclosed in double quotes at character 1), found "
-                "\"{'t': 1}\""
-            ),
-        ),
+        ("{'t': 1}",
+         ("expected JSON (Expecting property name enclosed in double quotes at character 1), found \"{'t': "
+          "1}\"")),
         ("", "expected JSON (Expecting value at character 0), found ''"),
         ("[1]", "expected a JSON object, found '[1]'"),
         ('{"a":1,"b":2,"a":3}', 'expected each name once in a JSON object, found "a"'),
@@ -201,7 +197,7 @@ def test_any_text_is_a_time_or_an_option_error(value: str) -> None:
         ('{"a":' * 100_000, "expected JSON of a reasonable depth and size, found "),
         ('{"a":' + "1" * 5000 + "}", "expected JSON of a reasonable depth and size, found "),
     ],
-)
+)  # fmt: skip
 def test_json_that_is_none_says_where(value: str, message: str) -> None:
     with pytest.raises(OptionError, match="^someOption: " + re.escape(message)) as caught:
         json_object(given(value), '{"example":1}')

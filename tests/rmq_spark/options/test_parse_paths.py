@@ -45,19 +45,13 @@ REMOTE = "file systems such as {}: cannot be read; copy or mount the store"
         ("s3a:/x/y", f"path: expected {PLACE}, found 's3a:/x/y'; write s3a://x/y"),
         ("s3:/key:secret@x", f"path: expected {PLACE}, found s3:/…; write s3://…"),
         ("file://host/x", f"path: expected {PLACE}, found 'file://host/x'; {REMOTE.format('file')}"),
-        (
-            " ",
-            "path: expected a path, found ' '; give the broker's store directory, as in load('/data/store')",
-        ),
-        (
-            "a\0b",
-            (
-                "path: expected a path, found 'a\\x00b'; give the broker's store directory, as in "
-                "load('/data/store')"
-            ),
-        ),
+        (" ",
+         "path: expected a path, found ' '; give the broker's store directory, as in load('/data/store')"),
+        ("a\0b",
+         ("path: expected a path, found 'a\\x00b'; give the broker's store directory, as in "
+          "load('/data/store')")),
     ],
-)
+)  # fmt: skip
 def test_what_is_no_local_path(text: str, message: str) -> None:
     with pytest.raises(OptionError) as caught:
         single_path(Given("path", text, 0))

@@ -79,29 +79,18 @@ def test_permissive_adds_the_reason_at_the_end_unless_columns_are_named() -> Non
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (
-            {"columns": "queueOfset"},
-            f"columns: unknown column 'queueOfset'; did you mean queueOffset? T{PROPERTY_ADVICE[1:]}",
-        ),
-        (
-            {"columns": "region"},
-            f"columns: unknown column 'region'; {PROPERTY_ADVICE}",
-        ),
+        ({"columns": "queueOfset"},
+         f"columns: unknown column 'queueOfset'; did you mean queueOffset? T{PROPERTY_ADVICE[1:]}"),
+        ({"columns": "region"}, f"columns: unknown column 'region'; {PROPERTY_ADVICE}"),
         ({"columns": "body,Body"}, "columns: expected each column once, found 'body' twice"),
-        (
-            {"propertyColumns": "TAGS"},
-            "propertyColumns: expected names of message properties, found 'TAGS'; tags is already a column",
-        ),
-        (
-            {"propertyColumns": "Region,region"},
-            (
-                "propertyColumns: expected each column once, found 'Region' and 'region', which are one "
-                "column to Spark"
-            ),
-        ),
+        ({"propertyColumns": "TAGS"},
+         "propertyColumns: expected names of message properties, found 'TAGS'; tags is already a column"),
+        ({"propertyColumns": "Region,region"},
+         ("propertyColumns: expected each column once, found 'Region' and 'region', which are one column to "
+          "Spark")),
         ({"propertyColumns": "a,a"}, "propertyColumns: expected each column once, found 'a' twice"),
     ],
-)
+)  # fmt: skip
 def test_columns_that_are_refused(given: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         fields_from_options(options(**given))

@@ -66,48 +66,30 @@ def test_types_that_say_the_same_are_taken(name: str, kind: pa.DataType) -> None
     ("field", "message"),
     [
         (pa.field("tags", pa.int32()), "column tags: expected string, found int"),
-        (
-            pa.field("keys", pa.list_(pa.int32())),
-            "column keys: expected string or array<string>, found array<int>",
-        ),
+        (pa.field("keys", pa.list_(pa.int32())),
+         "column keys: expected string or array<string>, found array<int>"),
         (pa.field("flag", pa.string()), "column flag: expected int or bigint, found string"),
-        (
-            pa.field("Properties", pa.map_(pa.string(), pa.int32())),
-            "column properties: expected map<string,string>, found map<string,int>",
-        ),
-        (
-            pa.field("bornTimestamp", pa.timestamp("us")),
-            "found timestamp_ntz; cast it to timestamp, which has a time zone",
-        ),
+        (pa.field("Properties", pa.map_(pa.string(), pa.int32())),
+         "column properties: expected map<string,string>, found map<string,int>"),
+        (pa.field("bornTimestamp", pa.timestamp("us")),
+         "found timestamp_ntz; cast it to timestamp, which has a time zone"),
         (pa.field("BODY", pa.binary()), "columns: expected each column once, found body and BODY"),
-        (
-            pa.field("tag", pa.string()),
-            (
-                "columns: unknown column 'tag'; did you mean tags? The columns of a write are body, topic, "
-                "tags, keys, flag,"
-            ),
-        ),
-        (
-            pa.field("payload", pa.string()),
-            "columns: unknown column 'payload'; did you mean body? The columns of",
-        ),
+        (pa.field("tag", pa.string()),
+         ("columns: unknown column 'tag'; did you mean tags? The columns of a write are body, topic, tags, "
+          "keys, flag,")),
+        (pa.field("payload", pa.string()),
+         "columns: unknown column 'payload'; did you mean body? The columns of"),
         (pa.field("amount", pa.float64()), "put anything else into the body, as with to_json(struct('*')), "),
         (pa.field("xyzzy", pa.string()), "columns: unknown column 'xyzzy'; the columns of a write are body,"),
-        (
-            pa.field("Value", pa.string()),
-            "columns: unknown column 'Value'; did you mean body? The columns of",
-        ),
-        (
-            pa.field("partition", pa.int32()),
-            "columns: unknown column 'partition'; did you mean queueId? The columns of",
-        ),
-        (
-            pa.field("tags", pa.struct([("a", pa.float32())])),
-            "column tags: expected string, found struct<a:float>",
-        ),
+        (pa.field("Value", pa.string()),
+         "columns: unknown column 'Value'; did you mean body? The columns of"),
+        (pa.field("partition", pa.int32()),
+         "columns: unknown column 'partition'; did you mean queueId? The columns of"),
+        (pa.field("tags", pa.struct([("a", pa.float32())])),
+         "column tags: expected string, found struct<a:float>"),
         (pa.field("flag", pa.decimal128(10, 2)), "column flag: expected int or bigint, found decimal(10,2)"),
     ],
-)
+)  # fmt: skip
 def test_a_wrong_column_is_named(field: pa.Field, message: str) -> None:
     assert message in refused(BODY, field)
 

@@ -171,10 +171,8 @@ def test_columns_without_a_delay_change_nothing() -> None:
 @pytest.mark.parametrize(
     ("columns", "message"),
     [
-        (
-            {"delayTimeLevel": -1},
-            "topic TopicTest: delayTimeLevel: expected a number from 0 to 2147483647, found -1",
-        ),
+        ({"delayTimeLevel": -1},
+         "topic TopicTest: delayTimeLevel: expected a number from 0 to 2147483647, found -1"),
         (
             {"delayTimeLevel": 1, "deliverTimestamp": NOW_MS + 1},
             (
@@ -182,16 +180,11 @@ def test_columns_without_a_delay_change_nothing() -> None:
                 f"them to null"
             ),
         ),
-        (
-            {"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1},
-            "which is 259200001 ms from now",
-        ),
-        (
-            {"deliverTimestamp": (1 << 63) - 1},
-            "at most 259200000 ms from now (timerMaxDelaySec), found 9223372036854775807",
-        ),
+        ({"deliverTimestamp": NOW_MS + TIMER_DELAY_MAX_MS + 1}, "which is 259200001 ms from now"),
+        ({"deliverTimestamp": (1 << 63) - 1},
+         "at most 259200000 ms from now (timerMaxDelaySec), found 9223372036854775807"),
     ],
-)
+)  # fmt: skip
 def test_what_no_broker_takes_is_named(columns: dict[str, Any], message: str) -> None:
     with pytest.raises(IllegalMessageError) as caught:
         message_of(**columns)

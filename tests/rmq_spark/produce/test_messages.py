@@ -298,32 +298,17 @@ def test_nothing_left_out_is_not_worth_a_word(caplog: pytest.LogCaptureFixture) 
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        (
-            "DELAY",
-            "1",
-            (
-                "topic TopicTest: property 'DELAY': RocketMQ sets this property itself "
-                "(strictProperties=true); leave it out"
-            ),
-        ),
-        (
-            "a",
-            "",
-            (
-                "topic TopicTest: property 'a': the store cannot hold an empty name or value "
-                "(strictProperties=true); leave it out"
-            ),
-        ),
-        (
-            "",
-            "a",
-            (
-                "topic TopicTest: property '': the store cannot hold an empty name or value "
-                "(strictProperties=true); leave it out"
-            ),
-        ),
+        ("DELAY", "1",
+         ("topic TopicTest: property 'DELAY': RocketMQ sets this property itself (strictProperties=true); "
+          "leave it out")),
+        ("a", "",
+         ("topic TopicTest: property 'a': the store cannot hold an empty name or value "
+          "(strictProperties=true); leave it out")),
+        ("", "a",
+         ("topic TopicTest: property '': the store cannot hold an empty name or value "
+          "(strictProperties=true); leave it out")),
     ],
-)
+)  # fmt: skip
 def test_strict_properties_refuses_them(name: str, value: str, message: str) -> None:
     assert refused(settings={"strict_properties": True}, properties={name: value}).startswith(message)
 
@@ -424,65 +409,38 @@ def test_a_batch_is_its_rows_one_by_one(rows: list[dict[str, Any]]) -> None:
     [
         ({"body": None}, "topic TopicTest: expected a body of at least 1 byte, found null"),
         ({"body": b""}, "topic TopicTest: expected a body of at least 1 byte, found an empty one"),
-        (
-            {"body": b"x" * 101},
-            "topic TopicTest: expected a body of at most 100 bytes (maxMessageSize), found 101 bytes",
-        ),
-        (
-            {"properties": {"a": "x" * 33_000}},
-            "topic TopicTest: expected properties of at most 32767 bytes, found 33055 bytes",
-        ),
-        (
-            {"properties": {"a\x01b": "x"}},
-            "topic TopicTest: property 'a\\x01b': expected a name without 0x01 and 0x02, which separate",
-        ),
-        (
-            {"properties": {"a": "x", "b": "1\x022"}},
-            "topic TopicTest: property b: expected a value without 0x02, which ends a property in the store",
-        ),
-        (
-            {"tags": "1\x022"},
-            (
-                "topic TopicTest: property TAGS: expected a value without 0x02, which ends a property in the "
-                "store"
-            ),
-        ),
-        (
-            {"keys": pa.array([["a", "b c"]])},
-            "topic TopicTest: keys: expected a key without spaces, found 'b c'",
-        ),
-        (
-            {"flag": 1 << 31},
-            "topic TopicTest: flag: expected a number from -2147483648 to 2147483647, found 2147483648",
-        ),
+        ({"body": b"x" * 101},
+         "topic TopicTest: expected a body of at most 100 bytes (maxMessageSize), found 101 bytes"),
+        ({"properties": {"a": "x" * 33_000}},
+         "topic TopicTest: expected properties of at most 32767 bytes, found 33055 bytes"),
+        ({"properties": {"a\x01b": "x"}},
+         "topic TopicTest: property 'a\\x01b': expected a name without 0x01 and 0x02, which separate"),
+        ({"properties": {"a": "x", "b": "1\x022"}},
+         "topic TopicTest: property b: expected a value without 0x02, which ends a property in the store"),
+        ({"tags": "1\x022"},
+         "topic TopicTest: property TAGS: expected a value without 0x02, which ends a property in the store"),
+        ({"keys": pa.array([["a", "b c"]])},
+         "topic TopicTest: keys: expected a key without spaces, found 'b c'"),
+        ({"flag": 1 << 31},
+         "topic TopicTest: flag: expected a number from -2147483648 to 2147483647, found 2147483648"),
         ({"queueId": -1}, "topic TopicTest: queueId: expected a number from 0 to 2147483647, found -1"),
         ({"bornHost": "localhost:1"}, "topic TopicTest: bornHost 'localhost:1' is not a host"),
-        (
-            {"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))},
-            (
-                "topic TopicTest: bornTimestamp: expected a time that fits 64 bits in ms, found "
-                "1152921504606846976 s"
-            ),
-        ),
-        (
-            {"topic": None},
-            (
-                "row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the "
-                "option topic"
-            ),
-        ),
+        ({"bornTimestamp": pa.array([1 << 60], pa.timestamp("s", tz="UTC"))},
+         ("topic TopicTest: bornTimestamp: expected a time that fits 64 bits in ms, found "
+          "1152921504606846976 s")),
+        ({"topic": None},
+         ("row 0 (body b'hello'): expected a topic, found null; fill the column topic, or set the option "
+          "topic")),
         ({"topic": ""}, "topic: expected at least one character, found none"),
         ({"topic": "a.b"}, "topic: expected letters, digits, %, |, - and _, found 'a.b'"),
         ({"topic": "主题"}, "topic: expected letters, digits, %, |, - and _, found '主题'"),
         ({"topic": "t" * 128}, f"topic {'t' * 127}…: expected at most 127 characters, found 128"),
-        (
-            {"topic": "SCHEDULE_TOPIC_XXXX"},
-            "topic SCHEDULE_TOPIC_XXXX: it is RocketMQ's own, and only a broker writes to it",
-        ),
+        ({"topic": "SCHEDULE_TOPIC_XXXX"},
+         "topic SCHEDULE_TOPIC_XXXX: it is RocketMQ's own, and only a broker writes to it"),
         ({"topic": "rmq_sys_wheel_timer"}, "topic rmq_sys_wheel_timer: it is RocketMQ's own"),
         ({"topic": "%LMQ%a"}, "topic %LMQ%a: it is RocketMQ's own"),
     ],
-)
+)  # fmt: skip
 def test_a_row_beyond_a_limit_is_named(columns: dict[str, Any], message: str) -> None:
     assert refused(settings={"message_size_max": 100}, **columns).startswith(message)
 

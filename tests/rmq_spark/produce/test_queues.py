@@ -197,53 +197,23 @@ def test_in_a_cluster_a_queue_has_a_broker() -> None:
 @pytest.mark.parametrize(
     ("routes", "columns", "error", "message"),
     [
-        (
-            cluster(4),
-            {"queueId": [4]},
-            IllegalMessageError,
-            "topic t: queueId: expected 0 to 3 in s0 (writeQueueNums), found 4; without the column queueId, ",
-        ),
-        (
-            Routes.of([StoreTopics("s0")]),
-            {"queueId": [1024]},
-            IllegalMessageError,
-            (
-                "expected 0 to 1023 in s0 (defaultTopicQueueNums, for a new topic), found 1024; without the "
-                "column queueId"
-            ),
-        ),
-        (
-            cluster(2, 4),
-            {"queueId": [3], "brokerName": ["s0"]},
-            IllegalMessageError,
-            "topic t: queueId: expected 0 to 1 in s0 (writeQueueNums), found 3",
-        ),
-        (
-            cluster(2, 4),
-            {"queueId": [1], "brokerName": ["x"]},
-            IllegalMessageError,
-            "topic t: brokerName: with queueId expected a store of the topic, s0, s1, found x",
-        ),
-        (
-            cluster(2, 4),
-            {"queueId": [1], "brokerName": [None]},
-            IllegalMessageError,
-            "expected a store of the topic, s0, s1, found null",
-        ),
-        (
-            cluster(2, 4),
-            {"queueId": [1]},
-            IllegalMessageError,
-            "expected a store of the topic, s0, s1, found null",
-        ),
-        (
-            cluster(2, 4, closed=(1,)),
-            {"queueId": [1], "brokerName": ["s1"]},
-            StoreInUseError,
-            "topic t: queueId 1 selects a queue of s1, which takes no messages now: in use",
-        ),
+        (cluster(4), {"queueId": [4]}, IllegalMessageError,
+         "topic t: queueId: expected 0 to 3 in s0 (writeQueueNums), found 4; without the column queueId, "),
+        (Routes.of([StoreTopics("s0")]), {"queueId": [1024]}, IllegalMessageError,
+         ("expected 0 to 1023 in s0 (defaultTopicQueueNums, for a new topic), found 1024; without the "
+          "column queueId")),
+        (cluster(2, 4), {"queueId": [3], "brokerName": ["s0"]}, IllegalMessageError,
+         "topic t: queueId: expected 0 to 1 in s0 (writeQueueNums), found 3"),
+        (cluster(2, 4), {"queueId": [1], "brokerName": ["x"]}, IllegalMessageError,
+         "topic t: brokerName: with queueId expected a store of the topic, s0, s1, found x"),
+        (cluster(2, 4), {"queueId": [1], "brokerName": [None]}, IllegalMessageError,
+         "expected a store of the topic, s0, s1, found null"),
+        (cluster(2, 4), {"queueId": [1]}, IllegalMessageError,
+         "expected a store of the topic, s0, s1, found null"),
+        (cluster(2, 4, closed=(1,)), {"queueId": [1], "brokerName": ["s1"]}, StoreInUseError,
+         "topic t: queueId 1 selects a queue of s1, which takes no messages now: in use"),
     ],
-)
+)  # fmt: skip
 def test_a_queue_that_is_not_there_is_named(
     routes: Routes, columns: dict[str, Any], error: type[Exception], message: str
 ) -> None:

@@ -100,65 +100,27 @@ def test_closed_stores_stay_in_the_list_and_get_no_new_topics() -> None:
 @pytest.mark.parametrize(
     ("routes", "name", "error", "message"),
     [
-        (
-            Routes.of([store("a", topic(4, perm=4)), store("b", topic(0, perm=3))]),
-            "t",
-            IllegalMessageError,
-            (
-                "topic t: expected write permission and at least one write queue, found perm 4 (R--) and 4 "
-                "queues in a, perm 3 (-WX) and 0 queues in b"
-            ),
-        ),
-        (
-            Routes.of([store("a", topic(queue_type="BatchCQ"))]),
-            "t",
-            UnsupportedFormatError,
-            (
-                "topic t: expected queue.type=SimpleCQ, found BatchCQ, which is not supported: its consume "
-                "queues hold batches"
-            ),
-        ),
-        (
-            Routes.of([store("a", topic(cleanup_policy="COMPACTION"))]),
-            "t",
-            UnsupportedFormatError,
-            (
-                "topic t: expected cleanup.policy=DELETE, found COMPACTION, which is not supported: its "
-                "messages are compacted"
-            ),
-        ),
-        (
-            Routes.of([store("a", topic(message_type="LITE"))]),
-            "t",
-            UnsupportedFormatError,
-            "topic t: message.type=LITE (light queues) is not supported",
-        ),
-        (
-            Routes.of([store("a", topic(), closed="in use"), store("b")]),
-            "t",
-            StoreInUseError,
-            "topic t: expected a store that takes messages now, found none (a: in use)",
-        ),
-        (
-            Routes.of([store("a", closed="disk at 91 %"), store("b", closed="in use")]),
-            "new",
-            StoreInUseError,
-            "topic new: expected a store that takes messages now, found none (a: disk at 91 %; b: in use)",
-        ),
-        (
-            Routes.of([]),
-            "t",
-            StoreInUseError,
-            "topic t: expected a store that takes messages now, found none (no store has the topic)",
-        ),
-        (
-            Routes.of([store("a")]),
-            "a.b",
-            IllegalMessageError,
-            "topic: expected letters, digits, %, |, - and _, found 'a.b'",
-        ),
+        (Routes.of([store("a", topic(4, perm=4)), store("b", topic(0, perm=3))]), "t", IllegalMessageError,
+         ("topic t: expected write permission and at least one write queue, found perm 4 (R--) and 4 queues "
+          "in a, perm 3 (-WX) and 0 queues in b")),
+        (Routes.of([store("a", topic(queue_type="BatchCQ"))]), "t", UnsupportedFormatError,
+         ("topic t: expected queue.type=SimpleCQ, found BatchCQ, which is not supported: its consume queues "
+          "hold batches")),
+        (Routes.of([store("a", topic(cleanup_policy="COMPACTION"))]), "t", UnsupportedFormatError,
+         ("topic t: expected cleanup.policy=DELETE, found COMPACTION, which is not supported: its messages "
+          "are compacted")),
+        (Routes.of([store("a", topic(message_type="LITE"))]), "t", UnsupportedFormatError,
+         "topic t: message.type=LITE (light queues) is not supported"),
+        (Routes.of([store("a", topic(), closed="in use"), store("b")]), "t", StoreInUseError,
+         "topic t: expected a store that takes messages now, found none (a: in use)"),
+        (Routes.of([store("a", closed="disk at 91 %"), store("b", closed="in use")]), "new", StoreInUseError,
+         "topic new: expected a store that takes messages now, found none (a: disk at 91 %; b: in use)"),
+        (Routes.of([]), "t", StoreInUseError,
+         "topic t: expected a store that takes messages now, found none (no store has the topic)"),
+        (Routes.of([store("a")]), "a.b", IllegalMessageError,
+         "topic: expected letters, digits, %, |, - and _, found 'a.b'"),
     ],
-)
+)  # fmt: skip
 def test_a_topic_that_is_not_written_says_why(
     routes: Routes, name: str, error: type[StoreError], message: str
 ) -> None:

@@ -98,7 +98,7 @@ def test_a_repeated_micro_batch_has_the_same_messages(root: Path) -> None:
     assert [query.step(), query.step()] == [2, 0]
 
 
-def test_a_stream_starts_at_the_end_by_default(root: Path) -> None:
+def test_a_stream_may_start_at_the_end(root: Path) -> None:
     query = Query(root, startingoffsets="latest")
     assert query.step() == 0
     append(root, numbered("T", 20, 3))

@@ -105,18 +105,13 @@ def test_ages_count_to_the_moment_of_the_query(golden: Golden) -> None:
     ("options", "message"),
     [
         ({"view": "queue"}, "did you mean queues?"),
-        (
-            {"view": "topics", "startingOffsets": "earliest"},
-            "startingOffsets has no effect with view=topics",
-        ),
+        ({"view": "topics", "startingOffsets": "earliest"}, "startingOffsets has no effect with view=topics"),
         ({"view": "topics", "key": "k"}, "key has no effect with view=topics"),
-        (
-            {"view": "lag", "columns": "lagMessage"},
-            "the view has no column 'lagMessage'; did you mean lagMessages?",
-        ),
+        ({"view": "lag", "columns": "lagMessage"},
+         "the view has no column 'lagMessage'; did you mean lagMessages?"),
         ({"view": "lag", "columns": "group,Group"}, "expected each column once, found 'group'"),
     ],
-)
+)  # fmt: skip
 def test_what_a_view_does_not_take(options: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         view_from_options(parse_read_options({"path": "/data/store", **options}))
@@ -125,14 +120,12 @@ def test_what_a_view_does_not_take(options: dict[str, str], message: str) -> Non
 @pytest.mark.parametrize(
     ("schema", "message"),
     [
-        (
-            StructType().add("lagMessages", IntegerType()),
-            "expected lagMessages bigint, found lagMessages int",
-        ),
+        (StructType().add("lagMessages", IntegerType()),
+         "expected lagMessages bigint, found lagMessages int"),
         (StructType().add("lagMessages", LongType(), False), "expected lagMessages to allow null"),
         (StructType().add("lag", LongType()), "the view has no column 'lag'"),
     ],
-)
+)  # fmt: skip
 def test_a_schema_that_does_not_fit_the_view(schema: StructType, message: str) -> None:
     options = parse_read_options({"path": "/data/store", "view": "lag"})
     with pytest.raises(OptionError, match=message):

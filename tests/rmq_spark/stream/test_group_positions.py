@@ -1,6 +1,4 @@
-"""Offsets of streams in a group, without Spark: queues that come and go at boundaries, batches that are
-repeated, and what is lost.
-"""
+"""Offsets of streams in a group, without Spark: queues that change hands, repeated batches, and losses."""
 
 from __future__ import annotations
 
@@ -11,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -20,26 +18,20 @@ from rmq_spark.consume.group.directory import GroupState, QueueEntry, read_state
 from rmq_spark.consume.offset_store import LocalOffsets
 from rmq_spark.consume.reset import group_place, reset_to
 from rmq_spark.consume.stream_offset import StreamOffset
-from rmq_spark.options.option import STREAM
-from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan.batch import plan
-from rmq_spark.plan.output_fields import fields_from_options
-from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.splits import Split
 from rmq_spark.stream.group_positions import GroupPositions
-from rmq_spark.stream.plan import plan_stream
 from rmq_spark.stream.stores import StreamStores
-from store_format import MessageStore, Queue
+from store_format import MessageStore
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.errors import OffsetOutOfRangeError, OptionError, StoreInUseError
 from store_format.files.polling import Clocks
 from store_format.files.write import FileWrites
-from tests.rmq_spark.stream.test_positions import expected
+from tests.rmq_spark.stream.test_positions import Stream, expected
 from tests.support.ownership import double_ownership, read_events
-from tests.support.staged import append, make_store, numbered
+from tests.support.reads import read
+from tests.support.staged import append, make_store, numbered, rows_by_queue, update_topic
 from tests.support.writes import held
 
-Place = tuple[str, int, int]
 Unchanged = Callable[[Path], AbstractContextManager[None]]
 BROKER = "broker-a"
 LEASE_S = 30.0
@@ -58,54 +50,25 @@ class Clock:
         return Clocks(lambda: self.now, lambda: int(self.now * 1000), lambda seconds: self.sleep(seconds))
 
 
-class Query:
-    """A query's life: `step` is one trigger whose batch Spark commits, `begin` one that it does not come to
-    commit.
-    """
+class Query(Stream):
+    """A query of group g."""
 
-    def __init__(self, root: Path, base: Path, clock: Clock, name: str, **options: str) -> None:
-        self.given = {
-            "path": str(root),
-            "group": "g",
-            "clientId": name,
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "offsetStore": "local",
-            "offsetStorePath": str(base / "offsets"),
-            "persistConsumerOffsetInterval": "0s",
-            **options,
-        }
+    defaults: ClassVar[dict[str, Any]] = {
+        "group": "g", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "offsetStore": "local",
+        "persistConsumerOffsetInterval": "0s",
+    }  # fmt: skip
+
+    def __init__(self, root: Path, base: Path, clock: Clock, name: str, **options: Any) -> None:
         self.clock = clock
-        self.log: list[tuple[dict[str, Any], dict[str, Any]]] = []
-        self.restart()
+        own: dict[str, Any] = {"clientId": name, "offsetStorePath": base / "offsets"}
+        super().__init__(root, **own | options)
 
-    def restart(self, **options: str) -> None:
-        self.given |= options
-        self.options = parse_read_options(self.given, where=STREAM)
+    def positions_of(self, stores: StreamStores) -> GroupPositions:
         assert self.options.group is not None
-        self.stores = StreamStores(self.options)
-        self.positions = GroupPositions(self.stores, self.options.group, clocks=self.clock.clocks())
-
-    def begin(self) -> bool:
-        start = json.loads(json.dumps(self.log[-1][1] if self.log else self.positions.initial()))
-        end = json.loads(json.dumps(self.positions.latest(start)))
-        if json.dumps(end) == json.dumps(start):
-            return False
-        self.log.append((start, end))
-        return True
-
-    def step(self) -> list[Place] | None:
-        return self.read() if self.begin() else None
+        return GroupPositions(stores, self.options.group, clocks=self.clock.clocks())
 
     def splits(self) -> list[Split]:
-        start, end = (StreamOffset.from_json(offset) for offset in self.log[-1])
-        self.positions.begin_batch(start, end)
-        return plan_stream(
-            self.options, self.stores, start, end, clients=self.positions.clients_of(start, end)
-        ).splits
-
-    def read(self) -> list[Place]:
-        """The last batch; once more after `restart` is Spark's repetition."""
-        return sorted(place for split in self.splits() for place in _places(self, split))
+        return self.positions.plan(*self.log[-1]).splits
 
     @property
     def end(self) -> dict[str, Any]:
@@ -114,7 +77,14 @@ class Query:
 
     def member(self) -> Any:
         """Any: what is inside of it."""
-        return self.positions._group._part
+        return self.group()._part
+
+    def group(self) -> Any:
+        assert isinstance(self.positions, GroupPositions)
+        return self.positions._group
+
+    def leave(self) -> None:
+        self.group().leave(StreamOffset.from_json(self.log[-1][1]))
 
     def die(self) -> None:
         """Its process ended: others see at once that nobody holds the lease."""
@@ -122,15 +92,7 @@ class Query:
 
     def stand_still(self) -> None:
         """As a process that is stopped or gone: no beat any more."""
-        lease = self.member()._lease
-        lease._thread.stop()
-
-
-def _places(query: Query, split: Split) -> list[Place]:
-    found: list[Place] = []
-    for batch in Scan(fields_from_options(query.options), query.options).read(split):
-        found += zip(*(batch[name].to_pylist() for name in ("topic", "queueId", "queueOffset")), strict=True)
-    return found
+        self.member()._lease._thread.stop()
 
 
 @dataclass
@@ -150,8 +112,11 @@ class World:
         state = read_state(self.directory)
         return {queue.queue_id: entry.position for queue, entry in state.queues.items() if queue.topic == "T"}
 
+    def offsets(self, client: str = "g") -> LocalOffsets:
+        return LocalOffsets(str(self.base / "offsets" / client / "offsets.json"))
+
     def committed(self) -> dict[int, int]:
-        found = LocalOffsets(str(self.base / "offsets" / "g" / "offsets.json")).read()
+        found = self.offsets().read()
         return {queue.queue_id: offset for queue, offset in found.items() if queue.topic == "T"}
 
     @property
@@ -166,7 +131,7 @@ def world(tmp_path: Path) -> Iterator[World]:
     append(world.root, numbered("T", 0, 20))
     yield world
     for query in world.queries:
-        if query.positions._group._part is not None and getattr(query.member(), "_lease", None) is not None:
+        if getattr(query.member(), "_lease", None) is not None:
             query.member()._lease.end()
     if read_events(world.directory):
         assert double_ownership(read_events(world.directory)) == []
@@ -196,18 +161,11 @@ def test_the_first_offset_says_where_each_queue_began(world: World) -> None:
 def test_what_nothing_is_read_of_makes_no_batch(world: World) -> None:
     query = world.query("a", consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
     assert query.step() is None
-    assert query.step() is None
     assert world.recorded() == {0: 5, 1: 5, 2: 5, 3: 5}
-    append(world.root, numbered("T", 20, 1))
-    assert query.step() == [("T", 0, 5)]
-    assert query.end["$from"] == _json(q0=5, q1=5, q2=5, q3=5)
-
-
-def test_a_topic_made_while_the_query_runs_is_read_from_its_first_message(world: World) -> None:
-    query = world.query("a", consumeFromWhere="CONSUME_FROM_LAST_OFFSET")
-    query.step()
-    append(world.root, numbered("New", 0, 4, queues=2))
-    assert query.step() == expected("New", (0, 2), (0, 2))
+    append(world.root, numbered("T", 20, 1) + numbered("New", 0, 4, queues=2))
+    # A topic that is created while the query runs is read from its first message.
+    assert query.step() == [*expected("New", (0, 2), (0, 2)), ("T", 0, 5)]
+    assert query.end["$from"]["T"] == _json(q0=5, q1=5, q2=5, q3=5)["T"]
 
 
 def test_offsets_are_recorded_every_interval_also_when_nothing_comes(world: World) -> None:
@@ -302,12 +260,11 @@ def test_beside_a_broker_a_group_reads_for_itself_and_says_so_once(
         assert query.step() is None
         with pytest.raises(StoreInUseError, match="stop it, or set offsetStore to local or none"):
             world.query("b", offsetStore="store").step()
-    assert [record.message for record in caplog.records if "broker runs" in record.message] == [
-        (
-            "group g: a broker runs on the store. Its consumers and this query do not share queues: both "
-            "read every message"
-        )
-    ]
+    said = (
+        "group g: a broker runs on the store. Its consumers and this query do not share queues: both read "
+        "every message"
+    )
+    assert [message for message in caplog.messages if "broker runs" in message] == [said]
 
 
 # ---- partitions --------------------------------------------------------------------------------------------
@@ -331,17 +288,13 @@ def test_a_repeated_batch_has_each_queue_once_though_nobody_is_configured_for_it
     query = world.query("a")
     assert query.begin()
     query.die()
-    query.restart(
-        consumers="2",
-        allocateMessageQueueStrategy="CONFIG",
-        allocateConfig='[{"T":[1]},{"T":[2]}]',
-        group="other",
-    )
-    owners = _owners(query)
-    assert len(owners) == 2
-    assert sorted(queue for each in owners for queue in each) == [0, 1, 2, 3]
-    assert 1 in owners[0]
-    assert 2 in owners[1]
+    config = {"allocateMessageQueueStrategy": "CONFIG", "allocateConfig": '[{"T":[1]},{"T":[2]}]'}
+    query.restart(consumers="2", group="other", **config)
+    one, other = _owners(query)
+    assert one | other == {0, 1, 2, 3}
+    assert one & other == set()
+    assert 1 in one
+    assert 2 in other
 
 
 # ---- loss --------------------------------------------------------------------------------------------------
@@ -350,44 +303,37 @@ def test_a_repeated_batch_has_each_queue_once_though_nobody_is_configured_for_it
 def test_offsets_that_went_back_are_told_and_what_comes_then_is_read(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
-    shutil.copytree(world.root, world.base / "older")
+    older = shutil.copytree(world.root, world.base / "older")
     query = world.query("a")
     append(world.root, numbered("T", 20, 40))
     query.step()
     assert query.step() is None
     shutil.rmtree(world.root)
-    shutil.copytree(world.base / "older", world.root)
+    older.rename(world.root)
     with pytest.raises(
-        OffsetOutOfRangeError,
-        match="the next offset is 15 and the queue holds 0 to 5: its offsets went back by 10",
+        OffsetOutOfRangeError, match="is 15 and the queue holds 0 to 5: its offsets went back"
     ):
         query.step()
     query.die()
     query.restart(failOnDataLoss="false")
-    with caplog.at_level(logging.WARNING):
-        assert query.step() == []
-    assert query.end["T"] == _json(q0=5, q1=5, q2=5, q3=5)["T"]
+    assert query.step() == []
     append(world.root, numbered("T", 20, 8))
     assert query.step() == expected("T", *[(5, 7)] * 4)
-    assert sum("went back" in record.message for record in caplog.records) == 4
+    assert sum("went back" in message for message in caplog.messages) == 4
 
 
-def _commit_beyond(world: World, offset: int) -> None:
-    LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json")).write(
-        {MessageQueue("T", BROKER, 2): offset}
-    )
+_T2 = MessageQueue("T", BROKER, 2)
 
 
 def test_a_committed_offset_beyond_the_end_is_an_error_that_names_the_queue(world: World) -> None:
-    _commit_beyond(world, 1000)
+    world.offsets().write({_T2: 1000})
     with pytest.raises(OffsetOutOfRangeError) as caught:
         world.query("a").step()
-    assert str(caught.value).startswith(
+    said = str(caught.value)
+    assert said.startswith(
         "T-2 of broker-a: the next offset is 1000 and the queue holds 0 to 5: its offsets went back by 995"
     )
-    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to move it back to the end" in str(
-        caught.value
-    )
+    assert "move group g with rmqlog offsets, or set failOnDataLoss=false to move it back to the end" in said
     assert world.committed()[2] == 1000
 
 
@@ -396,8 +342,8 @@ def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
     world: World, caplog: pytest.LogCaptureFixture, model: dict[str, str]
 ) -> None:
     options = {"failOnDataLoss": "false"} | model
-    file = LocalOffsets(str(world.base / "offsets" / ("a/g" if model else "g") / "offsets.json"))
-    file.write({MessageQueue("T", BROKER, 2): 1000})
+    file = world.offsets("a/g" if model else "g")
+    file.write({_T2: 1000})
     first = world.query("a", **options)
     with caplog.at_level(logging.WARNING):
         assert first.step() == expected("T", (0, 5), (0, 5), (0, 0), (0, 5))
@@ -406,19 +352,19 @@ def test_a_committed_offset_beyond_the_end_is_corrected_for_every_query(
         in caplog.text
     )
     assert "0 messages lost" not in caplog.text
-    assert file.read()[MessageQueue("T", BROKER, 2)] == 5
+    assert file.read()[_T2] == 5
     append(world.root, numbered("T", 20, 4))
     assert first.step() == expected("T", *[(5, 6)] * 4)
     first.step()
-    first.positions._group.leave(StreamOffset.from_json(first.end))
+    first.leave()
     append(world.root, numbered("T", 24, 4))
     assert world.query("a", **options).step() == expected("T", *[(6, 7)] * 4)  # a new checkpoint
     assert caplog.text.count("is moved back") == 1
-    assert file.read()[MessageQueue("T", BROKER, 2)] == 6
+    assert file.read()[_T2] == 6
 
 
 def test_a_corrected_offset_goes_to_another_member(world: World) -> None:
-    _commit_beyond(world, 1000)
+    world.offsets().write({_T2: 1000})
     one = world.query("a", failOnDataLoss="false")
     assert one.begin()
     one.read()
@@ -434,7 +380,7 @@ def test_a_record_of_an_earlier_version_beyond_the_end_gives_way_to_the_checkpoi
     query = world.query("a", failOnDataLoss="false")
     query.step()
     query.die()
-    _commit_beyond(world, 1000)
+    world.offsets().write({_T2: 1000})
     state = Path(world.directory, "group.json")
     value = json.loads(state.read_text())
     [row] = [row for row in value["queues"] if row[2] == 2 and row[0] == "T"]
@@ -452,7 +398,7 @@ def test_a_record_of_an_earlier_version_beyond_the_end_gives_way_to_the_checkpoi
 def test_what_another_member_recorded_since_the_last_look_is_not_beyond_the_end(world: World) -> None:
     one, two = world.query("a"), world.query("b")
     one.step()
-    real = two.positions._group.settle
+    real = two.group().settle
 
     def settle(*arguments: Any, **options: Any) -> Any:
         append(world.root, numbered("T", 20, 4))  # right after the look of `two`
@@ -461,9 +407,9 @@ def test_what_another_member_recorded_since_the_last_look_is_not_beyond_the_end(
         one.step()  # gives back
         return real(*arguments, **options)
 
-    two.positions._group.settle = settle  # type: ignore[method-assign] # for one boundary
+    two.group().settle = settle  # for one boundary
     assert two.begin() is False
-    two.positions._group.settle = real  # type: ignore[method-assign]
+    two.group().settle = real
     append(world.root, numbered("T", 24, 4))
     assert two.step() == [("T", 2, 6), ("T", 3, 6)]
 
@@ -474,14 +420,10 @@ def test_a_topic_that_was_created_again_and_has_no_message_yet(
     """The group's offset is of the deleted topic: kept, it would skip the first messages of the new one."""
     path = world.root / "config" / "topics.json"
     topics = json.loads(path.read_text())
-    topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {
-        "topicName": "Again",
-        "readQueueNums": 1,
-        "writeQueueNums": 1,
-    }
+    topics["topicConfigTable"]["Again"] = topics["topicConfigTable"]["T"] | {"topicName": "Again"}
     path.write_text(json.dumps(topics))
-    file = LocalOffsets(str(world.base / "offsets" / "g" / "offsets.json"))
-    file.write({MessageQueue("Again", BROKER, 0): 5})
+    update_topic(world.root, "Again", 1)
+    world.offsets().write({MessageQueue("Again", BROKER, 0): 5})
     query = world.query("a", failOnDataLoss="false")
     with caplog.at_level(logging.WARNING):
         assert query.step() == expected("T", *[(0, 5)] * 4)
@@ -490,7 +432,7 @@ def test_a_topic_that_was_created_again_and_has_no_message_yet(
         "store no longer has the queue"
     )
     assert said in caplog.text
-    assert file.read()[MessageQueue("Again", BROKER, 0)] == 0
+    assert world.offsets().read()[MessageQueue("Again", BROKER, 0)] == 0
     append(world.root, numbered("Again", 0, 3, queues=1))
     assert query.step() == expected("Again", (0, 3))
 
@@ -599,14 +541,6 @@ def test_a_reset_of_one_store_reaches_the_members_of_the_cluster(world: World, c
 # ---- offset stores -----------------------------------------------------------------------------------------
 
 
-def test_a_local_store_leaves_the_brokers_files_alone(world: World, unchanged: Unchanged) -> None:
-    with unchanged(world.root):
-        query = world.query("a")
-        assert query.step() == expected("T", *[(0, 5)] * 4)
-        assert query.step() is None
-    assert world.committed() == dict.fromkeys(range(4), 5)
-
-
 def test_each_client_reads_everything_when_broadcasting(world: World, unchanged: Unchanged) -> None:
     with unchanged(world.root):
         for client in ("a", "b"):
@@ -620,22 +554,11 @@ def test_each_client_reads_everything_when_broadcasting(world: World, unchanged:
 # ---- rows --------------------------------------------------------------------------------------------------
 
 
-def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(
-    golden: Callable[[str], Path], tmp_path: Path
-) -> None:
-    options = parse_read_options(
-        {
-            "path": str(golden("retry-dlq-5.5.0")),
-            "group": "g",
-            "subscribe": "SCHEDULE_TOPIC_XXXX",
-            "offsetStore": "none",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "columns": "topic,storedTopic",
-        }
-    )
-    scan = Scan(fields_from_options(options), options)
-    rows = [row for split in plan(options).splits for batch in scan.read(split) for row in batch.to_pylist()]
-    assert rows == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20
+def test_what_waits_for_its_time_shows_the_topic_it_was_sent_to(golden: Callable[[str], Path]) -> None:
+    root = golden("retry-dlq-5.5.0")
+    options = {"group": "g", "offsetStore": "none", "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET"}
+    found = read(root, **options, subscribe="SCHEDULE_TOPIC_XXXX", columns="topic,storedTopic").rows()
+    assert found == [{"topic": "Jobs", "storedTopic": "SCHEDULE_TOPIC_XXXX"}] * 20
 
 
 def test_a_group_goes_on_behind_messages_that_wait_in_the_last_file(world: World) -> None:
@@ -649,11 +572,5 @@ def test_a_group_goes_on_behind_messages_that_wait_in_the_last_file(world: World
     append(world.root, numbered("T", 20, 200))
     found = second.step() or []
     last = MessageStore.open(str(world.root)).log.files[-1].start
-    table = [queue.to_table(columns=["queueId", "queueOffset", "physicalOffset"]) for queue in _queues(world)]
-    rows = [row for each in table for row in each.to_pylist()]
-    closed = [("T", row["queueId"], row["queueOffset"]) for row in rows if row["physicalOffset"] < last]
-    assert found == sorted(place for place in closed if place[2] >= 5)
-
-
-def _queues(world: World) -> list[Queue]:
-    return MessageStore.open(str(world.root)).queues(lambda topic: topic == "T")
+    rows = [(*key, *row) for key, rows in rows_by_queue(world.root).items() for row in rows]
+    assert found == sorted(row[:3] for row in rows if row[2] >= 5 and row[3] < last)

@@ -87,13 +87,10 @@ def test_no_failed_row_is_no_message(path: Path) -> None:
         ({"queueId": None}, IllegalMessageError, "row 1 of partition 7: expected the queueId .* found null"),
         ({"queueOffset": None}, IllegalMessageError, "row 1 of partition 7: expected the queueOffset"),
         ({"storedTopic": None}, IllegalMessageError, "row 1 of partition 7: expected the storedTopic"),
-        (
-            {"brokerName": "other"},
-            IllegalMessageError,
-            "row 1 of partition 7: expected a message of the broker 'broker-a', found 'other'",
-        ),
+        ({"brokerName": "other"}, IllegalMessageError,
+         "row 1 of partition 7: expected a message of the broker 'broker-a', found 'other'"),
     ],
-)
+)  # fmt: skip
 def test_a_row_without_a_place(path: Path, row: dict[str, Any], error: type[StoreError], what: str) -> None:
     target = target_of(path)
     batches = [batch_of(PLACE | {"brokerName": None}), batch_of(PLACE | {"brokerName": None} | row)]
