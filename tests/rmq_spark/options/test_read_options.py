@@ -52,30 +52,15 @@ def test_a_path_is_enough() -> None:
 
 
 EVERYTHING = {
-    "brokername": "broker-a",
-    "storepathcommitlog": "/disk1,/disk2",
-    "maxhashslotnum": "100",
-    "maxindexnum": "400",
-    "subscribe": "a,b",
-    "includesystemtopics": "true",
-    "subexpression": "TagA||TagB",
-    "expressiontype": "tag",
-    "key": "k",
-    "columns": "body,queueoffset",
-    "propertycolumns": "region",
-    "view": "Messages",
-    "startingoffsets": '{"a":{"0":5}}',
+    "brokername": "broker-a", "storepathcommitlog": "/disk1,/disk2", "maxhashslotnum": "100",
+    "maxindexnum": "400", "subscribe": "a,b", "includesystemtopics": "true", "subexpression": "TagA||TagB",
+    "expressiontype": "tag", "key": "k", "columns": "body,queueoffset", "propertycolumns": "region",
+    "view": "Messages", "startingoffsets": '{"a":{"0":5}}',
     "endingoffsetsbytimestamp": '{"a":{"0":"1970-01-01T00:00:01Z"}}',
-    "startingoffsetsbytimestampstrategy": "LATEST",
-    "minpartitions": "4",
-    "maxbytesperpartition": "1m",
-    "splitby": "commitLog",
-    "failondataloss": "False",
-    "mode": "permissive",
-    "verifycrc": "false",
-    "maxmessagesize": "8m",
-    "path": "file:/data/store",
-}
+    "startingoffsetsbytimestampstrategy": "LATEST", "minpartitions": "4", "maxbytesperpartition": "1m",
+    "splitby": "commitLog", "failondataloss": "False", "mode": "permissive", "verifycrc": "false",
+    "maxmessagesize": "8m", "path": "file:/data/store",
+}  # fmt: skip
 
 
 def test_every_option_in_the_case_that_spark_makes_of_it() -> None:

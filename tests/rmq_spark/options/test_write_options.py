@@ -13,37 +13,17 @@ from rmq_spark.produce.messages import Compression
 from store_format.errors import OptionError
 
 EVERYTHING = {
-    "path": "file:/data/store",
-    "topic": "TopicTest",
-    "messagequeueselector": "Hash",
-    "propertycolumns": "region,BUYER_ID",
-    "autocreatetopicenable": "false",
-    "defaulttopicqueuenums": "8",
-    "flushdisktype": "async_flush",
-    "messageindexenable": "false",
-    "compresstype": "zstd",
-    "compressmsgbodyoverhowmuch": "1k",
-    "compresslevel": "12",
-    "strictproperties": "true",
-    "maxmessagesize": "8m",
-    "bornhost": "10.0.0.1:1",
-    "storehost": "[2001:db8::1]:10911",
-    "txnappid": "job",
-    "txnversion": "0",
-    "transaction": "HALF",
-    "producergroup": "PG",
-    "brokerconf": "/etc/rocketmq/broker.conf",
-    "diskspacewarninglevelratio": "85",
-    "unfiledqueues": "skip",
-    "ignoremissingstores": "true",
-    "writerlocktimeout": "1m 30s",
-    "stagingretention": "2 days",
-    "brokername": "broker-a",
-    "mappedfilesizecommitlog": "16m",
-    "mappedfilesizeconsumequeue": "20000",
-    "maxhashslotnum": "100",
-    "maxindexnum": "400",
-}
+    "path": "file:/data/store", "topic": "TopicTest", "messagequeueselector": "Hash",
+    "propertycolumns": "region,BUYER_ID", "autocreatetopicenable": "false", "defaulttopicqueuenums": "8",
+    "flushdisktype": "async_flush", "messageindexenable": "false", "compresstype": "zstd",
+    "compressmsgbodyoverhowmuch": "1k", "compresslevel": "12", "strictproperties": "true",
+    "maxmessagesize": "8m", "bornhost": "10.0.0.1:1", "storehost": "[2001:db8::1]:10911", "txnappid": "job",
+    "txnversion": "0", "transaction": "HALF", "producergroup": "PG",
+    "brokerconf": "/etc/rocketmq/broker.conf", "diskspacewarninglevelratio": "85", "unfiledqueues": "skip",
+    "ignoremissingstores": "true", "writerlocktimeout": "1m 30s", "stagingretention": "2 days",
+    "brokername": "broker-a", "mappedfilesizecommitlog": "16m", "mappedfilesizeconsumequeue": "20000",
+    "maxhashslotnum": "100", "maxindexnum": "400",
+}  # fmt: skip
 
 
 def refused(**options: str) -> str:

@@ -25,36 +25,25 @@ TOPICS: dict[str, tuple[dict[str, str | bool], Callable[[Row], bool]]] = {
     "includeSystemTopics": ({"includeSystemTopics": True}, lambda row: True),
     "subscribe one": ({"subscribe": "Orders"}, lambda row: row["topic"] == "Orders"),
     "subscribe two": ({"subscribe": "Orders, Audit"}, lambda row: row["topic"] in ("Orders", "Audit")),
-    "subscribe a system topic": (
-        {"subscribe": "SCHEDULE_TOPIC_XXXX"},
-        lambda row: row["topic"] == "SCHEDULE_TOPIC_XXXX",
-    ),
-    "subscribe a retry topic": (
-        {"subscribe": "%RETRY%CG_tags,Audit"},
-        lambda row: row["topic"] in ("%RETRY%CG_tags", "Audit"),
-    ),
+    "subscribe a system topic":
+        ({"subscribe": "SCHEDULE_TOPIC_XXXX"}, lambda row: row["topic"] == "SCHEDULE_TOPIC_XXXX"),
+    "subscribe a retry topic":
+        ({"subscribe": "%RETRY%CG_tags,Audit"}, lambda row: row["topic"] in ("%RETRY%CG_tags", "Audit")),
     "pattern": ({"subscribePattern": "(Ord|Aud).*"}, lambda row: row["topic"] in ("Orders", "Audit")),
     "pattern matches whole names": ({"subscribePattern": "Order"}, lambda row: False),
     "pattern with %": ({"subscribePattern": "%RETRY%.*"}, lambda row: row["topic"].startswith("%RETRY%")),
     "pattern of everything": ({"subscribePattern": ".*"}, lambda row: row["topic"] in PLAIN),
-    "pattern of everything, system topics too": (
-        {"subscribePattern": ".*", "includeSystemTopics": True},
-        lambda row: True,
-    ),
-    "assign": (
-        {"assign": '{"Orders":[1,3]}'},
-        lambda row: row["topic"] == "Orders" and row["queueId"] in (1, 3),
-    ),
-    "assign with the broker": (
-        {"assign": '{"Orders":{"broker-a":[0]},"Metrics":[7]}'},
-        lambda row: (row["topic"], row["queueId"]) in (("Orders", 0), ("Metrics", 7)),
-    ),
+    "pattern of everything, system topics too":
+        ({"subscribePattern": ".*", "includeSystemTopics": True}, lambda row: True),
+    "assign":
+        ({"assign": '{"Orders":[1,3]}'}, lambda row: row["topic"] == "Orders" and row["queueId"] in (1, 3)),
+    "assign with the broker":
+        ({"assign": '{"Orders":{"broker-a":[0]},"Metrics":[7]}'},
+         lambda row: (row["topic"], row["queueId"]) in (("Orders", 0), ("Metrics", 7))),
     "a topic without messages": ({"subscribe": "TBW102"}, lambda row: False),
-    "a topic without messages and one with": (
-        {"subscribe": "BenchmarkTest,Audit"},
-        lambda row: row["topic"] == "Audit",
-    ),
-}
+    "a topic without messages and one with":
+        ({"subscribe": "BenchmarkTest,Audit"}, lambda row: row["topic"] == "Audit"),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", TOPICS)

@@ -43,20 +43,17 @@ OFFSETS: dict[str, tuple[dict[str, Any], list[tuple[str, int, int]]]] = {
     "with the broker": ({"startingOffsets": {"Orders": {"broker-a": {"1": 7}}}}, orders({1: 7})),
     "any queue": ({"startingOffsets": {"Orders": {"*": 300}}}, orders(300)),
     "any topic": ({"startingOffsets": {"*": {"broker-a": {"3": 100}}}}, orders({3: 100})),
-    "the most exact decides": (
-        {"startingOffsets": {"*": {"*": 5}, "Orders": {"broker-a": {"0": 9}}}},
-        orders({0: 9, 1: 5, 2: 5, 3: 5}),
-    ),
-    "-2 and -1": (
-        {"startingOffsets": {"Orders": {"0": -2, "1": 330}}, "endingOffsets": {"Orders": {"0": 3, "1": -1}}},
-        orders({1: 330}, {0: 3}),
-    ),
-    "both ends": (
-        {"startingOffsets": {"Orders": {"*": 100}}, "endingOffsets": {"Orders": {"*": 101, "2": 100}}},
-        orders(100, {0: 101, 1: 101, 2: 100, 3: 101}),
-    ),
+    "the most exact decides":
+        ({"startingOffsets": {"*": {"*": 5}, "Orders": {"broker-a": {"0": 9}}}},
+         orders({0: 9, 1: 5, 2: 5, 3: 5})),
+    "-2 and -1":
+        ({"startingOffsets": {"Orders": {"0": -2, "1": 330}}, "endingOffsets": {"Orders": {"0": 3, "1": -1}}},
+         orders({1: 330}, {0: 3})),
+    "both ends":
+        ({"startingOffsets": {"Orders": {"*": 100}}, "endingOffsets": {"Orders": {"*": 101, "2": 100}}},
+         orders(100, {0: 101, 1: 101, 2: 100, 3: 101})),
     "an empty range at the end": ({"startingOffsets": {"Orders": {"0": 300}}}, orders({0: 300})),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OFFSETS)

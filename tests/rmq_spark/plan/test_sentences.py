@@ -37,78 +37,52 @@ def sentence_of(path: Path | str, **given: str) -> str:
 
 # Options of a read of basic-5.5.0 -> the sentence.
 OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "of Kafka": (
-        {"kafka.bootstrap.servers": "x:9092"},
-        "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path? The path is ",
-    ),
-    "of Kafka, spelled as in its documentation": (
-        {"includeHeaders": "true"},
-        "OptionError: unknown option 'includeHeaders'; message properties are always in the column ",
-    ),
-    "not a boolean": (
-        {"failOnDataLoss": "no"},
-        "OptionError: failOnDataLoss: expected true or false, found 'no'",
-    ),
-    "not a size": (
-        {"maxBytesPerPartition": "much"},
-        "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g",
-    ),
-    "times the wrong way": (
-        {"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
-        "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them",
-    ),
-    "no JSON": (
-        {"startingOffsets": "lates"},
-        "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'",
-    ),
-    "SQL92": (
-        {"expressionType": "SQL92", "subExpression": "a > 'x'"},
-        (
-            "OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
-            "a > 'x' <-- HERE; "
-        ),
-    ),
-    "unknown column": (
-        {"columns": "queueOfset"},
-        "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?",
-    ),
-    "a column as property": (
-        {"propertyColumns": "TAGS"},
-        (
-            "OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is "
-            "already a column"
-        ),
-    ),
-    "misspelt topic": (
-        {"subscribe": "Order"},
-        "OptionError: no store has a topic 'Order'; did you mean Orders?",
-    ),
-    "no such queue": (
-        {"assign": '{"Orders":[4]}'},
-        "OptionError: assign: no store has the queue Orders/*/4; the queues are Orders/broker-a/0, ",
-    ),
-    "offsets of a topic not read": (
-        {"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
-        (
-            "OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are "
-            "Orders/broker-a/0, "
-        ),
-    ),
-    "offsets of another broker": (
-        {"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
-        (
-            "OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read "
-            "are Audit/broker-a/0"
-        ),
-    ),
-    "an offset that is not there": (
-        {"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
-        (
-            "OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which "
-            "holds 0 to 351; correct it, or set"
-        ),
-    ),
-}
+    "of Kafka":
+        ({"kafka.bootstrap.servers": "x:9092"},
+         "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path? The path is "),
+    "of Kafka, spelled as in its documentation":
+        ({"includeHeaders": "true"},
+         "OptionError: unknown option 'includeHeaders'; message properties are always in the column "),
+    "not a boolean":
+        ({"failOnDataLoss": "no"}, "OptionError: failOnDataLoss: expected true or false, found 'no'"),
+    "not a size":
+        ({"maxBytesPerPartition": "much"},
+         "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g"),
+    "times the wrong way":
+        ({"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
+         "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them"),
+    "no JSON":
+        ({"startingOffsets": "lates"},
+         "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'"),
+    "SQL92":
+        ({"expressionType": "SQL92", "subExpression": "a > 'x'"},
+         ("OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
+          "a > 'x' <-- HERE; ")),
+    "unknown column":
+        ({"columns": "queueOfset"},
+         "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?"),
+    "a column as property":
+        ({"propertyColumns": "TAGS"},
+         ("OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is "
+          "already a column")),
+    "misspelt topic":
+        ({"subscribe": "Order"}, "OptionError: no store has a topic 'Order'; did you mean Orders?"),
+    "no such queue":
+        ({"assign": '{"Orders":[4]}'},
+         "OptionError: assign: no store has the queue Orders/*/4; the queues are Orders/broker-a/0, "),
+    "offsets of a topic not read":
+        ({"subscribe": "Orders", "startingOffsets": '{"Audit":{"0":1}}'},
+         ("OptionError: startingOffsets: Audit/*/0 is not one of the queues read; the queues read are "
+          "Orders/broker-a/0, ")),
+    "offsets of another broker":
+        ({"subscribe": "Audit", "startingOffsets": '{"Audit":{"broker-b":{"0":1}}}'},
+         ("OptionError: startingOffsets: Audit/broker-b/0 is not one of the queues read; the queues read "
+          "are Audit/broker-a/0")),
+    "an offset that is not there":
+        ({"subscribe": "Audit", "startingOffsets": '{"Audit":{"0":352}}'},
+         ("OffsetOutOfRangeError: Audit-0 of broker-a: startingOffsets 352 is not in the queue, which holds "
+          "0 to 351; correct it, or set")),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("case", OPTIONS)
@@ -120,20 +94,14 @@ def test_an_option_that_is_wrong(golden: Golden, case: str) -> None:
 _GROUP = {"group": "g"}
 OF_STREAMS = [
     ({"endingOffsets": "latest"}, "endingOffsets does not apply to a stream query; it is for batch queries"),
-    (
-        {"maxOffsetPerTrigger": "5"},
-        "unknown option 'maxOffsetPerTrigger'; did you mean maxOffsetsPerTrigger?",
-    ),
-    (
-        {"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
-        "minOffsetsPerTrigger 9 is above maxOffsetsPerTrigger 5; lower it",
-    ),
-    (
-        _GROUP | {"startingOffsets": "earliest"},
-        "group and startingOffsets are given together, but a group begins at its committed offsets",
-    ),
+    ({"maxOffsetPerTrigger": "5"},
+     "unknown option 'maxOffsetPerTrigger'; did you mean maxOffsetsPerTrigger?"),
+    ({"minOffsetsPerTrigger": "9", "maxOffsetsPerTrigger": "5"},
+     "minOffsetsPerTrigger 9 is above maxOffsetsPerTrigger 5; lower it"),
+    (_GROUP | {"startingOffsets": "earliest"},
+     "group and startingOffsets are given together, but a group begins at its committed offsets"),
     (_GROUP | {"consumers": "2", "minPartitions": "4"}, "consumers and minPartitions are given together"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("given", "sentence"), OF_STREAMS)

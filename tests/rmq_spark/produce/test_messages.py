@@ -257,15 +257,9 @@ def test_without_a_compression_nothing_is() -> None:
 # ---- properties --------------------------------------------------------------------------------------------
 
 LEFT = {
-    "DELAY": "3",
-    "TIMER_OUT_MS": "1",
-    "REAL_TOPIC": "x",
-    "PGROUP": "g",
-    "__CRC32#": "1",
-    "INNER_NUM": "2",
-    "empty": "",
-    "DUP_INFO": "1_2",
-}
+    "DELAY": "3", "TIMER_OUT_MS": "1", "REAL_TOPIC": "x", "PGROUP": "g", "__CRC32#": "1", "INNER_NUM": "2",
+    "empty": "", "DUP_INFO": "1_2",
+}  # fmt: skip
 
 
 def test_properties_of_rocketmq_are_left_out_and_counted(caplog: pytest.LogCaptureFixture) -> None:

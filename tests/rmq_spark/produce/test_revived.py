@@ -92,13 +92,11 @@ def test_an_ipv6_broker_is_the_born_host_too() -> None:
 
 # What java 17 prints for `new HashMap()`, putAll of a HashMap(128) with b0, b1 …, then the two properties.
 ORDERS = {
-    0: "ORIGIN_GROUP,1ST_POP_TIME",
-    1: "1ST_POP_TIME,ORIGIN_GROUP,b0",
-    2: "ORIGIN_GROUP,1ST_POP_TIME,b0,b1",
+    0: "ORIGIN_GROUP,1ST_POP_TIME", 1: "1ST_POP_TIME,ORIGIN_GROUP,b0", 2: "ORIGIN_GROUP,1ST_POP_TIME,b0,b1",
     4: "b2,ORIGIN_GROUP,b3,1ST_POP_TIME,b0,b1",
     11: "b10,ORIGIN_GROUP,b0,b1,b2,b3,b4,b5,b6,b7,b8,b9,1ST_POP_TIME",
     14: "b10,ORIGIN_GROUP,b12,b11,b13,b0,b1,b2,b3,b4,b5,b6,b7,b8,b9,1ST_POP_TIME",
-}
+}  # fmt: skip
 
 
 def test_without_tags_the_map_is_as_small_as_java_makes_it() -> None:

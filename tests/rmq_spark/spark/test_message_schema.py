@@ -70,77 +70,39 @@ def test_a_string_of_any_collation_is_a_string() -> None:
 @pytest.mark.parametrize(
     ("given", "more", "message"),
     [
-        (
-            schema(("quueOffset", LONG)),
-            {},
-            f"schema: unknown column 'quueOffset'; did you mean queueOffset? {PROPERTY_ADVICE}",
-        ),
-        (
-            schema(("regoin", STRING)),
-            {"propertyColumns": "region"},
-            f"schema: unknown column 'regoin'; did you mean region? {PROPERTY_ADVICE}",
-        ),
-        (
-            schema(("queueOffset", spark_types.IntegerType())),
-            {},
-            "schema: expected queueOffset bigint, found queueOffset int",
-        ),
+        (schema(("quueOffset", LONG)), {},
+         f"schema: unknown column 'quueOffset'; did you mean queueOffset? {PROPERTY_ADVICE}"),
+        (schema(("regoin", STRING)), {"propertyColumns": "region"},
+         f"schema: unknown column 'regoin'; did you mean region? {PROPERTY_ADVICE}"),
+        (schema(("queueOffset", spark_types.IntegerType())), {},
+         "schema: expected queueOffset bigint, found queueOffset int"),
         (schema(("body", STRING)), {}, "schema: expected body binary, found body string"),
-        (
-            schema(("storeTimestamp", spark_types.TimestampNTZType())),
-            {},
-            "schema: expected storeTimestamp timestamp, found storeTimestamp timestamp_ntz",
-        ),
-        (
-            schema(("region", LONG)),
-            {"propertyColumns": "region"},
-            "schema: expected region string, found region bigint",
-        ),
-        (
-            schema(("keys", ArrayType(STRING, False))),
-            {},
-            "schema: expected keys array<string>, found keys array<string> whose elements may not be null",
-        ),
-        (
-            schema(("properties", MapType(STRING, STRING, False))),
-            {},
-            (
-                "schema: expected properties map<string,string>, found properties map<string,string> whose "
-                "elements may not be null"
-            ),
-        ),
-        (
-            schema(("tags", STRING, False)),
-            {},
-            "schema: expected tags to allow null, found tags NOT NULL; remove NOT NULL",
-        ),
-        (
-            schema(("region", STRING, False)),
-            {"propertyColumns": "region"},
-            "schema: expected region to allow null, found region NOT NULL; remove NOT NULL",
-        ),
+        (schema(("storeTimestamp", spark_types.TimestampNTZType())), {},
+         "schema: expected storeTimestamp timestamp, found storeTimestamp timestamp_ntz"),
+        (schema(("region", LONG)), {"propertyColumns": "region"},
+         "schema: expected region string, found region bigint"),
+        (schema(("keys", ArrayType(STRING, False))), {},
+         "schema: expected keys array<string>, found keys array<string> whose elements may not be null"),
+        (schema(("properties", MapType(STRING, STRING, False))), {},
+         ("schema: expected properties map<string,string>, found properties map<string,string> whose "
+          "elements may not be null")),
+        (schema(("tags", STRING, False)), {},
+         "schema: expected tags to allow null, found tags NOT NULL; remove NOT NULL"),
+        (schema(("region", STRING, False)), {"propertyColumns": "region"},
+         "schema: expected region to allow null, found region NOT NULL; remove NOT NULL"),
         (
             schema(("topic", STRING, False)),
             {"mode": "PERMISSIVE"},  # the row of a damaged message has nothing but nulls
             "schema: expected topic to allow null, found topic NOT NULL; remove NOT NULL",
         ),
-        (
-            schema(("Region", STRING)),
-            {"propertyColumns": "region"},
-            "schema: expected the property column region as propertyColumns spells it, found Region",
-        ),
-        (
-            schema(("body", BINARY), ("BODY", BINARY)),
-            {},
-            "schema: expected each column once, found 'body' and 'BODY', which are one column to Spark",
-        ),
-        (
-            schema(("body", BINARY)),
-            {"columns": "body,flag"},
-            "the option columns and the schema differ in flag; give only one of them",
-        ),
+        (schema(("Region", STRING)), {"propertyColumns": "region"},
+         "schema: expected the property column region as propertyColumns spells it, found Region"),
+        (schema(("body", BINARY), ("BODY", BINARY)), {},
+         "schema: expected each column once, found 'body' and 'BODY', which are one column to Spark"),
+        (schema(("body", BINARY)), {"columns": "body,flag"},
+         "the option columns and the schema differ in flag; give only one of them"),
     ],
-)
+)  # fmt: skip
 def test_schemas_that_are_refused(given: StructType, more: dict[str, str], message: str) -> None:
     with pytest.raises(OptionError) as caught:
         fields_from_schema(given, options(**more))
