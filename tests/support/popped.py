@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
+from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
@@ -23,6 +24,25 @@ from tests.support.staged import make_store
 Place = tuple[str, int, int]  # topic, queue id, queue offset
 
 GROUP, TOPIC = "billing", "Orders"
+
+
+class Clock:
+    """A clock that the test sets, in ms."""
+
+    def __init__(self, ms: int = 1_700_000_000_000) -> None:
+        self.ms = ms
+
+    def __call__(self) -> int:
+        return self.ms
+
+
+def drain(consumer: SimpleConsumer) -> list[MessageView]:
+    """Receives and acknowledges what there is."""
+    found: list[MessageView] = []
+    while batch := consumer.receive(32, 60):
+        found += batch
+        consumer.ack(batch)
+    return found
 
 
 def popped_store(

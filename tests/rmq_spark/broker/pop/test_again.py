@@ -14,8 +14,8 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format.errors import ChecksumError, InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.store import MessageStore
-from tests.rmq_spark.broker.pop.test_deliveries import Clock, _consumer
-from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
+from tests.rmq_spark.broker.pop.test_deliveries import _consumer
+from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, popped_store
 
 RETRY_TOPIC = "%RETRY%billing_Orders"
 

@@ -21,17 +21,9 @@ from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import write_group_offsets
 from store_format.store import MessageStore
 from tests.support import goldens
-from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
+from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, popped_store
 
 RETRY_TOPIC, DLQ = "%RETRY%billing_Orders", "%DLQ%billing"
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.ms = 1_700_000_000_000
-
-    def __call__(self) -> int:
-        return self.ms
 
 
 @pytest.fixture

@@ -10,7 +10,6 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.broker.pop.message import MessageView
 from rmq_spark.pop import SimpleConsumer
 from store_format import MessageStore
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
@@ -18,8 +17,7 @@ from store_format.pop.log import is_of_new_topic, physical_offset_at, witness_be
 from store_format.pop.records import WitnessEntry
 from store_format.read.store import Store
 from tests.rmq_spark.broker.pop.test_again import damage
-from tests.rmq_spark.broker.pop.test_deliveries import Clock
-from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
+from tests.support.popped import GROUP, TOPIC, Clock, append_numbered, drain, popped_store
 from tests.support.staged import deleted_topic
 
 _EARLIER_MS = 10_000  # the consumers of the deleted topic popped so long ago
@@ -55,11 +53,7 @@ def _create_again(root: Path, count: int, *, offset: int | None = None) -> None:
 
 
 def _read_all(consumer: SimpleConsumer) -> list[int]:
-    found: list[MessageView] = []
-    while messages := consumer.receive(32, 60):
-        found += messages
-        consumer.ack(messages)
-    return sorted(int(each.body) for each in found)
+    return sorted(int(each.body) for each in drain(consumer))
 
 
 def _popped(root: Path, **options: Any) -> SimpleConsumer:
@@ -160,10 +154,7 @@ def test_a_message_that_is_delivered_from_its_own_place_is_of_its_topic(
     else:
         consumer = _consumer(root)
     with consumer:
-        found: list[MessageView] = []
-        while messages := consumer.receive(32, 60):
-            found += messages
-            consumer.ack(messages)
+        found = drain(consumer)
         assert [int(each.body) for each in found] == list(range(1000, 1000 + count))
         assert {each.delivery_attempt for each in found} == {1}
         assert consumer._stores._pops[0].share.run(lambda state: state.in_flight) == 0

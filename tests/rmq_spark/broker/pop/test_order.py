@@ -13,8 +13,7 @@ from rmq_spark.pop import MessageView, SimpleConsumer
 from store_format import MessageStore
 from store_format.errors import InvalidReceiptHandleError
 from store_format.metadata.group_offsets import read_group_offsets
-from tests.rmq_spark.broker.pop.test_deliveries import Clock
-from tests.support.popped import GROUP, TOPIC, popped_store
+from tests.support.popped import GROUP, TOPIC, Clock, popped_store
 
 
 def _consumer(root: Path, clock: Clock, expression: str = "*", *, fifo: bool = True) -> SimpleConsumer:

@@ -24,9 +24,10 @@ from store_format.metadata.group_offsets import read_group_offsets
 from store_format.metadata.read import read_topics
 from store_format.pop.records import CheckPoint, as_json, from_json
 from store_format.pop.state import PopState
-from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, Clock, open_share, pop
+from tests.rmq_spark.broker.pop.test_share import NOW_MS, QUEUES, RETRY, open_share, pop
 from tests.support import oracle
 from tests.support.oracle import Message
+from tests.support.popped import Clock
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.support.waiting import bodies
 

@@ -28,6 +28,7 @@ from store_format.errors import CorruptStoreError, OptionError, StoreInUseError,
 from store_format.files.shared_log import FileLock
 from store_format.metadata.group_offsets import read_group_offsets, write_group_offsets
 from store_format.pop.state import PopState
+from tests.support.popped import Clock
 from tests.support.staged import append, make_store, numbered
 from tests.support.waiting import bodies
 from tests.support.writes import held
@@ -44,17 +45,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.ms = NOW_MS
-
-    def __call__(self) -> int:
-        return self.ms
-
-
 def open_share(root: Path, **options: Any) -> ConsumerShare:
     return ConsumerShare.open(
-        MessageStore.open(str(root)), "g", "T", ShareOptions(clock_ms=Clock(), **options)
+        MessageStore.open(str(root)), "g", "T", ShareOptions(clock_ms=Clock(NOW_MS), **options)
     )
 
 
@@ -164,7 +157,7 @@ def test_a_consumer_counts_messages_that_retention_deleted_once(
 
 
 def test_a_torn_offset_file_keeps_no_message_from_coming_again(root: Path) -> None:
-    clock = Clock()
+    clock = Clock(NOW_MS)
     group = {("T", queue_id): 0 for queue_id in range(4)}
     write_group_offsets(str(root), "g", group, timestamp=1)
     with SimpleConsumer(str(root), "g", {"T": "*"}, await_duration=0.0, clock_ms=clock) as consumer:

@@ -20,23 +20,15 @@ import pytest
 
 from rmq_spark.broker.pop.waiting import _FollowedStore
 from rmq_spark.consume.group.directory import live_topics
-from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
+from rmq_spark.pop import FilterExpression, SimpleConsumer
 from store_format.commit.recover import recover
 from store_format.errors import InvalidReceiptHandleError, OptionError, UnsupportedFormatError
 from store_format.files.lock import StoreLock
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.log import in_flight_directory, read_in_flight
 from tests.support import goldens
-from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
+from tests.support.popped import GROUP, TOPIC, append_numbered, drain, popped_store
 from tests.support.staged import append, numbered
-
-
-def _drain(consumer: SimpleConsumer) -> list[MessageView]:
-    found: list[MessageView] = []
-    while batch := consumer.receive(32):
-        found += batch
-        consumer.ack(batch)
-    return found
 
 
 def test_every_message_of_a_real_broker_from_the_committed_offset(tmp_path: Path) -> None:
@@ -48,7 +40,7 @@ def test_every_message_of_a_real_broker_from_the_committed_offset(tmp_path: Path
         if row["topic"] == "Orders" and row["queueOffset"] >= committed[row["queueId"]]
     }
     with SimpleConsumer(str(root), "CG_some", {"Orders": "*"}, await_duration=0) as consumer:
-        found = _drain(consumer)
+        found = drain(consumer)
     assert len(found) == len(want) == 1076
     for message in found:
         row = want[message.queue_id, message.offset]
@@ -75,7 +67,7 @@ def test_filters(tmp_path: Path, expression: str | FilterExpression, wanted: lis
     if wanted is None:
         wanted = [number for number in range(100) if number % 10 > 6 and number % 4]
     with SimpleConsumer(str(root), GROUP, {TOPIC: expression}, await_duration=0) as consumer:
-        assert [int(message.body) for message in _drain(consumer)] == wanted
+        assert [int(message.body) for message in drain(consumer)] == wanted
         assert consumer.receive(1) == []
 
 
@@ -142,7 +134,7 @@ def test_a_tag_with_the_same_hash_is_passed_over(tmp_path: Path) -> None:
         if row["topic"] == "Orders"
     ]
     with SimpleConsumer(str(root), "new", {"Orders": "Aa"}, await_duration=0) as consumer:
-        found = _drain(consumer)
+        found = drain(consumer)
         assert {message.tag for message in found} == {"Aa"}
         metrics = consumer.metrics()
     assert (len(found), metrics.filtered) == (tags.count("Aa"), tags.count("BB")) == (160, 181)
@@ -167,7 +159,7 @@ def test_retry_topics_of_version_2_are_read(tmp_path: Path) -> None:
     root = popped_store(tmp_path / "s", 2)
     append_numbered(root, 3, first=10, topic="%RETRY%billing+Orders")
     with SimpleConsumer(str(root), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
-        found = _drain(consumer)
+        found = drain(consumer)
     flags = {int(message.body): int(message.receipt_handle.split(" ")[4]) for message in found}
     assert flags == {0: 0, 1: 0, 10: 2, 11: 2, 12: 2}
     assert {message.topic for message in found} == {TOPIC}
@@ -386,9 +378,9 @@ def test_a_recovered_copy_knows_what_is_in_flight(tmp_path: Path) -> None:
         first, *others = consumer.receive(32, 3600)
         consumer.ack(others)
         recover(str(root), into=str(new)).apply()
-        rest = len(_drain(consumer))
+        rest = len(drain(consumer))
     assert read_in_flight(in_flight_directory(str(new), GROUP, TOPIC)) is not None
     with SimpleConsumer(str(new), GROUP, {TOPIC: "*"}, await_duration=0) as consumer:
-        found = _drain(consumer)
+        found = drain(consumer)
     assert len(found) == rest == 100 - 1 - len(others)
     assert first.body not in {message.body for message in found}

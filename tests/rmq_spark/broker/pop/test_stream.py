@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -31,19 +30,12 @@ from store_format.metadata.group_offsets import read_group_offsets
 from store_format.names import pop_retry_topic
 from store_format.pop.log import in_flight_directory, read_in_flight
 from store_format.pop.state import RETRY, PopState
+from tests.support.popped import Clock
 from tests.support.staged import append, make_store, numbered, update_topic
 
 Place = tuple[int, int]
 Begin = Callable[..., "Query"]
 INVISIBLE_MS = 60_000
-
-
-class Clock:
-    def __init__(self, now: int = 1_700_000_200_000) -> None:
-        self.now = now
-
-    def __call__(self) -> int:
-        return self.now
 
 
 class Query:
@@ -127,7 +119,7 @@ def _read(scan: Scan, split: Split) -> Iterator[Any]:
 
 @pytest.fixture
 def clock() -> Clock:
-    return Clock()
+    return Clock(1_700_000_200_000)
 
 
 @pytest.fixture
@@ -186,10 +178,10 @@ def test_a_query_that_comes_back_in_time_reads_each_message_once(
         one.run()
         one.commits -= killed == "in the batch"
     before = dict(one.rows)
-    clock.now += INVISIBLE_MS - 1
+    clock.ms += INVISIBLE_MS - 1
     assert two.step()  # another member reads on, and takes nothing of the first
     one.restart()
-    clock.now += INVISIBLE_MS - 1  # the time has begun again
+    clock.ms += INVISIBLE_MS - 1  # the time has begun again
     assert one.take()
     if killed == "before Spark stored the offset":
         assert one.offsets[-1] == lost
@@ -206,7 +198,7 @@ def test_a_query_that_comes_back_late_repeats_what_another_got(
     one, two = (query(maxOffsetsPerTrigger="8") for _ in range(2))
     assert one.take()
     one.stop()
-    clock.now += INVISIBLE_MS + 1
+    clock.ms += INVISIBLE_MS + 1
     run_all(two)
     two.positions._opened[0].keep()  # type: ignore[index]
     run_all(two)
@@ -234,7 +226,7 @@ def test_a_late_bounded_run_repeats_its_own_batch_first(clock: Clock, query: Beg
     one = query(maxOffsetsPerTrigger="16")
     assert one.take()
     one.stop()
-    clock.now += 2 * INVISIBLE_MS
+    clock.ms += 2 * INVISIBLE_MS
     one.restart(bounded=True)
     run_all(one)
     # nobody else was there to make its messages visible: each comes once
@@ -280,13 +272,13 @@ def test_the_lease_renews_what_is_in_flight(store: Path, clock: Clock, query: Be
     one = query(invisibleDuration="12h")
     assert one.take()
     taken = state(store).next_visible
-    assert taken == clock.now + 12 * 3600 * 1000
-    clock.now += 6 * 3600 * 1000
+    assert taken == clock.ms + 12 * 3600 * 1000
+    clock.ms += 6 * 3600 * 1000
     one.positions._opened[1]._turn()  # type: ignore[index]
     assert state(store).next_visible == taken + 6 * 3600 * 1000
     one.run()
     assert not one.step()
-    clock.now += 6 * 3600 * 1000
+    clock.ms += 6 * 3600 * 1000
     one.positions._opened[1]._turn()  # type: ignore[index]
     assert state(store).next_visible is None
 
@@ -304,22 +296,6 @@ def test_what_retention_deleted_is_a_loss(store: Path, query: Begin) -> None:
     one.restart(failOnDataLoss="false")
     assert one.step()
     assert min(offset for _, offset in one.rows[1]) > 2
-
-
-def test_a_simple_consumer_shares_the_queues(store: Path, clock: Clock, query: Begin) -> None:
-    clock.now = time.time_ns() // 1_000_000
-    one = query(maxOffsetsPerTrigger="8")
-    assert one.take()
-    received = []
-    with SimpleConsumer(str(store), "g", {"T": "*"}, await_duration=0.01) as consumer:
-        for message in consumer.receive(16, invisible_duration=30):
-            received.append(message.body)
-            consumer.ack(message)
-        one.run()
-        run_all(one)
-        received += [message.body for message in consumer.receive(16, invisible_duration=30)]
-    assert len(received) == 16
-    assert sorted([*received, *one.bodies]) == sorted(bodies(0, 40))
 
 
 @pytest.mark.parametrize("fails", ["true", "false"])
@@ -375,7 +351,7 @@ def test_what_was_delivered_too_often_becomes_a_dead_letter(
         one = query()
         assert one.take()
         one.stop()
-        clock.now += INVISIBLE_MS
+        clock.ms += INVISIBLE_MS
         one.positions._opened[0].revive()  # type: ignore[index]
     append(store, numbered("T", 40, 1, queues=2))
     last = query()
@@ -405,7 +381,7 @@ def test_a_damaged_message_that_a_dead_query_had_comes_again_in_place(
     if not bounded:
         run_all(two)
         assert (0, 2) not in two.read()
-    clock.now += INVISIBLE_MS
+    clock.ms += INVISIBLE_MS
     if not bounded:
         two.positions._opened[1]._turn()  # type: ignore[index]
     run_all(two)
@@ -547,7 +523,7 @@ def test_a_range_that_was_handed_over_to_a_broker_is_known_again(
     one.restart()
     assert one.rows[0] == before
     assert state(store).in_flight == 120
-    assert state(store).next_visible == clock.now + INVISIBLE_MS
+    assert state(store).next_visible == clock.ms + INVISIBLE_MS
     assert not one.step()
     assert state(store).in_flight == 0
     assert one.read() + two.read() == places(200)
@@ -621,9 +597,9 @@ class Lives:
 
     def pass_time(self, ms: float) -> None:
         for _ in range(10):
-            now = self.clock.now + int(ms / 10)
+            now = self.clock.ms + int(ms / 10)
             self.late |= self.expired(now)
-            self.clock.now = now
+            self.clock.ms = now
             for query in self.queries:
                 if query not in self.dead and query.positions._opened is not None:
                     query.positions._opened[1]._turn()

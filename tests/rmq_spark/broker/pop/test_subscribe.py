@@ -19,7 +19,7 @@ from rmq_spark.pop import FilterExpression, MessageView, SimpleConsumer
 from store_format.errors import InvalidReceiptHandleError, OptionError
 from store_format.metadata.group_offsets import read_group_offsets
 from store_format.pop.log import in_flight_directory, read_in_flight
-from tests.support.popped import GROUP, TOPIC, append_numbered, popped_store
+from tests.support.popped import GROUP, TOPIC, append_numbered, drain, popped_store
 
 
 @pytest.fixture
@@ -41,11 +41,7 @@ def _bodies(messages: list[MessageView]) -> list[int]:
 
 
 def _read_all(consumer: SimpleConsumer) -> list[int]:
-    found: list[int] = []
-    while messages := consumer.receive(32, 60):
-        found += _bodies(messages)
-        consumer.ack(messages)
-    return sorted(found)
+    return sorted(_bodies(drain(consumer)))
 
 
 def _open_files(root: Path, topic: str) -> int:
