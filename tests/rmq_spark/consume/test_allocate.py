@@ -23,17 +23,9 @@ VECTORS: dict[str, Any] = json.loads(
 
 # Section -> where it is used. Pop shares are for the broker's own assignment, which a later room imitates.
 USED = {
-    "about",
-    "source",
-    "message_queue_sort",
-    "client_id_sort",
-    "message_queue_to_string",
-    "consistent_hash_md5_31",
-    "consistent_hash_ring_example",
-    "edge_cases",
-    "nearby_edge_cases",
-    "grid",
-}
+    "about", "source", "message_queue_sort", "client_id_sort", "message_queue_to_string",
+    "consistent_hash_md5_31", "consistent_hash_ring_example", "edge_cases", "nearby_edge_cases", "grid",
+}  # fmt: skip
 UNUSED = {"pop_share_cases"}
 
 

@@ -28,14 +28,9 @@ def _start(
 ) -> tuple[int, bool]:
     """On a queue that ends at 90 and has 42 as the offset of the time asked for."""
     found = start_offset(
-        committed,
-        where=where,
-        min_offset=low,
-        max_offset=90,
-        offset_at=lambda: 42,
-        is_retry=retry,
+        committed, where=where, min_offset=low, max_offset=90, offset_at=lambda: 42, is_retry=retry,
         young_from_zero=young,
-    )
+    )  # fmt: skip
     return found.offset, found.is_committed
 
 
@@ -86,14 +81,9 @@ def test_a_computed_start_lies_in_the_queue(
     committed: int, where: ConsumeFromWhere, low: int, length: int, retry: bool, young: bool
 ) -> None:
     found = start_offset(
-        committed,
-        where=where,
-        min_offset=low,
-        max_offset=low + length,
-        offset_at=lambda: low + length // 2,
-        is_retry=retry,
-        young_from_zero=young,
-    )
+        committed, where=where, min_offset=low, max_offset=low + length,
+        offset_at=lambda: low + length // 2, is_retry=retry, young_from_zero=young,
+    )  # fmt: skip
     assert found.offset == committed if committed >= 0 else low <= found.offset <= low + length
     assert found.is_committed == (committed >= 0)
 

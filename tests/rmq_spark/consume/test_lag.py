@@ -155,12 +155,9 @@ def _lag(*rows: tuple[str, int, int | None, int | None]) -> pa.Table:
     for group, queue_id, committed, high in rows:
         lag = None if committed is None or high is None else high - committed
         known = {
-            "brokerName": "b",
-            "group": group,
-            "topic": "T",
-            "queueId": queue_id,
+            "brokerName": "b", "group": group, "topic": "T", "queueId": queue_id,
             "committedOffset": committed,
-        }
+        }  # fmt: skip
         known |= {"maxOffset": high, "lagMessages": lag}
         values.append([known.get(name) for name in names])
     return pa.Table.from_batches([batch_of(LAG_COLUMNS, values)])
@@ -168,13 +165,9 @@ def _lag(*rows: tuple[str, int, int | None, int | None]) -> pa.Table:
 
 def test_two_tables_tell_rates_and_the_moment() -> None:
     before = _lag(
-        ("fast", 0, 100, 200),
-        ("fast", 1, 0, 50),
-        ("slow", 0, 10, 200),
-        ("done", 0, 5, 5),
-        ("blind", 0, None, 9),
-        ("new", 0, 1, 2),
-    )
+        ("fast", 0, 100, 200), ("fast", 1, 0, 50), ("slow", 0, 10, 200), ("done", 0, 5, 5),
+        ("blind", 0, None, 9), ("new", 0, 1, 2),
+    )  # fmt: skip
     after = _lag(
         ("fast", 0, 150, 210), ("fast", 1, 50, 50), ("slow", 0, 15, 210), ("done", 0, 5, 5),
         ("blind", 0, None, 9), ("new", 0, 1, 2), ("new", 1, 4, 9),

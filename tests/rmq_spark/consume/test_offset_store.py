@@ -256,14 +256,9 @@ def test_killed_at_every_change(tmp_path: Path, kind: str, what: str, is_new: bo
         assert store_at(base).save({T0: 7, other: 70})
     (tmp_path / "copies").mkdir()
     command = [
-        sys.executable,
-        "-m",
-        "tests.support.failing_offsets",
-        str(base),
-        str(tmp_path / "copies"),
-        what,
+        sys.executable, "-m", "tests.support.failing_offsets", str(base), str(tmp_path / "copies"), what,
         kind,
-    ]
+    ]  # fmt: skip
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     changes = int(done.stdout)

@@ -122,13 +122,9 @@ def test_above_85_percent_files_of_any_age_go(store: MessageStore) -> None:
 def test_the_files_are_those_that_clean_deletes(store: MessageStore, percent: int, hours: int) -> None:
     found = _next(store, percent, file_reserved_hours=hours, delete_when=(7,))
     plan = clean.plan(
-        store.path,
-        NOW,
-        replace(BrokerConf(), delete_when=(7,)),
-        file_reserved_hours=hours,
-        zone=UTC,
+        store.path, NOW, replace(BrokerConf(), delete_when=(7,)), file_reserved_hours=hours, zone=UTC,
         disk_percent=lambda path: percent,
-    )
+    )  # fmt: skip
     assert found.deletion_ms == NOW
     assert found.files == plan.log_files
     unread: dict[tuple[str, str], int] = {}

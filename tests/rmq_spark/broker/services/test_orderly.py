@@ -43,12 +43,9 @@ class World:
 
     def __post_init__(self) -> None:
         self.options = {
-            "path": str(self.root),
-            "group": "g",
-            "splitBy": "wholeQueue",
-            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET",
-            "persistConsumerOffsetInterval": "0s",
-        }
+            "path": str(self.root), "group": "g", "splitBy": "wholeQueue",
+            "consumeFromWhere": "CONSUME_FROM_FIRST_OFFSET", "persistConsumerOffsetInterval": "0s",
+        }  # fmt: skip
         self.log: list[dict[str, object]] = [{}]
         self.orderly = OrderlyGroup(self.options, 2, PAUSE_MS, clock_ms=lambda: self.now_ms)
         self.start()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -285,8 +285,8 @@ def test_the_log_goes_on_in_a_new_file(root: Path) -> None:
 # ---- files of a broker that stopped at any moment ----------------------------------------------------------
 
 
-def _pending(root: Path) -> None:
-    for i in range(4):
+def _pending(root: Path, turns: Iterable[int] = range(4)) -> None:
+    for i in turns:
         append(root, timed("T", BEGIN_MS + 5_000 + 1_000 * (i % 2), 5 * i, 5))
         _turn(root, BEGIN_MS)
 
@@ -299,12 +299,9 @@ def _all_delivered_once(root: Path) -> None:
 
 def test_a_wheel_that_lags_is_revised_from_the_log(root: Path) -> None:
     """timercheck and wheel of an earlier moment: a broker that was killed between two flushes."""
-    append(root, timed("T", BEGIN_MS + 5_000, 0, 5))
-    _turn(root, BEGIN_MS)
+    _pending(root, range(1))
     wheel, check = (root / "timerwheel").read_bytes(), (root / "config" / "timercheck").read_bytes()
-    for i in range(1, 4):
-        append(root, timed("T", BEGIN_MS + 5_000 + 1_000 * (i % 2), 5 * i, 5))
-        _turn(root, BEGIN_MS)
+    _pending(root, range(1, 4))
     log = (root / "timerlog" / f"{0:020}").read_bytes()
     (root / "timerwheel").write_bytes(wheel)
     (root / "config" / "timercheck").write_bytes(check)
@@ -325,12 +322,9 @@ def test_a_lost_wheel_is_made_from_the_whole_log(root: Path) -> None:
 
 def test_a_snapshot_of_the_wheel_is_taken_over(root: Path) -> None:
     """timerWheelSnapshotFlush: `timerwheel` stays behind, the snapshot is of an earlier moment too."""
-    append(root, timed("T", BEGIN_MS + 5_000, 0, 5))
-    _turn(root, BEGIN_MS)
+    _pending(root, range(1))
     snapshot = (root / "timerwheel").read_bytes()
-    for i in range(1, 4):
-        append(root, timed("T", BEGIN_MS + 5_000 + 1_000 * (i % 2), 5 * i, 5))
-        _turn(root, BEGIN_MS)
+    _pending(root, range(1, 4))
     wheel = (root / "timerwheel").read_bytes()
     (root / "timerwheel.260").write_bytes(snapshot)
     (root / "timerwheel").write_bytes(bytes(len(wheel)))

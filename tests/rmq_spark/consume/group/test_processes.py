@@ -134,16 +134,11 @@ class Group:
 
     def start(self, name: str, clients: list[str] | None = None, *, rate: int = 3) -> Worker:
         options = {
-            "directory": self.directory,
-            "offsets": str(self.path / "offsets.json"),
-            "checkpoint": str(self.path / name),
-            "clients": clients or [CLIENTS[name]],
-            "strategy": self.strategy,
-            "arguments": STRATEGIES[self.strategy].get(name, {}),
-            "lease": self.lease,
-            "pause": self.pause,
-            "rate": rate,
-        }
+            "directory": self.directory, "offsets": str(self.path / "offsets.json"),
+            "checkpoint": str(self.path / name), "clients": clients or [CLIENTS[name]],
+            "strategy": self.strategy, "arguments": STRATEGIES[self.strategy].get(name, {}),
+            "lease": self.lease, "pause": self.pause, "rate": rate,
+        }  # fmt: skip
         output = self.path / f"{name}-{len(self.gone)}.out"
         command = [sys.executable, "-m", "tests.support.group_worker", json.dumps(options)]
         with output.open("w") as file:
