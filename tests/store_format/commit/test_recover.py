@@ -14,7 +14,6 @@ import pytest
 
 from store_format import kernels
 from store_format.bookkeeping.ledger import read_given_up, read_ledger
-from store_format.bookkeeping.settings import StoreSettings
 from store_format.commit.log_comparison import RecoverOptions
 from store_format.commit.recover import RecoverPlan, recover
 from store_format.commitlog.log import CommitLog
@@ -26,37 +25,25 @@ from store_format.index.file import open_index_files
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
 from store_format.survey.queues import LogScan, scan_log
+from tests.store_format.read.test_readable_end import overwrite
 from tests.support import goldens
 from tests.support.referee.cases import expired_queue
 from tests.support.referee.world import new_world
-from tests.support.staged import append, make_store, numbered
+from tests.support.staged import append, make_store, numbered, settings_from
 
 Golden = Callable[[str], Path]
 Unchanged = Callable[[Path], AbstractContextManager[None]]
 FOLDERS = ("consumequeue", "batchconsumequeue", "index")
 CLEAN = (
-    "basic-4.9.7",
-    "basic-5.5.0",
-    "batchcq-5.5.0",
-    "delay-tx-5.5.0",
-    "edge-5.5.0",
-    "pop-5.5.0",
-    "propcrc-5.5.0",
-    "retry-dlq-5.5.0",
-)
+    "basic-4.9.7", "basic-5.5.0", "batchcq-5.5.0", "delay-tx-5.5.0", "edge-5.5.0", "pop-5.5.0",
+    "propcrc-5.5.0", "retry-dlq-5.5.0",
+)  # fmt: skip
 
 
 def _options(name: str) -> RecoverOptions:
     config = goldens.config(name)
-    sizes = {
-        "mapped_file_size_commit_log": "mappedFileSizeCommitLog",
-        "mapped_file_size_consume_queue": "mappedFileSizeConsumeQueue",
-        "max_hash_slot_num": "maxHashSlotNum",
-        "max_index_num": "maxIndexNum",
-    }
-    settings = StoreSettings("broker", **{ours: int(config[key]) for ours, key in sizes.items()})
     batch = int(config.get("mapperFileSizeBatchConsumeQueue", 13_800_000))
-    return RecoverOptions(settings=settings, batch_queue_file_size=batch)
+    return RecoverOptions(settings=settings_from(config, "broker"), batch_queue_file_size=batch)
 
 
 def _plan(name: str, root: Path, **changes: object) -> RecoverPlan:
@@ -198,14 +185,6 @@ def test_threads_find_the_entries_of_one_thread(golden: Golden) -> None:
 # ---- into a new directory ----------------------------------------------------------------------------------
 
 
-def _damage(root: Path, physical_offset: int) -> None:
-    file_size = next((root / "commitlog").iterdir()).stat().st_size
-    start = physical_offset // file_size * file_size
-    with (root / f"commitlog/{start:020d}").open("r+b") as file:
-        file.seek(physical_offset - start + 40)
-        file.write(b"\xff" * 120)
-
-
 def _rows(root: Path) -> dict[tuple[str, int, int], int]:
     """Physical offset by topic, queue and queue offset."""
     found = {}
@@ -223,7 +202,7 @@ def test_a_copy_keeps_the_messages_behind_damage_with_their_offsets(
     root, new = copied(name), tmp_path / "new"
     before = _rows(root)
     lost = sorted(before.values())[len(before) // 3]
-    _damage(root, lost)
+    overwrite(root, lost + 40, b"\xff" * 120)
     with unchanged(root):
         with pytest.raises(CorruptStoreError, match="whole messages behind it"):
             recover(str(root), into=str(new)).apply()

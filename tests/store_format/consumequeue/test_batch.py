@@ -220,25 +220,13 @@ def test_no_files_are_no_queue(directory: Path) -> None:
 
 def test_vectors(directory: Path) -> None:
     content = b"".join(bytes.fromhex(vector["hex"]) for vector in VECTORS)
-    names = (
-        "physical_offset",
-        "size",
-        "tags_code",
-        "store_time",
-        "msg_base_offset",
-        "batch_size",
-        "compacted_offset",
-        "reserved",
-    )
+    fields = "physical_offset size tags_code store_time msg_base_offset batch_size compacted_offset reserved"
+    names = fields.split()
     expected = [tuple(vector[name] for name in names) for vector in VECTORS]
     assert unpack(content, BATCH_CQ_UNIT).tolist() == expected
     (directory / f"{0:020d}").write_bytes(content.ljust(460, b"\0"))
     bounds = _bounds(directory)
-    assert (
-        bounds.min_offset,
-        bounds.max_offset,
-        bounds.first_physical_offset,
-        bounds.last_physical_offset,
-    ) == (0, 4, 1831, 2160)
+    places = bounds.first_physical_offset, bounds.last_physical_offset
+    assert (bounds.min_offset, bounds.max_offset, *places) == (0, 4, 1831, 2160)
     assert read_batch_units(bounds, 2, 4).tolist() == expected
     assert read_batch_units(bounds, 3, 4).tolist() == expected[1:]

@@ -18,6 +18,7 @@ from store_format.commit.options import CommitOptions
 from store_format.errors import CorruptStoreError
 from store_format.files.write import FileWrites
 from store_format.metadata.read import Checkpoint
+from tests.support.referee.world import overwrite
 from tests.support.staged import columns_of, make_store, messages_of, numbered
 
 _COUNT = 40
@@ -50,16 +51,11 @@ class Damaged:
             within = self._places[number] % _FILE_SIZE
             path = self.root / "commitlog" / f"{self._places[number] - within:020d}"
             self._mended.append((path, within + 4, path.read_bytes()[within + 4 : within + 8]))
-            self._write(path, within + 4, b"\x11\x22\x33\x44")
+            overwrite(path, within + 4, b"\x11\x22\x33\x44")
 
     def mend(self) -> None:
         while self._mended:
-            self._write(*self._mended.pop())
-
-    def _write(self, path: Path, at: int, data: bytes) -> None:
-        with path.open("r+b") as file:
-            file.seek(at)
-            file.write(data)
+            overwrite(*self._mended.pop())
 
     def queue(self) -> Queue:
         return MessageStore.open(str(self.root)).queue("T", 0)

@@ -385,10 +385,7 @@ _TOPICS = "Put topics.json back from a backup"
 _NO_TOPIC = "Consumers cannot find the topic, readers can. Create the topic again"
 
 CASES = {
-    "a wrong entry": Case(_QUEUES, written(CQ_FILE, 8, struct.pack(">i", 7)), recovered),
-    "an entry that is gone": Case(_QUEUES, written(CQ_FILE, 0, b"\0" * 40), recovered),
     "a cut queue file": Case(_QUEUES, cut(CQ_FILE, 1990), recovered),
-    "a queue file that is gone": Case(_QUEUES, removed(CQ_FILE), recovered),
     "a batch queue": Case(
         _QUEUES,
         cut("batchconsumequeue/Inner/0/00000000000000000000", 1000),
@@ -428,9 +425,6 @@ CASES = {
     ),
     "a bad index file": Case(_INDEX, bad_index, recovered),
     "a damaged message": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), read_around),
-    "a damaged message, restored": Case(
-        _DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), restored("commitlog")
-    ),
     "a commitlog file that is gone": Case(
         "Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")
     ),
@@ -453,9 +447,6 @@ CASES = {
         "Put the directory back", file_in_place("consumequeue"), restored("consumequeue")
     ),
     "a bad checkpoint": Case(_CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint")),
-    "a bad checkpoint after a crash": Case(
-        _CHECKPOINT, written("checkpoint", 0, b"\xff" * 48), moved_out("checkpoint"), "crash-5.5.0"
-    ),
     "damage after a crash": Case(
         _CUT, written("commitlog/00000000000000000000", 20_000, b"X"), exported, "crash-5.5.0"
     ),

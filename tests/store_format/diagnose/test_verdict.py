@@ -14,6 +14,7 @@ from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
+from tests.support.reads import flip
 from tests.support.writes import held
 
 Golden = Callable[[str], Path]
@@ -25,14 +26,6 @@ _BEGINS = "; the log begins at 196608: earlier messages were deleted (by retenti
 def copy(golden: Golden, tmp_path: Path) -> Callable[[str], Path]:
     """A copy of a golden store, to be damaged."""
     return lambda name: Path(shutil.copytree(golden(name), tmp_path / name))
-
-
-def _flip(root: Path, physical_offset: int) -> None:
-    """Changes a byte of the body of the message at a physical offset."""
-    log = max(file for file in (root / "commitlog").iterdir() if int(file.name) <= physical_offset)
-    data = bytearray(log.read_bytes())
-    data[physical_offset - int(log.name) + 90] ^= 1
-    log.write_bytes(data)
 
 
 def _rows(name: str) -> list[dict[str, int]]:
@@ -64,7 +57,7 @@ def test_a_crash_that_tore_nothing(golden: Golden) -> None:
 
 def test_damage_before_the_end_of_a_crashed_store(copy: Callable[[str], Path]) -> None:
     root, rows = copy(CRASH), _rows(CRASH)
-    _flip(root, rows[-5]["physicalOffset"])
+    flip(root, rows[-5]["physicalOffset"] + 90)
     found = diagnose(str(root))
     summary, cut = found.summary, rows[-5]["physicalOffset"]
     assert (summary.cut_offset, summary.cut_messages) == (cut, 4)
@@ -79,7 +72,7 @@ def test_damage_before_the_end_of_a_crashed_store(copy: Callable[[str], Path]) -
 
 def test_damage_in_the_last_file_of_a_clean_store_costs_what_follows(copy: Callable[[str], Path]) -> None:
     root, rows = copy(CLEAN), _rows(CLEAN)
-    _flip(root, rows[-3]["physicalOffset"])
+    flip(root, rows[-3]["physicalOffset"] + 90)
     found = diagnose(str(root))
     assert (found.summary.cut_offset, found.summary.cut_messages) == (rows[-3]["physicalOffset"], 2)
     assert found.summary.cut_bytes == sum(row["storeSize"] for row in rows[-3:])
@@ -147,10 +140,10 @@ def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str
     root, rows = copy(CLEAN), _rows(CLEAN)
     shutil.rmtree(root / "consumequeue")
     last = max(rows, key=lambda row: row["physicalOffset"])
-    _flip(root, last["physicalOffset"])
+    flip(root, last["physicalOffset"] + 90)
     text = verdict(diagnose(str(root)))[0]
     assert f"messages in {last['storeSize']} damaged or missing bytes are lost" in text
-    _flip(root, rows[10]["physicalOffset"])  # its queue has later messages
+    flip(root, rows[10]["physicalOffset"] + 90)  # its queue has later messages
     assert ", 1 message lost" in verdict(diagnose(str(root)))[0]
 
 

@@ -43,6 +43,7 @@ from tests.support import goldens, oracle
 from tests.support.failing_writer import write
 from tests.support.fork_server import ForkServer
 from tests.support.kills import States, count_changes, kill_at
+from tests.support.referee.world import overwrite
 from tests.support.staged import append, deleted_topic, make_store, messages_of, numbered
 from tests.support.writes import held
 from tests.test_live_store import writer
@@ -121,6 +122,7 @@ def test_beside_a_broker_looks_follow_the_log_alone(tmp_path: Path) -> None:
 _COMMITS = """
 import sys
 from pathlib import Path
+from tests.support.referee.world import overwrite
 from tests.support.staged import append, numbered
 print("ready", flush=True)
 for number in range(int(sys.argv[2])):
@@ -259,9 +261,7 @@ def test_damage_in_the_log_does_not_hide_what_is_committed_behind_it(tmp_path: P
     root = make_store(tmp_path / "store")
     append(root, numbered("T", 0, 20))
     unit = messages_of(root)[10]
-    with (root / "commitlog" / oracle.file_name(0)).open("r+b") as file:
-        file.seek(unit.physical_offset + 4)
-        file.write(b"\xff" * 60)
+    overwrite(root / "commitlog" / oracle.file_name(0), unit.physical_offset + 4, b"\xff" * 60)
     follower = followed(root)
     for number in range(20, 30):
         append(root, numbered("T", number, 1))
@@ -286,15 +286,15 @@ def test_a_unit_that_is_being_written_and_a_queue_that_is_behind(tmp_path: Path)
     log, queue = f"commitlog/{oracle.file_name(0)}", f"consumequeue/T/0/{oracle.file_name(0)}"
     with held(root):
         follower = followed(root)
-        _write(root / log, end, data[:120])
+        overwrite(root / log, end, data[:120])
         assert not follower.look()
         assert not follower.look()
-        _write(root / log, end, data)
+        overwrite(root / log, end, data)
         assert not follower.look()  # the log has it, the queue does not
-        _write(root / queue, 20, entry[:12])
+        overwrite(root / queue, 20, entry[:12])
         assert not follower.look()
         assert ends(follower) == in_batch(root)
-        _write(root / queue, 20, entry)
+        overwrite(root / queue, 20, entry)
         assert follower.look()
         assert ends(follower)["T", 0] == (0, 2)
         assert not follower.look()
@@ -309,7 +309,7 @@ def test_old_bytes_behind_the_end_are_looked_at_ever_more_seldom(tmp_path: Path)
     now = [time.time_ns() + 10**9]
     with held(root):
         unit = oracle.encode_message(replace(last, physical_offset=end))
-        _write(root / "commitlog" / oracle.file_name(0), end, unit[:150])
+        overwrite(root / "commitlog" / oracle.file_name(0), end, unit[:150])
         follower = followed(root, clock_ns=lambda: now[0])
         reads, follow = [], follower._follow
 
@@ -351,8 +351,8 @@ def test_whatever_is_appended_ends_in_queues_or_a_store_error(
     follower = followed(root)
     if live:
         follower._read_signs = _as_live(follower._read_signs)  # type: ignore[method-assign]
-    _write(root / "commitlog" / oracle.file_name(0), end, bytes(mangled[: len(data)][:cut]))
-    _write(root / "consumequeue" / "T" / "0" / oracle.file_name(0), 20, bytes(mangled[len(data) :]))
+    overwrite(root / "commitlog" / oracle.file_name(0), end, bytes(mangled[: len(data)][:cut]))
+    overwrite(root / "consumequeue" / "T" / "0" / oracle.file_name(0), 20, bytes(mangled[len(data) :]))
     with suppress(StoreError):
         follower.look()
         follower.look(anew=True)
@@ -361,12 +361,6 @@ def test_whatever_is_appended_ends_in_queues_or_a_store_error(
 
 def _as_live(read_signs: Callable[[], Any]) -> Callable[[], Any]:
     return lambda: replace(read_signs(), state=StoreState.LIVE)
-
-
-def _write(path: Path, position: int, data: bytes) -> None:
-    with path.open("r+b") as file:
-        file.seek(position)
-        file.write(data)
 
 
 # ---- what it costs -----------------------------------------------------------------------------------------

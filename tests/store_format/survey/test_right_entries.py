@@ -15,6 +15,8 @@ from store_format.message.columns import decode_options_of
 from store_format.read.queue_reader import EntryReader
 from store_format.read.tolerance import Tolerance
 from store_format.survey.right_entries import is_own, own_newest
+from tests.support.reads import flip
+from tests.support.referee.world import overwrite
 from tests.support.staged import append, make_store, numbered
 
 ENTRY, BODY_AT = 20, 88
@@ -32,14 +34,8 @@ def root(tmp_path: Path) -> Path:
     return root
 
 
-def _write(root: Path, place: str, position: int, data: bytes) -> None:
-    with (root / place).open("r+b") as file:
-        file.seek(position)
-        file.write(data)
-
-
 def _zero(root: Path, start: int, stop: int) -> None:
-    _write(root, QUEUE_FILE, start * ENTRY, bytes((stop - start) * ENTRY))
+    overwrite(root / QUEUE_FILE, start * ENTRY, bytes((stop - start) * ENTRY))
 
 
 def _offsets(root: Path, tolerance: Tolerance | None = None, tags: set[int] | None = None) -> list[int]:
@@ -73,7 +69,7 @@ def test_zeros_whose_message_is_not_in_the_log_are_damage_and_not_retention(root
     """In front of them are messages that retention has not deleted."""
     store = MessageStore.open(str(root))
     _, entries = next(EntryReader(store.log, Tolerance()).chunks([store.queue("T", 0).piece(500, 503)]))
-    _write(root, f"commitlog/{0:020d}", int(entries.physical_offset[1]), bytes(int(entries.size[1])))
+    overwrite(root / f"commitlog/{0:020d}", int(entries.physical_offset[1]), bytes(int(entries.size[1])))
     _zero(root, 500, 503)
     with pytest.raises(CorruptStoreError, match="found no message at queue offset 501"):
         _offsets(root)
@@ -110,13 +106,7 @@ def test_many_newest_entries_lead_to_their_messages_as_each_does_alone(
     changes = [4, 7, 15, 27, 31, 39, 87, 87 + 1, 120, None, None]
     for number, place in enumerate(sorted(places)):
         if (at := changes[number % len(changes)]) is not None:
-            before = store.log.read(place + at, 1)
-            _write(
-                root,
-                f"commitlog/{place // file_size * file_size:020d}",
-                place % file_size + at,
-                bytes([before[0] ^ 1]),
-            )
+            flip(root, place + at)
     store = MessageStore.open(str(root))
     alone = {
         (queue.topic, queue.queue_id)
