@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -17,7 +16,6 @@ from rmq_spark.store import LogCluster, LogStore
 from store_format import MessageStore
 from store_format.errors import OptionError, StoreNotFoundError
 from store_format.names import is_system_topic
-from tests.support import goldens
 
 Golden = Callable[[str], Path]
 COLUMNS = ["topic", "queueId", "queueOffset", "storeTimestampMs"]
@@ -211,11 +209,3 @@ def test_two_copies_of_a_broker_are_refused(golden: Golden, tmp_path: Path) -> N
 def test_a_directory_without_a_store(tmp_path: Path) -> None:
     with pytest.raises(StoreNotFoundError):
         rmq_spark.open(str(tmp_path))
-
-
-def test_bodies_are_those_of_the_broker(store: LogStore) -> None:
-    expected = [row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"]
-    assert store.messages("Orders").to_table().num_rows == len(expected)
-    assert json.dumps(sorted(row["queueOffset"] for row in expected)) == json.dumps(
-        sorted(store.messages("Orders", columns=["queueOffset"]).to_table()["queueOffset"].to_pylist())
-    )

@@ -30,23 +30,14 @@ def test_a_path_is_enough() -> None:
     options = parse_read_options({"path": "/data/store"})
     assert options.paths == ("/data/store",)
     assert options.choice == MessageChoice()
-    assert (
-        options.broker_name,
-        options.commit_log_paths,
-        options.max_hash_slot_num,
-        options.max_index_num,
-    ) == (None, (), None, None)
+    assert (options.broker_name, options.commit_log_paths) == (None, ())
+    assert (options.max_hash_slot_num, options.max_index_num) == (None, None)
     assert (options.columns, options.property_columns) == (None, ())
-    assert (options.starting, options.ending) == (
-        OffsetSpec("startingOffsets", EARLIEST),
-        OffsetSpec("endingOffsets", LATEST),
-    )
+    assert options.starting == OffsetSpec("startingOffsets", EARLIEST)
+    assert options.ending == OffsetSpec("endingOffsets", LATEST)
     assert options.starting_offsets_by_timestamp_strategy == "error"
-    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (
-        None,
-        64 << 20,
-        "queue",
-    )
+    assert (options.min_partitions, options.split_by) == (None, "queue")
+    assert options.max_bytes_per_partition == 64 << 20
     assert (options.fail_on_data_loss, options.mode, options.verify_crc) == (True, "FAILFAST", True)
     assert (options.view, options.max_message_size, options.permissive) == ("messages", 64 << 20, False)
 
@@ -75,11 +66,8 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert options.starting.for_queue("a", "broker-a", 0) == Offset(5)
     assert options.ending.for_queue("a", "broker-a", 0) == Timestamp(1000)
     assert options.starting_offsets_by_timestamp_strategy == "latest"
-    assert (options.min_partitions, options.max_bytes_per_partition, options.split_by) == (
-        4,
-        1 << 20,
-        "commitlog",
-    )
+    assert (options.min_partitions, options.split_by) == (4, "commitlog")
+    assert options.max_bytes_per_partition == 1 << 20
     assert (options.fail_on_data_loss, options.mode, options.permissive) == (False, "PERMISSIVE", True)
     assert (options.verify_crc, options.max_message_size, options.view) == (False, 8 << 20, "messages")
     assert pickle.loads(pickle.dumps(options)) == options

@@ -34,24 +34,15 @@ def refused(**options: str) -> str:
 
 def test_a_path_is_enough() -> None:
     options = parse_write_options({"path": "/data/store"})
-    assert (options.path, options.topic, options.message_queue_selector) == (
-        "/data/store",
-        None,
-        "roundrobin",
-    )
+    assert (options.path, options.topic) == ("/data/store", None)
+    assert options.message_queue_selector == "roundrobin"
     assert (options.auto_create_topic_enable, options.default_topic_queue_nums) == (True, 4)
-    assert (options.flush_disk_type, options.message_index_enable, options.compression) == (
-        "SYNC_FLUSH",
-        True,
-        None,
-    )
+    assert (options.flush_disk_type, options.message_index_enable) == ("SYNC_FLUSH", True)
+    assert options.compression is None
     assert (options.strict_properties, options.max_message_size) == (False, 4 << 20)
     assert (options.born_host, options.store_host, options.txn) == (None, None, None)
-    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (
-        None,
-        600_000,
-        86_400_000,
-    )
+    assert options.disk_used_percent_max is None
+    assert (options.writer_lock_timeout_ms, options.staging_retention_ms) == (600_000, 86_400_000)
     assert (options.unfiled_queues, options.broker_conf) == (None, None)
     assert not options.ignore_missing_stores
     assert options.new_store == NewStoreOptions(None, None, None, None, None)
@@ -68,34 +59,22 @@ def test_every_option_in_the_case_that_spark_makes_of_it() -> None:
     assert default.max_reconsume_times == -1
     options = parse_write_options(EVERYTHING)
     assert (options.transaction, options.producer_group) == ("half", "PG")
-    assert (options.path, options.topic, options.message_queue_selector) == (
-        "/data/store",
-        "TopicTest",
-        "hash",
-    )
+    assert (options.path, options.topic) == ("/data/store", "TopicTest")
+    assert options.message_queue_selector == "hash"
     assert (options.auto_create_topic_enable, options.default_topic_queue_nums) == (False, 8)
     assert (options.flush_disk_type, options.message_index_enable) == ("ASYNC_FLUSH", False)
-    assert (options.compression, options.strict_properties, options.max_message_size) == (
-        Compression("ZSTD", 1024, 12),
-        True,
-        8 << 20,
-    )
+    assert options.compression == Compression("ZSTD", 1024, 12)
+    assert (options.strict_properties, options.max_message_size) == (True, 8 << 20)
     assert (options.born_host, options.txn) == ((bytes([10, 0, 0, 1]), 1), ("job", 0))
     assert options.store_host == (bytes.fromhex("20010db8000000000000000000000001"), 10911)
-    assert (options.disk_used_percent_max, options.writer_lock_timeout_ms, options.staging_retention_ms) == (
-        85,
-        90_000,
-        172_800_000,
-    )
+    assert options.disk_used_percent_max == 85
+    assert (options.writer_lock_timeout_ms, options.staging_retention_ms) == (90_000, 172_800_000)
     assert (options.unfiled_queues, options.broker_conf) == ("skip", "/etc/rocketmq/broker.conf")
     assert options.ignore_missing_stores
     assert options.new_store == NewStoreOptions("broker-a", 16 << 20, 20_000, 100, 400)
     resolved = dict(options.resolved())
-    assert (resolved["storeHost"], resolved["path"], resolved["strictProperties"]) == (
-        "[2001:db8:0:0:0:0:0:1]:10911",
-        "/data/store",
-        "true",
-    )
+    assert resolved["storeHost"] == "[2001:db8:0:0:0:0:0:1]:10911"
+    assert (resolved["path"], resolved["strictProperties"]) == ("/data/store", "true")
     assert pickle.loads(pickle.dumps(options)) == options
 
 
@@ -167,12 +146,6 @@ def test_the_two_tables_can_become_one() -> None:
     """Names that both have mean two rows, told apart by where they apply."""
     shared = {option.name for option in OPTIONS} & {option.name for option in WRITE_OPTIONS}
     assert shared == {
-        "path",
-        "propertyColumns",
-        "brokerConf",
-        "brokerName",
-        "maxMessageSize",
-        "maxHashSlotNum",
-        "maxIndexNum",
-        "unfiledQueues",
-    }
+        "path", "propertyColumns", "brokerConf", "brokerName", "maxMessageSize", "maxHashSlotNum",
+        "maxIndexNum", "unfiledQueues",
+    }  # fmt: skip

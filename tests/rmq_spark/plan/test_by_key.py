@@ -4,7 +4,6 @@ everything.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -12,39 +11,24 @@ from typing import Any
 
 import pytest
 
-from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan.batch import narrowed, plan
-from rmq_spark.plan.output_fields import fields_from_options
-from rmq_spark.plan.scan import Scan
+from rmq_spark.plan.batch import narrowed
 from store_format.consumequeue.slices import QueueRange, QueueSlice
 from store_format.errors import CorruptStoreError
 from tests.support import goldens
+from tests.support.reads import PLACE, Place, copy_of, flip, read, told, told_places
 
 Golden = Callable[[str], Path]
-Place = tuple[str, int, int]
-
-COLUMNS = "topic,queueId,queueOffset"
 
 
 def _read(root: Path, **options: str) -> tuple[list[Place], int]:
     """The places of the rows, and how many queue offsets the tasks look at."""
-    parsed = parse_read_options(
-        {"path": str(root), "columns": COLUMNS, "includeSystemTopics": "true", **options}
-    )
-    scan = Scan(fields_from_options(parsed), parsed)
-    splits = plan(parsed).splits
-    places = [
-        tuple(row.values()) for split in splits for batch in scan.read(split) for row in batch.to_pylist()
-    ]
-    looked_at = sum(
-        piece.stop - piece.start for split in splits for share in split.shares for piece in share.slices
-    )
-    return sorted(places), looked_at
+    frame = read(root, columns=PLACE, includeSystemTopics=True, **options)
+    pieces = [piece for split in frame.splits for share in split.shares for piece in share.slices]
+    return frame.places(), sum(piece.stop - piece.start for piece in pieces)
 
 
 def _told(name: str, keep: Callable[[dict[str, Any]], bool]) -> list[Place]:
-    rows = [row for row in goldens.expected_rows(name) if not row["topic"].startswith("%LMQ%") and keep(row)]
-    return sorted((row["topic"], row["queueId"], row["queueOffset"]) for row in rows)
+    return told_places(told(name, lambda row: not row["topic"].startswith("%LMQ%") and keep(row)))
 
 
 def _has_key(key: str) -> Callable[[dict[str, Any]], bool]:
@@ -80,11 +64,7 @@ def test_keys_and_ids(golden: Golden, name: str) -> None:
 
 def test_a_narrowed_read_looks_at_the_messages_alone(golden: Golden) -> None:
     root = golden("basic-5.5.0")
-    row = next(
-        row
-        for row in goldens.expected_rows("basic-5.5.0")
-        if row["topic"] == "Orders" and "KEYS" in row["properties"]
-    )
+    (row, *_) = told("basic-5.5.0", lambda row: row["topic"] == "Orders" and "KEYS" in row["properties"])
     key = row["properties"]["KEYS"].split()[0]
     found, looked_at = _read(root, key=key)
     assert looked_at == len(found) > 0
@@ -104,13 +84,10 @@ def test_light_queues_are_looked_at(golden: Golden) -> None:
 
 
 def test_damage_elsewhere_is_no_matter_and_damage_here_is(golden: Golden, tmp_path: Path) -> None:
-    root = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "store"))
-    rows = [row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Audit" and row["body"]]
+    root = copy_of(golden, "basic-5.5.0", tmp_path)
+    rows = told("basic-5.5.0", lambda row: row["topic"] == "Audit" and row["body"])
     victim, other = rows[5], rows[-5]
-    file = root / "commitlog" / f"{victim['physicalOffset'] // 262144 * 262144:020d}"
-    data = bytearray(file.read_bytes())
-    data[victim["physicalOffset"] % 262144 + 90] ^= 1
-    file.write_bytes(data)
+    flip(root, victim["physicalOffset"] + 90)
     unique = [row["properties"]["UNIQ_KEY"] for row in (victim, other)]
     assert _read(root, messageId=unique[1])[0] == [("Audit", other["queueId"], other["queueOffset"])]
     with pytest.raises(CorruptStoreError):

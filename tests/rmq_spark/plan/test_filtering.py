@@ -13,15 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan.batch import plan
-from rmq_spark.plan.output_fields import fields_from_options
-from rmq_spark.plan.scan import Scan
 from store_format.errors import CorruptStoreError
 from store_format.java.text import java_hash
 from tests.support import oracle
 from tests.support.oracle import Message
-from tests.support.rows import placed, table_rows
+from tests.support.reads import read
+from tests.support.rows import placed
 
 # "Aa" and "BB" have one hash, "AaBB" and "BBAa" another; "f5a5a608" has that of no tag at all, which is 0.
 TAGS = ["Aa", "BB", None, "AaBB", "BBAa", "f5a5a608", "red", "Aa", "", "BB"]
@@ -49,6 +46,11 @@ def write(root: Path, *, extended: bool = False) -> Path:
     files = {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(20 * 20, b"\0")}
     if extended:
         files["consumequeue_ext/T/0"] = ext.ljust(1024, b"\0")
+    return put(root, files)
+
+
+def put(root: Path, files: dict[str, bytes]) -> Path:
+    """The first file of each directory."""
     for name, content in files.items():
         (root / name).mkdir(parents=True)
         (root / name / oracle.file_name(0)).write_bytes(content)
@@ -56,9 +58,7 @@ def write(root: Path, *, extended: bool = False) -> Path:
 
 
 def offsets(root: Path, **options: str) -> list[int]:
-    read = parse_read_options({"path": str(root), "columns": "queueOffset", **options})
-    scan = Scan(fields_from_options(read), read)
-    return [row["queueOffset"] for split in plan(read).splits for row in table_rows(scan.read(split))]
+    return [row["queueOffset"] for row in read(root, columns="queueOffset", **options).rows()]
 
 
 @pytest.mark.parametrize("extended", [False, True])
@@ -124,8 +124,9 @@ def test_conditions(tmp_path: Path, expression: str, expected: list[int], extend
 def test_failed_evaluations_are_told_once_a_task(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         offsets(write(tmp_path), subExpression="price > 4", expressionType="SQL92")
+    said = "2 evaluations of subExpression failed; these messages are left out, as by a broker"
     assert [record.getMessage() for record in caplog.records if record.name == "rmq_spark.plan.scan"] == [
-        "2 evaluations of subExpression failed; these messages are left out, as by a broker"
+        said
     ]
 
 
@@ -148,27 +149,13 @@ def write_broken(root: Path, colours: str) -> Path:
         )
     data, stored = placed(messages, 0)
     units = b"".join(oracle.cq_unit(message.physical_offset, message.total_size, 0) for message in stored)
-    for name, content in {
-        "commitlog": data.ljust(LOG_SIZE, b"\0"),
-        "consumequeue/T/0": units.ljust(20 * 20, b"\0"),
-    }.items():
-        (root / name).mkdir(parents=True)
-        (root / name / oracle.file_name(0)).write_bytes(content)
-    return root
+    return put(root, {"commitlog": data.ljust(LOG_SIZE, b"\0"), "consumequeue/T/0": units.ljust(400, b"\0")})
 
 
 def rows(root: Path, condition: str, mode: str) -> list[tuple[int, bytes | None, bool]]:
     columns = "queueOffset,body,_corrupt_record" if mode == "PERMISSIVE" else "queueOffset,body"
-    given = {
-        "path": str(root),
-        "columns": columns,
-        "mode": mode,
-        "expressionType": "SQL92",
-        "subExpression": condition,
-    }
-    read = parse_read_options(given)
-    scan = Scan(fields_from_options(read), read)
-    found = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
+    options = {"expressionType": "SQL92", "subExpression": condition}
+    found = read(root, columns=columns, mode=mode, **options).rows()
     return [(row["queueOffset"], row["body"], row.get("_corrupt_record") is not None) for row in found]
 
 

@@ -15,16 +15,13 @@ from pathlib import Path
 import pytest
 
 from rmq_spark.options.read_options import parse_read_options
-from rmq_spark.plan.batch import plan
-from rmq_spark.plan.output_fields import fields_from_options
-from rmq_spark.plan.scan import Scan
 from rmq_spark.plan.starts import open_stores
 from rmq_spark.stream.stores import StreamStores
 from store_format import MessageStore
 from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError, OptionError, StoreError, StorePermissionError
 from tests.support.permissions import as_nobody, open_directory
-from tests.support.rows import table_rows
+from tests.support.reads import PLACE, read
 from tests.support.small_store import SmallStore, write_small_store
 from tests.support.writes import numbered_rows, write
 
@@ -43,15 +40,7 @@ def small() -> Iterator[SmallStore]:
 
 
 def rows_of(store: SmallStore, **options: str) -> set[tuple[str, int, int]]:
-    given = {
-        "path": str(store.root),
-        "columns": "topic,queueId,queueOffset",
-        "brokerName": "broker-a",
-    } | options
-    read = parse_read_options(given)
-    scan = Scan(fields_from_options(read), read)
-    rows = [row for split in plan(read).splits for row in table_rows(scan.read(split))]
-    return {(row["topic"], row["queueId"], row["queueOffset"]) for row in rows}
+    return set(read(store.root, **{"columns": PLACE, "brokerName": "broker-a"} | options).places())
 
 
 def lock_out(path: Path) -> Path:

@@ -37,34 +37,6 @@ def sentence_of(path: Path | str, **given: str) -> str:
 
 # Options of a read of basic-5.5.0 -> the sentence.
 OPTIONS: dict[str, tuple[dict[str, str], str]] = {
-    "of Kafka":
-        ({"kafka.bootstrap.servers": "x:9092"},
-         "OptionError: unknown option 'kafka.bootstrap.servers'; did you mean path? The path is "),
-    "of Kafka, spelled as in its documentation":
-        ({"includeHeaders": "true"},
-         "OptionError: unknown option 'includeHeaders'; message properties are always in the column "),
-    "not a boolean":
-        ({"failOnDataLoss": "no"}, "OptionError: failOnDataLoss: expected true or false, found 'no'"),
-    "not a size":
-        ({"maxBytesPerPartition": "much"},
-         "OptionError: maxBytesPerPartition: expected a size in bytes such as 67108864, 64m or 1g"),
-    "times the wrong way":
-        ({"startingTimestamp": "2026-02-01", "endingTimestamp": "2026-01-01"},
-         "is after endingTimestamp 1767225600000 (2026-01-01T00:00:00.000Z); swap them"),
-    "no JSON":
-        ({"startingOffsets": "lates"},
-         "OptionError: startingOffsets: expected earliest, latest or JSON, found 'lates'"),
-    "SQL92":
-        ({"expressionType": "SQL92", "subExpression": "a > 'x'"},
-         ("OptionError: subExpression: expected a number or a property beside >, found 'x' at character 5: "
-          "a > 'x' <-- HERE; ")),
-    "unknown column":
-        ({"columns": "queueOfset"},
-         "OptionError: columns: unknown column 'queueOfset'; did you mean queueOffset?"),
-    "a column as property":
-        ({"propertyColumns": "TAGS"},
-         ("OptionError: propertyColumns: expected names of message properties, found 'TAGS'; tags is "
-          "already a column")),
     "misspelt topic":
         ({"subscribe": "Order"}, "OptionError: no store has a topic 'Order'; did you mean Orders?"),
     "no such queue":

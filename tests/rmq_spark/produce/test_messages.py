@@ -53,18 +53,10 @@ def refused(
 
 def test_body_and_topic_are_enough() -> None:
     message = message_of()
-    assert (message.topic, message.body, message.flag, message.sys_flag, message.reconsume_times) == (
-        "TopicTest",
-        b"hello",
-        0,
-        0,
-        0,
-    )
-    assert (message.born_timestamp, message.born_host, message.store_host) == (
-        NOW_MS,
-        ("127.0.0.1", 4711),
-        ("127.0.0.1", 10911),
-    )
+    assert (message.topic, message.body) == ("TopicTest", b"hello")
+    assert (message.flag, message.sys_flag, message.reconsume_times) == (0, 0, 0)
+    hosts = (message.born_host, message.store_host)
+    assert (message.born_timestamp, *hosts) == (NOW_MS, ("127.0.0.1", 4711), ("127.0.0.1", 10911))
     assert list(message.properties) == ["UNIQ_KEY", "WAIT"]
     assert message.properties["WAIT"] == "true"
     assert message.msg_id.startswith("7F0000010001014AE5A5")
@@ -309,18 +301,9 @@ def test_strict_properties_refuses_them(name: str, value: str, message: str) -> 
 
 def test_strict_properties_takes_a_clients() -> None:
     names = (
-        "TAGS",
-        "KEYS",
-        "UNIQ_KEY",
-        "WAIT",
-        "__SHARDINGKEY",
-        "BUYER_ID",
-        "INSTANCE_ID",
-        "MSG_REGION",
-        "TRACE_ON",
-        "CLUSTER",
-        "CORRELATION_ID",
-    )
+        "TAGS", "KEYS", "UNIQ_KEY", "WAIT", "__SHARDINGKEY", "BUYER_ID", "INSTANCE_ID", "MSG_REGION",
+        "TRACE_ON", "CLUSTER", "CORRELATION_ID",
+    )  # fmt: skip
     batch = batch_of(topic=["t"], body=[b"x"], properties=[dict.fromkeys(names, "v")])
     assert decoded(produce(batch, strict_properties=True))[0].properties == dict.fromkeys(names, "v")
 

@@ -82,41 +82,19 @@ def test_two_first_writers_with_other_queue_numbers(
     assert MessageStore.open(str(root)).diagnose() == []
 
 
-def test_a_topic_that_was_shrunk_meanwhile(tmp_path: Path) -> None:
-    root = tmp_path / "store"
-    write(root, numbered_rows(0, 8))
-    target = target_of(root)
-    staged = stage_rows(target, [numbered_rows(8, 16)])
-    topics = root / "config" / "topics.json"
-    topics.write_text(
-        topics.read_text()
-        .replace('"readQueueNums":4', '"readQueueNums":1')
-        .replace('"writeQueueNums":4', '"writeQueueNums":1')
-    )
-    with pytest.raises(IllegalMessageError, match="readQueueNums=1"):
-        commit_write(target, [staged], None)
-
-
 def test_a_new_topic_gets_the_queues_that_its_rows_name(tmp_path: Path) -> None:
     root = tmp_path / "store"
-    orders = [
+    tasks = [
         numbered_rows(0, 4, "Orders", queueId=[0, 3, 7, 1]),
         numbered_rows(4, 8, "Orders", queueId=[10, 0, 0, 0]),
-    ]
-    write(
-        root,
-        *orders,
         numbered_rows(8, 12, "Audit", queueId=[0] * 4),
         numbered_rows(12, 16, "Free"),
-        defaultTopicQueueNums="1",
-    )
+    ]
+    write(root, *tasks, defaultTopicQueueNums="1")
     topics: Mapping[str, TopicConfig] = read_topics(str(root)) or {}
-    assert {name: topics[name].write_queue_nums for name in ("Orders", "Audit", "Free")} == {
-        "Orders": 11,
-        "Audit": 1,
-        "Free": 1,
-    }
-    assert topics["Orders"].read_queue_nums == 11
+    names = ("Orders", "Audit", "Free")
+    queues = {name: (topics[name].write_queue_nums, topics[name].read_queue_nums) for name in names}
+    assert queues == {"Orders": (11, 11), "Audit": (1, 1), "Free": (1, 1)}
     assert bodies(root) == dict.fromkeys(range(16), 1)
 
 
