@@ -39,13 +39,11 @@ USED = {
     "delay_levels_default_ms": ["test_vectors_covered.py"],
     "properties": ["store_format/message/test_properties.py"],
     "properties_parse": [
-        "store_format/message/test_property_columns.py",
         "store_format/message/test_properties.py",
     ],
     "messages": [
         "store_format/message/test_columns.py",
         "store_format/message/test_encode.py",
-        "store_format/message/test_check.py",
     ],
     "batch_wire_body": ["store_format/message/test_inner_batch.py"],
     "batch_cq_entry": ["store_format/consumequeue/test_batch.py"],
@@ -56,7 +54,7 @@ USED = {
     "mini_store": ["test_vectors_covered.py", "store_format/index/test_file.py"],
     "index_worked_default": ["store_format/index/test_file.py"],
     "checkpoint": ["store_format/metadata/test_checkpoint.py"],
-    "timer": ["store_format/metadata/test_timer.py"],
+    "timer": ["store_format/metadata/test_timer.py", "store_format/metadata/test_timer_write.py"],
     "rocksdb_cq": ["test_oracle.py"],  # not read: the commitlog serves such stores
     "java_hashmap_order": ["store_format/message/test_properties.py"],
     "dledger": ["test_vectors_covered.py"],

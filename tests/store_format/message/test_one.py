@@ -18,14 +18,7 @@ from tests.support.oracle import Message
 V6 = ("2001:db8:0:0:0:0:0:1", 7)
 MESSAGES = [
     Message(b"Orders", queue_id=2, queue_offset=5, physical_offset=1000, body=b"body", flag=-3),
-    Message(
-        b"t" * 140,
-        magic=0xDAA320AB,
-        queue_offset=1,
-        physical_offset=1000,
-        body=b"",
-        properties_bytes=b"TAGS\x01a\x02",
-    ),
+    Message(b"t" * 140, b"", b"TAGS\x01a\x02", magic=0xDAA320AB, queue_offset=1, physical_offset=1000),
     Message(b"T", physical_offset=1000, body=b"x" * 300, born_host=V6, store_host=V6, sys_flag=0x30),
     Message(b"T", physical_offset=1000, body=b"y", born_host=V6, sys_flag=0x10, reconsume_times=7),
 ]

@@ -121,11 +121,8 @@ def test_crc_properties_parse_back(crcs: list[int]) -> None:
 @pytest.mark.parametrize(
     "raw",
     [
-        b"",
-        b"__CRC32#\x0112345\x02",
-        b"__CRC32#\x01123456789\xb2\x02",
-        b"__CRC32!\x011234567890\x02",
-        b"__CRC32#\x011234567890\x01",
+        *(b"", b"__CRC32#\x0112345\x02", b"__CRC32#\x01123456789\xb2\x02"),
+        *(b"__CRC32!\x011234567890\x02", b"__CRC32#\x011234567890\x01"),
     ],
 )
 def test_what_is_no_crc_property(raw: bytes) -> None:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-from typing import Any
-
 import pyarrow as pa
 import pytest
 from hypothesis import example, given
@@ -17,31 +13,14 @@ from store_format.message.properties import PropertyTable
 from tests.support import oracle
 from tests.support.strategies import property_bytes
 
-VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())
 LONG = "a name of more than eight bytes"
 NAMES = ["KEYS", "TAGS", "UNIQ_KEY", "a", "k" * 40, LONG, "名", "", "a\0", "\ufffd"]
 
 # Bytes that mean something to the parser or to UTF-8, so that short strings meet every case.
-NASTY = st.lists(
-    st.sampled_from(
-        [
-            b"\x01",
-            b"\x02",
-            b"\0",
-            b"a",
-            b"b",
-            b"\xff",
-            b"\xc3",
-            b"\xa4",
-            b"\xe4\xb8",
-            b"\xad",
-            b"\xed\xa0",
-            b"\x80",
-            b"TAGS",
-        ]
-    ),
-    max_size=12,
-).map(b"".join)
+NASTY = st.lists(st.sampled_from([
+    b"\x01", b"\x02", b"\0", b"a", b"b", b"\xff", b"\xc3", b"\xa4", b"\xe4\xb8", b"\xad", b"\xed\xa0",
+    b"\x80", b"TAGS",
+]), max_size=12).map(b"".join)  # fmt: skip
 MANY = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 9)), max_size=60).map(
     lambda pairs: b"".join(b"%s%d\x01%d\x02" % (b"n" * (name % 12 + 1), name, value) for name, value in pairs)
 )
@@ -78,14 +57,6 @@ def test_as_the_oracle_decodes_each_string(strings: list[bytes]) -> None:
         values = read.values(name)
         values.validate(full=True)
         assert values.to_pylist() == [properties.get(name) for properties in expected]
-
-
-@pytest.mark.parametrize(
-    "vector", VECTORS["properties_parse"], ids=lambda vector: vector["raw_hex"] or "empty"
-)
-def test_vectors(vector: dict[str, Any]) -> None:
-    raw = bytes.fromhex(vector["raw_hex"])
-    assert dict(maps([b"x\x01y", raw, b"\x02"])[1]) == vector["expect"]
 
 
 @pytest.mark.parametrize("count", [2, 24, 25, 26, 300])

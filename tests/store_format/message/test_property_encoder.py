@@ -84,21 +84,20 @@ def test_columns_and_maps_equal_one_by_one(
 
 
 def test_what_a_broker_adds_to_a_clients_message() -> None:
-    columns = {
-        "KEYS": ["k1", "k2 k3"],
-        "TAGS": [None, "TagA"],
-        "MSG_REGION": "DefaultRegion",
-        "TRACE_ON": "true",
-        "CLUSTER": "c",
-    }
+    own = {"KEYS": ["k1", "k2 k3"], "TAGS": [None, "TagA"]}
+    columns = {**own, "MSG_REGION": "DefaultRegion", "TRACE_ON": "true", "CLUSTER": "c"}
     strings = encoded(2, columns, None)
     assert strings == expected(2, columns, None)
     assert strings[0] == b"MSG_REGION\x01DefaultRegion\x02CLUSTER\x01c\x02KEYS\x01k1\x02TRACE_ON\x01true\x02"
 
 
-@pytest.mark.parametrize("by_kernel", [True, False])
-def test_more_names_than_the_table_holds_grow_it(by_kernel: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
+@pytest.fixture(params=[True, False], ids=["kernels", "plain"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "worth", lambda rows, **_: request.param)
+
+
+@pytest.mark.usefixtures("way")
+def test_more_names_than_the_table_holds_grow_it() -> None:
     columns = {f"name-{i}": [f"v{i}", None if i % 3 else "w"] for i in range(120)}
     strings = encoded(2, columns, None)
     assert strings == expected(2, columns, None)
@@ -106,18 +105,10 @@ def test_more_names_than_the_table_holds_grow_it(by_kernel: bool, monkeypatch: p
     assert len(decode_properties(strings[1])) == 40  # 128 buckets: another order
 
 
-@pytest.mark.parametrize("by_kernel", [True, False])
-def test_names_of_one_bucket_keep_the_order_of_each_message(
-    by_kernel: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(kernels, "worth", lambda rows, **_: by_kernel)
-    maps = [
-        [("Aa", None)],
-        [("Aa", "1")],
-        [("BB", "2")],
-        [("BB", "3"), ("Aa", "4")],
-        [("Aa", "5"), ("BB", "6")],
-    ]
+@pytest.mark.usefixtures("way")
+def test_names_of_one_bucket_keep_the_order_of_each_message() -> None:
+    both = [[("BB", "3"), ("Aa", "4")], [("Aa", "5"), ("BB", "6")]]
+    maps = [[("Aa", None)], [("Aa", "1")], [("BB", "2")], *both]
     columns = {"BB": ["x"] * 5, "Aa": ["y"] * 5}
     assert encoded(5, columns, maps) == expected(5, columns, maps)
     assert encoded(5, columns, maps)[0] == b"BB\x01x\x02Aa\x01y\x02"

@@ -46,12 +46,8 @@ def test_entries_can_be_left_out_and_their_names_with_them() -> None:
     maps = maps_of([("a", "1"), ("b", "2")], [("b", ""), ("", "x")], [("b", None), ("c", "3")])
     assert maps.empty().tolist() == [False, False, True, True, True, False]
     kept = maps.where(~maps.empty() & np.array([False, True, True, True, True, True]))
-    assert (kept.names, kept.counts.tolist(), kept.rows.tolist(), kept.values.to_pylist()) == (
-        ["b", "c"],
-        [1, 0, 1],
-        [0, 2],
-        [b"2", b"3"],
-    )
+    assert (kept.counts.tolist(), kept.rows.tolist()) == ([1, 0, 1], [0, 2])
+    assert (kept.names, kept.values.to_pylist()) == (["b", "c"], [b"2", b"3"])
     assert [kept.names[code] for code in kept.codes] == ["b", "c"]
 
 
