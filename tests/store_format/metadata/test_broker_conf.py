@@ -67,10 +67,8 @@ def test_hostile_bytes_give_settings_or_an_error_of_the_store(data: bytes) -> No
     entries = parse_properties(data)
     assert all(isinstance(part, str) for entry in entries.items() for part in entry)
     with suppress(OptionError):
-        hours = BrokerConf.of(
-            parse_properties(b"fileReservedTime=" + data), "broker.conf"
-        ).file_reserved_hours
-        assert -(1 << 31) <= hours < 1 << 31
+        conf = _conf(**parse_properties(b"fileReservedTime=" + data))
+        assert -(1 << 31) <= conf.file_reserved_hours < 1 << 31
 
 
 # ---- the settings ------------------------------------------------------------------------------------------
@@ -104,21 +102,11 @@ def test_settings_are_read_and_named_and_unknown_ones_are_accepted() -> None:
 @pytest.mark.parametrize(
     ("name", "text"),
     [
-        ("fileReservedTime", "3 d"),
-        ("fileReservedTime", "72 "),  # a broker silently uses its default
-        ("fileReservedTime", "2147483648"),
-        ("fileReservedTime", "1_000"),
-        ("fileReservedTime", "٧"),
-        ("fileReservedTime", ""),
-        ("timerWheelEnable", "yes"),
-        ("timerWheelEnable", "true "),
-        ("deleteWhen", "24"),
-        ("deleteWhen", "4h"),
-        ("deleteWhen", "04; 05"),
-        ("deleteWhen", ""),
-        ("messageDelayLevel", "1s 2x"),
-        ("messageDelayLevel", "1.5s"),
-        ("messageDelayLevel", ""),
+        # a broker silently uses its default for "72 "
+        *(("fileReservedTime", text) for text in ("3 d", "72 ", "2147483648", "1_000", "٧", "")),
+        *(("timerWheelEnable", text) for text in ("yes", "true ")),
+        *(("deleteWhen", text) for text in ("24", "4h", "04; 05", "")),
+        *(("messageDelayLevel", text) for text in ("1s 2x", "1.5s", "")),
     ],
 )
 def test_a_bad_value_is_an_error_that_names_file_setting_and_value(name: str, text: str) -> None:
@@ -128,12 +116,10 @@ def test_a_bad_value_is_an_error_that_names_file_setting_and_value(name: str, te
 
 
 def test_ratios_outside_the_brokers_limits_are_clamped() -> None:
-    high = _conf(
-        diskMaxUsedSpaceRatio="99", diskSpaceCleanForciblyRatio="99", diskSpaceWarningLevelRatio="99"
-    )
-    low = _conf(diskMaxUsedSpaceRatio="1", diskSpaceCleanForciblyRatio="1", diskSpaceWarningLevelRatio="1")
-    assert (high.disk_max_used_percent, high.disk_forcibly_percent, high.disk_warning_percent) == (95, 85, 90)
-    assert (low.disk_max_used_percent, low.disk_forcibly_percent, low.disk_warning_percent) == (10, 30, 35)
+    names = ("diskMaxUsedSpaceRatio", "diskSpaceCleanForciblyRatio", "diskSpaceWarningLevelRatio")
+    for value, percents in (("99", (95, 85, 90)), ("1", (10, 30, 35))):
+        conf = _conf(**dict.fromkeys(names, value))
+        assert (conf.disk_max_used_percent, conf.disk_forcibly_percent, conf.disk_warning_percent) == percents
 
 
 def test_delay_levels_of_one_text() -> None:

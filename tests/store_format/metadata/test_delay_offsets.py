@@ -45,13 +45,9 @@ def test_a_new_file_has_the_form_of_the_stores_broker(
     (tmp_path / "config/topics.json").write_bytes((golden(name) / "config/topics.json").read_bytes())
     assert _write(tmp_path, {2: 5})
     text = (tmp_path / "config" / "delayOffset.json").read_text()
-    version = (
-        f'\t"dataVersion":{{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":{_NOW_MS}\n\t}},\n'
-    )
-    wanted = (
-        '{\n\t"offsetTable":{2:5\n\t}\n}' if old else f'{{\n{version}\t"offsetTable":{{\n\t\t2:5\n\t}}\n}}'
-    )
-    assert text == wanted
+    version = f'"dataVersion":{{\n\t\t"counter":1,\n\t\t"stateVersion":0,\n\t\t"timestamp":{_NOW_MS}\n\t}}'
+    new = f'{{\n\t{version},\n\t"offsetTable":{{\n\t\t2:5\n\t}}\n}}'
+    assert text == ('{\n\t"offsetTable":{2:5\n\t}\n}' if old else new)
 
 
 def test_the_file_before_becomes_the_bak(tmp_path: Path) -> None:

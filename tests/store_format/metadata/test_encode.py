@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from store_format.errors import CorruptStoreError
 from store_format.java.fastjson import loads
-from store_format.metadata.read import read_topics
 from store_format.metadata.values import Dialect, TopicConfig, add_topics, dumps, with_integer_keys
 from tests.support import goldens
 
@@ -152,10 +151,8 @@ def test_a_bean_as_fastjson_wrote_it(dialect: Dialect) -> None:
 
 def test_the_old_writer_puts_offsets_of_order_infos_on_lines() -> None:
     value = {"o": [10, 1], "next": [10, 1], "ot": {13: 5}}
-    assert (
-        dumps(value, Dialect.FASTJSON)
-        == b'{\n\t"o":[\n\t\t10,\n\t\t1\n\t],\n\t"next":[10,1],\n\t"ot":{13:5\n\t}\n}'
-    )
+    old = b'{\n\t"o":[\n\t\t10,\n\t\t1\n\t],\n\t"next":[10,1],\n\t"ot":{13:5\n\t}\n}'
+    assert dumps(value, Dialect.FASTJSON) == old
     assert dumps(value) == b'{\n\t"o":[10,1],\n\t"next":[10,1],\n\t"ot":{\n\t\t13:5\n\t}\n}'
 
 
@@ -190,18 +187,16 @@ def test_what_is_written_is_read(value: dict[str, Any], dialect: Dialect, pretty
 
 def test_integer_keys_are_those_of_java() -> None:
     offsets = {"1": {"0": 5}, "a@b": {"0": 5, "x": 1}}
-    read = with_integer_keys(
-        {"offsetTable": offsets, "pullOffsetTable": 7, "3": {"4": 5}}, "consumerOffset.json"
-    )
-    assert read == {"offsetTable": {"1": {0: 5}, "a@b": {0: 5, "x": 1}}, "pullOffsetTable": 7, "3": {"4": 5}}
+    rest = {"pullOffsetTable": 7, "3": {"4": 5}}
+    read = with_integer_keys({"offsetTable": offsets, **rest}, "consumerOffset.json")
+    assert read == {"offsetTable": {"1": {0: 5}, "a@b": {0: 5, "x": 1}}, **rest}
     assert with_integer_keys({"offsetTable": {"3": 2}}, "delayOffset.json") == {"offsetTable": {3: 2}}
     orders = {"table": {"T@G": {"0": {"o": [1], "oc": {"1": 2}, "ot": {"-3": 4}}}}}
     assert with_integer_keys(orders, "consumerOrderInfo.json") == {
         "table": {"T@G": {0: {"o": [1], "oc": {1: 2}, "ot": {-3: 4}}}}
     }
-    assert with_integer_keys({"topicConfigTable": {"1": {}}}, "topics.json") == {
-        "topicConfigTable": {"1": {}}
-    }
+    topics = {"topicConfigTable": {"1": {}}}
+    assert with_integer_keys(topics, "topics.json") == topics
 
 
 # ---- topics.json -------------------------------------------------------------------------------------------
@@ -229,35 +224,23 @@ def test_a_first_topic(data: bytes | None) -> None:
     assert add_topics(data, [NEW], NOW) == f"{expected}{NEW_MEMBERS}\t}}\n}}".encode()
 
 
-def test_a_topic_of_a_store_that_has_some(golden: Callable[[str], Path]) -> None:
+@pytest.mark.parametrize(
+    ("name", "counter", "timestamp", "members"),
+    [
+        ("basic-5.5.0", 7, 1795243971375, NEW_MEMBERS),
+        ("basic-4.9.7", 8, 1795244353622, NEW_MEMBERS.replace('\t\t\t"attributes":{},\n', "")),
+    ],
+)
+def test_a_topic_of_a_store_that_has_some(
+    golden: Callable[[str], Path], name: str, counter: int, timestamp: int, members: str
+) -> None:
     """The broker's text, but for the data version and the new topic at the end of the table."""
-    data = (golden("basic-5.5.0") / "config" / "topics.json").read_bytes()
+    data = (golden(name) / "config" / "topics.json").read_bytes()
     added = add_topics(data, [NEW, TopicConfig("Orders")], NOW)
-    told = (
-        data.decode()
-        .replace('"counter":7', '"counter":8')
-        .replace('"timestamp":1795243971375', f'"timestamp":{NOW}')
-    )
-    assert added == (told.removesuffix("\n\t}\n}") + ",\n" + NEW_MEMBERS + "\t}\n}").encode()
-    assert add_topics(added, [NEW], NOW + 1) is None
-
-
-def test_a_topic_of_an_old_store(golden: Callable[[str], Path], tmp_path: Path) -> None:
-    data = (golden("basic-4.9.7") / "config" / "topics.json").read_bytes()
-    added = add_topics(data, [NEW], NOW)
-    assert added is not None
-    told = (
-        data.decode()
-        .replace('"counter":8', '"counter":9')
-        .replace('"timestamp":1795244353622', f'"timestamp":{NOW}')
-    )
-    members = NEW_MEMBERS.replace('\t\t\t"attributes":{},\n', "")
+    told = data.decode().replace(f'"counter":{counter}', f'"counter":{counter + 1}')
+    told = told.replace(f'"timestamp":{timestamp}', f'"timestamp":{NOW}')
     assert added == (told.removesuffix("\n\t}\n}") + ",\n" + members + "\t}\n}").encode()
-    (tmp_path / "config").mkdir()
-    (tmp_path / "config" / "topics.json").write_bytes(added)
-    topics = read_topics(str(tmp_path))
-    assert topics is not None
-    assert topics["New"] == NEW
+    assert add_topics(added, [NEW], NOW + 1) is None
 
 
 def test_what_is_not_known_is_kept() -> None:
@@ -269,9 +252,9 @@ def test_what_is_not_known_is_kept() -> None:
     value = loads(added, "topics.json")
     assert list(value) == ["dataVersion", "topicConfigTable", "later"]
     assert value["dataVersion"] == {"counter": 6, "stateVersion": 3, "timestamp": NOW, "y": 2}
-    assert value["topicConfigTable"]["1"] == {"perm": 2, "x": [1]}
-    assert list(value["topicConfigTable"]["T"])[-1] == "zone"
-    assert value["topicConfigTable"]["T"]["attributes"] == {"message.type": "FIFO"}
+    old, new = value["topicConfigTable"].values()
+    assert (old, new["attributes"]) == ({"perm": 2, "x": [1]}, {"message.type": "FIFO"})
+    assert list(new)[-1] == "zone"
 
 
 def test_the_counter_wraps_as_a_long() -> None:
