@@ -19,7 +19,7 @@ import pytest
 
 from store_format.message.encode import MessageColumns
 from store_format.store import MessageStore
-from tests.support import goldens
+from tests.support import goldens, oracle
 from tests.support.staged import deleted_topic, make_store
 
 Golden = Callable[[str], Path]
@@ -51,15 +51,9 @@ def _told(name: str, topic: str) -> list[dict[str, Any]]:
 
 def test_delay_levels(golden: Golden) -> None:
     rows = [row for row in view(golden("delay-tx-5.5.0"), "delayed") if row["kind"] == "level"]
-    done = {
-        int(level): offset
-        for level, offset in goldens.expected("delay-tx-5.5.0")["delayOffset"]["offsetTable"].items()
-    }
-    told = [
-        row
-        for row in _told("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX")
-        if row["queueOffset"] >= done[row["queueId"] + 1]
-    ]
+    done = goldens.expected("delay-tx-5.5.0")["delayOffset"]["offsetTable"]
+    stored = _told("delay-tx-5.5.0", "SCHEDULE_TOPIC_XXXX")
+    told = [row for row in stored if row["queueOffset"] >= done[str(row["queueId"] + 1)]]
     found = {(row["storedQueueId"], row["storedQueueOffset"]): row for row in rows}
     assert len(rows) == len(told) == 43
     for message in told:
@@ -124,17 +118,11 @@ def test_transactions(golden: Golden) -> None:
     assert sum(row["copies"] for row in rows) == len(halves)
     pending = Counter(row["topic"] for row in rows if row["state"] == "pending")
     assert dict(pending) == _counts(root, "transactionMetrics", "transactionCount")
-    decided = {
-        int(offset)
-        for op in _told("delay-tx-5.5.0", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
-        for offset in base64.b64decode(op["body"]).decode().split(",")
-        if offset
-    }
-    committed = {
-        row["preparedTransactionOffset"]: row
-        for row in _told("delay-tx-5.5.0", "Tx")
-        if row["sysFlag"] & 0xC == 0x8
-    }
+    ops = _told("delay-tx-5.5.0", "RMQ_SYS_TRANS_OP_HALF_TOPIC")
+    texts = [text for op in ops for text in base64.b64decode(op["body"]).decode().split(",")]
+    decided = {int(text) for text in texts if text}
+    stored = [row for row in _told("delay-tx-5.5.0", "Tx") if row["sysFlag"] & 0xC == 0x8]
+    committed = {row["preparedTransactionOffset"]: row for row in stored}
     by_id: dict[str, list[dict[str, Any]]] = {}
     for half in halves:
         by_id.setdefault(half["properties"]["UNIQ_KEY"], []).append(half)
@@ -148,11 +136,9 @@ def test_transactions(golden: Golden) -> None:
         assert row["halfQueueOffset"] == copies[-1]["queueOffset"]
         assert row["checkTimes"] == int(copies[-1]["properties"].get("TRANSACTION_CHECK_TIMES", 0))
         if commit:
-            assert (row["committedQueueOffset"], row["committedPhysicalOffset"]) == (
-                commit[0]["queueOffset"],
-                commit[0]["physicalOffset"],
-            )
-            assert (row["topic"], row["queueId"]) == (commit[0]["topic"], commit[0]["queueId"])
+            names = ("committedQueueOffset", "committedPhysicalOffset", "topic", "queueId")
+            place = [commit[0][name] for name in ("queueOffset", "physicalOffset", "topic", "queueId")]
+            assert [row[name] for name in names] == place
     assert Counter(row["state"] for row in rows) == {"committed": 32, "rolled back": 32, "pending": 16}
 
 
@@ -176,16 +162,15 @@ def test_dead_letters(golden: Golden) -> None:
     for message in told:
         row, properties = found[message["topic"], message["queueOffset"]], message["properties"]
         assert row["group"] == message["topic"].removeprefix("%DLQ%")
-        assert (row["originTopic"], row["originMsgId"]) == (
-            properties["RETRY_TOPIC"],
-            properties["ORIGIN_MESSAGE_ID"],
-        )
-        assert row["originTopic"] in ("Jobs", "Steps")
-        assert (row["msgId"], row["reconsumeTimes"]) == (properties["UNIQ_KEY"], message["reconsumeTimes"])
-        assert (row["physicalOffset"], _ms(row["storeTimestamp"])) == (
-            message["physicalOffset"],
-            message["storeTimestamp"],
-        )
+        for column, name in {
+            "originTopic": "RETRY_TOPIC",
+            "originMsgId": "ORIGIN_MESSAGE_ID",
+            "msgId": "UNIQ_KEY",
+        }.items():
+            assert row[column] == properties[name]
+        for column in ("reconsumeTimes", "physicalOffset"):
+            assert row[column] == message[column]
+        assert _ms(row["storeTimestamp"]) == message["storeTimestamp"]
 
 
 def test_a_damaged_dead_letter_hides_no_other(golden: Golden, tmp_path: Path) -> None:
@@ -205,28 +190,16 @@ def test_a_damaged_dead_letter_hides_no_other(golden: Golden, tmp_path: Path) ->
 
 
 def _append(
-    root: Path, topic: str, properties: list[dict[str, str]], bodies: list[bytes] | None = None, **more: Any
+    root: Path, topic: str, properties: list[dict[str, str]], bodies: list[bytes] | None = None
 ) -> list[int]:
     """Messages of queue 0 of a topic; their physical offsets."""
+    text = [oracle.encode_properties(each) for each in properties]
+    body = pa.array(bodies or [b"x"] * len(text), pa.binary())
+    columns = MessageColumns(topic=topic, body=body, properties=pa.array(text, pa.binary()))
     store = MessageStore.open(str(root))
-    before = {row["physicalOffset"] for batch in store.scan(["physicalOffset"]) for row in batch.to_pylist()}
-    text = [
-        b"".join(b"%s\x01%s\x02" % (name.encode(), value.encode()) for name, value in each.items())
-        for each in properties
-    ]
-    columns = MessageColumns(
-        topic=topic,
-        body=pa.array(bodies or [b"x"] * len(text), pa.binary()),
-        properties=pa.array(text, pa.binary()),
-        **more,
-    )
     store.append(columns, store_timestamps=np.full(len(text), NOW - 5000, np.int64))
-    after = {
-        row["physicalOffset"]
-        for batch in MessageStore.open(str(root)).scan(["physicalOffset"])
-        for row in batch.to_pylist()
-    }
-    return sorted(after - before)
+    places = [at for batch in store.scan(["physicalOffset"]) for at in batch["physicalOffset"].to_pylist()]
+    return places[-len(text) :]
 
 
 def _timer(unique: str, due: int, **more: str) -> dict[str, str]:
@@ -263,30 +236,20 @@ def test_timer_messages_put_back_and_recalled(tmp_path: Path) -> None:
         "recall of 5.3": "recall",
         "not yet read": "due",
     }
-    assert (rows["rolled"]["rollTimes"], rows["rolled"]["storedQueueOffset"], rows["rolled"]["queueId"]) == (
-        1,
-        4,
-        3,
-    )
+    rolled = rows["rolled"]
+    assert (rolled["rollTimes"], rolled["storedQueueOffset"], rolled["queueId"]) == (1, 4, 3)
 
 
 def test_transactions_that_were_discarded_and_those_in_rocksdb(tmp_path: Path) -> None:
     root = make_store(tmp_path / "store")
     half = {"REAL_TOPIC": "Orders", "REAL_QID": "0", "PGROUP": "p"}
     _append(root, "Orders", [{}])
-    _append(
-        root, "RMQ_SYS_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "a", **half}, {"UNIQ_KEY": "b", **half}, {**half}]
-    )
-    _append(root, "TRANS_CHECK_MAX_TIME_TOPIC", [{"UNIQ_KEY": "a", **half}])
-    _append(
-        root,
-        "RMQ_SYS_TRANS_OP_HALF_TOPIC",
-        [{"TAGS": "d"}, {"TAGS": "other"}],
-        [b"2,,junk,99999999999999999999,", b"1,"],
-    )
-    places = _append(
-        root, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", [{"UNIQ_KEY": "c", **half}, {"UNIQ_KEY": "d", **half}]
-    )
+    a, b, c, d = ({"UNIQ_KEY": name, **half} for name in "abcd")
+    _append(root, "RMQ_SYS_TRANS_HALF_TOPIC", [a, b, half])
+    _append(root, "TRANS_CHECK_MAX_TIME_TOPIC", [a])
+    bodies = [b"2,,junk,99999999999999999999,", b"1,"]
+    _append(root, "RMQ_SYS_TRANS_OP_HALF_TOPIC", [{"TAGS": "d"}, {"TAGS": "other"}], bodies)
+    places = _append(root, "RMQ_SYS_ROCKSDB_TRANS_HALF_TOPIC", [c, d])
     _append(root, "RMQ_SYS_ROCKSDB_TRANS_OP_HALF_TOPIC", [{"TAGS": "d", "TRANS_OFFSET": str(places[0])}])
     rows = view(root, "transactions")
     by_id = {row["msgId"]: row["state"] for row in rows if len(row["msgId"]) == 1}
@@ -300,12 +263,8 @@ def test_a_transaction_is_decided_where_its_topic_is_deleted(golden: Golden, tmp
     """Without the topic's queues nothing says whether a half message was committed or rolled back."""
     root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
     shutil.rmtree(root / "consumequeue" / "Tx")
-    # scanned
-    assert Counter(row["state"] for row in view(root, "transactions")) == {
-        "committed": 32,
-        "rolled back": 32,
-        "pending": 16,
-    }
+    scanned = Counter(row["state"] for row in view(root, "transactions"))
+    assert scanned == {"committed": 32, "rolled back": 32, "pending": 16}
     text = (root / "config" / "topics.json").read_text()
     (root / "config" / "topics.json").write_text(text.replace('"Tx":{', '"Other":{'))
     assert Counter(row["state"] for row in view(root, "transactions")) == {"decided": 64, "pending": 16}

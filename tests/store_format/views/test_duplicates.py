@@ -23,9 +23,7 @@ Row = tuple[Any, ...]
 def store_at(root: Path, at_ms: int, topic: str, *messages: tuple[int, dict[str, str]]) -> None:
     """Messages (queue, properties), stored at a time."""
     made = [
-        Message(
-            topic.encode(), b"{}", oracle.encode_properties(properties), queue_id=queue, born_timestamp=at_ms
-        )
+        Message(topic.encode(), b"{}", oracle.encode_properties(properties), queue, born_timestamp=at_ms)
         for queue, properties in messages
     ]
     append(root, made, options=CommitOptions(clock=lambda: at_ms))
@@ -36,9 +34,8 @@ def root(tmp_path: Path) -> Path:
     root = make_store(tmp_path / "store")
     store_at(root, AT, "T", (0, {"UNIQ_KEY": "A", "KEYS": "o1 o1"}), (1, {"UNIQ_KEY": "B", "KEYS": "o2 red"}))
     store_at(root, AT + 1000, "T", (3, {"UNIQ_KEY": "A", "KEYS": "o1 o1"}), (2, {}), (2, {"TAGS": "t"}))
-    store_at(
-        root, AT + 5000, "T", (1, {"UNIQ_KEY": "C", "KEYS": "o2 blue"}), (0, {"UNIQ_KEY": "D", "KEYS": "o2"})
-    )
+    blue = {"UNIQ_KEY": "C", "KEYS": "o2 blue"}
+    store_at(root, AT + 5000, "T", (1, blue), (0, {"UNIQ_KEY": "D", "KEYS": "o2"}))
     store_at(root, AT + 6000, "Other", (0, {"UNIQ_KEY": "A", "KEYS": "o1"}))
     store_at(root, AT + 7000, "T", (0, {"UNIQ_KEY": "B", "ORIGIN_MESSAGE_ID": "B", "KEYS": "o2"}))
     return root
@@ -46,16 +43,8 @@ def root(tmp_path: Path) -> Path:
 
 def rows_of(table: pa.Table) -> list[Row]:
     """(by, value, copies, first queue and offset, queue and offset, ms between)."""
-    names = (
-        "by",
-        "value",
-        "copies",
-        "firstQueueId",
-        "firstQueueOffset",
-        "queueId",
-        "queueOffset",
-        "betweenMs",
-    )
+    place = ("firstQueueId", "firstQueueOffset", "queueId", "queueOffset")
+    names = ("by", "value", "copies", *place, "betweenMs")
     return sorted(tuple(row[name] for name in names) for row in table.to_pylist())
 
 
@@ -80,23 +69,14 @@ def test_what_was_stored_again_in_its_topic(root: Path) -> None:
 def test_the_rows_are_the_same_in_any_number_of_passes(root: Path, slots: int, texts: int) -> None:
     queues = MessageStore.open(str(root)).queues("T".__eq__)
     found = [
-        (text, first, place)
+        (row["text"], row["first_physical"], row["physical"])
         for table in duplicates._of_topic(queues, slots_max=slots, texts_max=texts)
-        for text, first, place in zip(
-            table["text"].to_pylist(),
-            table["first_physical"].to_pylist(),
-            table["physical"].to_pylist(),
-            strict=True,
-        )
+        for row in table.to_pylist()
     ]
-    view = MessageStore.open(str(root)).view("duplicates").to_pylist()
+    kinds = {"key": "K", "msgId": "U"}
     expected = [
-        (
-            f"{'K' if row['by'] == 'key' else 'U'}{row['value']}",
-            row["firstPhysicalOffset"],
-            row["physicalOffset"],
-        )
-        for row in view
+        (kinds[row["by"]] + row["value"], row["firstPhysicalOffset"], row["physicalOffset"])
+        for row in MessageStore.open(str(root)).view("duplicates").to_pylist()
     ]
     assert sorted(found) == sorted(expected)
 

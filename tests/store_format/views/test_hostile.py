@@ -58,9 +58,8 @@ def test_flipped_bytes_of_every_file(golden: Golden, tmp_path: Path, seed: int) 
         for path in chance.sample(files, 6):
             data = bytearray(path.read_bytes())
             for _ in range(chance.randrange(1, 40)):
-                data[chance.randrange(min(len(data), chance.choice((64, 4096, 1 << 20))))] = chance.randrange(
-                    256
-                )
+                at = chance.randrange(min(len(data), chance.choice((64, 4096, 1 << 20))))
+                data[at] = chance.randrange(256)
             path.write_bytes(data[: chance.choice((len(data), len(data), len(data) // 2))])
         _look(root)
 
@@ -80,15 +79,11 @@ CONFIGS = {
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS.keys())
+@pytest.mark.parametrize("text", CONFIGS.values(), ids=CONFIGS)
 def test_hostile_offsets(golden: Golden, tmp_path: Path, text: str) -> None:
     root = Path(shutil.copytree(golden("delay-tx-5.5.0"), tmp_path / "store"))
-    for name in (
-        "consumerOffset.json",
-        "consumerOffset.json.bak",
-        "delayOffset.json",
-        "delayOffset.json.bak",
-    ):
+    files = ("consumerOffset.json", "delayOffset.json")
+    for name in (*files, *(f"{file}.bak" for file in files)):
         (root / "config" / name).write_text(text)
     assert _look(root) >= 5  # what does not need the offsets
 

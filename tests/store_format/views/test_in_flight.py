@@ -62,9 +62,8 @@ def test_what_our_log_has_in_flight(root: Path) -> None:
         (TOPIC, 0, 4, "4", 1, "two", "rmqlog"),
         (TOPIC, 0, 5, "5", 1, "two", "rmqlog"),
     ]
-    assert [row["visibleTimestamp"] for row in rows] == [
-        _at(NOW + wait) for wait in (1000, 25_000, 59_000, 25_000)
-    ]
+    waits = (1000, 25_000, 59_000, 25_000)
+    assert [row["visibleTimestamp"] for row in rows] == [_at(NOW + wait) for wait in waits]
     assert [row["popTimestamp"] for row in rows] == [_at(NOW - age) for age in (9000, 5000, 1000, 5000)]
 
 
@@ -151,9 +150,8 @@ def test_what_a_broker_left_in_flight(golden: Golden) -> None:
     rows = _rows(golden("pop-5.5.0"), "inFlight")
     found = {(row["topic"], row["queueId"], row["queueOffset"]): row["visibleTimestamp"] for row in rows}
     assert found == {place: _at(ms) for place, ms in popped_and_open().items()}
-    assert {(row["group"], row["deliveryAttempt"], row["owner"], row["source"]) for row in rows} == {
-        ("CG_pop", 1, None, "broker")
-    }
+    told = {(row["group"], row["deliveryAttempt"], row["owner"], row["source"]) for row in rows}
+    assert told == {("CG_pop", 1, None, "broker")}
 
 
 def test_state_of_pop_in_rocksdb_is_unknown(golden: Golden, tmp_path: Path) -> None:
@@ -163,9 +161,7 @@ def test_state_of_pop_in_rocksdb_is_unknown(golden: Golden, tmp_path: Path) -> N
     (kv / "CURRENT").write_text("MANIFEST-000001\n")
     rows = [row for row in MessageStore.open(str(root)).view("lag").to_pylist() if row["group"] == "CG_pop"]
     assert {row["readyMessages"] for row in rows} == {24, 12, 10, 7}
-    assert {(row["lagMessages"], row["inFlightMessages"], row["lagMs"]) for row in rows} == {
-        (None, None, None)
-    }
+    assert {row[name] for row in rows for name in ("lagMessages", "inFlightMessages", "lagMs")} == {None}
     assert _rows(root, "inFlight") == []
 
 

@@ -26,9 +26,7 @@ def test_views_have_the_columns_that_the_table_says(golden: Golden) -> None:
         assert each.columns[0].name == "brokerName"
         names = [column.name.lower() for column in each.columns]
         assert len(set(names)) == len(names)
-        assert all(column.about.endswith(".") or column.about.endswith("…") for column in each.columns), (
-            each.name
-        )
+        assert all(column.about.endswith((".", "…")) for column in each.columns), each.name
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+from bisect import bisect_right
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -51,13 +52,9 @@ def test_groups_that_lose_messages(aged: Path) -> None:
         for queue_id, committed in table.items():
             queue = queues[topic, int(queue_id)]
             lost = max(queue["minOffset"] - committed, 0)
-            left = [
-                places[topic, int(queue_id), offset]
-                for offset in range(max(committed, queue["minOffset"]), queue["maxOffset"])
-            ]
-            number = max(
-                (i for i, start in enumerate(files) if left and start <= left[0]), default=len(files) - 1
-            )
+            ready = range(max(committed, queue["minOffset"]), queue["maxOffset"])
+            left = [places[topic, int(queue_id), offset] for offset in ready]
+            number = bisect_right(files, left[0]) - 1 if left else len(files) - 1
             goes = number < len(files) - 1
             assert ((group, topic, int(queue_id)) in found) == bool(lost or goes)
             if not (lost or goes):
@@ -65,12 +62,12 @@ def test_groups_that_lose_messages(aged: Path) -> None:
             told += 1
             row = found[group, topic, int(queue_id)]
             assert (row["committedOffset"], row["lostMessages"]) == (committed, lost)
-            assert row["nextLostMessages"] == (
-                sum(place < files[number + 1] for place in left) if goes else None
-            )
-            assert row["file"] == (f"commitlog/{files[number]:020d}" if goes else None)
-            age = (len(files) - 1 - number) * HOUR
-            assert row["expiresInMs"] == (72 * HOUR - age if goes else None)
+            going: tuple[object, ...] = (None, None, None)
+            if goes:
+                in_file = sum(place < files[number + 1] for place in left)
+                age = (len(files) - 1 - number) * HOUR
+                going = (in_file, f"commitlog/{files[number]:020d}", 72 * HOUR - age)
+            assert (row["nextLostMessages"], row["file"], row["expiresInMs"]) == going
     assert told == len(found) > 5
 
 
