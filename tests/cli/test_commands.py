@@ -28,9 +28,8 @@ def test_each_command_says_what_it_does(rmqlog: Runner, name: str) -> None:
     (line,) = [line for line in overview.splitlines() if line.startswith(f"  {name} ")]
     assert len(line.split()) > 3
     assert not line.endswith("...")
-    assert f'"{name}", ' in (ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py").read_text(
-        encoding="utf-8"
-    )
+    tests = ROOT / "tests" / "cli" / f"test_{COMMANDS[name]}_commands.py"
+    assert f'"{name}", ' in tests.read_text(encoding="utf-8")
 
 
 def test_the_help_has_families_and_examples(rmqlog: Runner) -> None:
@@ -91,8 +90,7 @@ print(*(name for name in {HEAVY!r} if name in sys.modules), file=sys.stderr)
 def test_a_process_of_its_own_needs_no_pandas(golden: Golden) -> None:
     code = f"""
 import sys
-from rmq_spark.cli.main import main
-from rmq_spark.cli.main import begin, leave
+from rmq_spark.cli.main import begin, leave, main
 begin()
 code = main(["ls", {str(golden(STORE))!r}])
 print("pandas" in sys.modules)
@@ -110,16 +108,18 @@ def _complete(words: str, number: int) -> list[str]:
 
 @pytest.mark.process
 def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path: Path) -> None:
-    store = golden(STORE)
-    assert _complete(f"rmqlog ls {store} --topic Or", 4) == ["Orders"]
-    assert _complete(f"rmqlog lag {store} --group CG_t", 4) == ["CG_tags", "CG_tags2"]
-    assert _complete(f"rmqlog offsets {store} CG_s", 3) == ["CG_some"]
-    assert _complete(f"rmqlog head {store} --columns queue", 4) == ["queueId", "queueOffset"]
-    assert _complete(f"rmqlog head {store} --columns topic,queueId,queue", 4) == ["topic,queueId,queueOffset"]
-    assert _complete(f"rmqlog dlq {store} --columns origin", 4) == ["originMsgId", "originTopic"]
-    assert _complete(f"rmqlog lag {store} --columns lagM", 4) == ["lagMessages", "lagMs"]
-    assert _complete(f"rmqlog lag {store} --columns group,q", 4) == ["group,queueId", "group,queues"]
-    assert _complete(f"rmqlog info {store} --view dead", 4) == ["deadLetters"]
+    for verb, words, found in (
+        ("ls", "--topic Or", ["Orders"]),
+        ("lag", "--group CG_t", ["CG_tags", "CG_tags2"]),
+        ("offsets", "CG_s", ["CG_some"]),
+        ("head", "--columns queue", ["queueId", "queueOffset"]),
+        ("head", "--columns topic,queueId,queue", ["topic,queueId,queueOffset"]),
+        ("dlq", "--columns origin", ["originMsgId", "originTopic"]),
+        ("lag", "--columns lagM", ["lagMessages", "lagMs"]),
+        ("lag", "--columns group,q", ["group,queueId", "group,queues"]),
+        ("info", "--view dead", ["deadLetters"]),
+    ):
+        assert _complete(f"rmqlog {verb} {golden(STORE)} {words}", 2 + len(words.split())) == found
     assert _complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
     assert _complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []
 

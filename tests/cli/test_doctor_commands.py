@@ -31,12 +31,8 @@ def test_a_sound_environment(rmqlog: Runner, golden: Golden, monkeypatch: pytest
     done = rmqlog("doctor", golden("rocksdb-5.5.0"), "-o", "json")
     states = _states(done.out)
     assert done.code == 0, states
-    assert {name for name, (state, *_) in states.items() if state == "ok"} >= {
-        *NEEDED,
-        "java",
-        "pyspark_rmqlog",
-        "workers' Python",
-    }
+    sound = {name for name, (state, *_) in states.items() if state == "ok"}
+    assert sound >= {*NEEDED, "java", "pyspark_rmqlog", "workers' Python"}
     assert "the commitlog is scanned" in states["store"][1]
     text = rmqlog("doctor").out
     assert re.search(r"^ok +pyarrow +version \d", text, re.MULTILINE)
@@ -49,15 +45,8 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
     python = tmp_path / "python"
     python.write_text("#!/bin/sh\nexit 3\n")
     python.chmod(0o755)
-    done = process(
-        "doctor",
-        "-o",
-        "json",
-        PYTHONPATH=path,
-        JAVA_HOME=str(tmp_path),
-        PYSPARK_PYTHON=str(python),
-        SPARK_HOME="/opt/spark",
-    )
+    bad = {"JAVA_HOME": str(tmp_path), "PYSPARK_PYTHON": str(python), "SPARK_HOME": "/opt/spark"}
+    done = process("doctor", "-o", "json", PYTHONPATH=path, **bad)
     states = _states(done.out)
     assert done.code == 4
     assert states["pyspark_broken"][:2] == ("fails", "does not import: RuntimeError: no luck today")

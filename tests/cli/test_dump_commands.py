@@ -17,10 +17,8 @@ STORE = "basic-5.5.0"
 
 
 def test_a_dump_is_all_bytes_of_the_record(rmqlog: Runner, golden: Golden) -> None:
-    row = min(
-        (row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"),
-        key=lambda row: row["physicalOffset"],
-    )
+    orders = [row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"]
+    row = min(orders, key=lambda row: row["physicalOffset"])
     log = (golden(STORE) / "commitlog" / "00000000000000000000").read_bytes()
     record = log[row["physicalOffset"] : row["physicalOffset"] + row["storeSize"]]
     done = rmqlog("dump", golden(STORE), row["physicalOffset"], "--full")
@@ -50,16 +48,11 @@ def test_a_place_is_an_offset_or_an_id(
     document = json.loads(rmqlog("dump", golden(STORE), id_of(row), "-o", "json").out)[-1]
     values = {field["name"]: field["value"] for field in document["fields"]}
     assert document["physicalOffset"] == row["physicalOffset"]
-    assert (values["topic"], int(values["queue_id"]), int(values["total_size"])) == (
-        row["topic"],
-        row["queueId"],
-        row["storeSize"],
-    )
+    found = (values["topic"], int(values["queue_id"]), int(values["total_size"]))
+    assert found == (row["topic"], row["queueId"], row["storeSize"])
     assert sum(field["size"] for field in document["fields"]) == row["storeSize"]
-    lines = [
-        json.loads(line) for line in rmqlog("dump", golden(STORE), id_of(row), "-o", "jsonl").out.splitlines()
-    ]
-    assert lines[-len(document["fields"]) :] == document["fields"]
+    lines = rmqlog("dump", golden(STORE), id_of(row), "-o", "jsonl").out.splitlines()
+    assert list(map(json.loads, lines))[-len(document["fields"]) :] == document["fields"]
 
 
 def test_where_no_record_is(rmqlog: Runner, golden: Golden) -> None:

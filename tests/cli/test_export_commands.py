@@ -24,22 +24,15 @@ COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "body", "propert
 
 
 def _expected(topic: str) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    return {
-        (row["topic"], row["queueId"], row["queueOffset"], row["physicalOffset"]): (
-            row["body"],
-            row["properties"],
-        )
-        for row in goldens.expected_rows(STORE)
-        if row["topic"] == topic
-    }
+    return _found([row for row in goldens.expected_rows(STORE) if row["topic"] == topic])
 
 
 def _found(rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], tuple[Any, ...]]:
-    places = [
-        (row["topic"], int(row["queueId"]), int(row["queueOffset"]), int(row["physicalOffset"]))
+    """The body and the properties of each place."""
+    return {
+        (row["topic"], *(int(row[name]) for name in COLUMNS[1:4])): (row["body"], row["properties"])
         for row in rows
-    ]
-    return dict(zip(places, ((row["body"], row["properties"]) for row in rows), strict=True))
+    }
 
 
 def test_parquet(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
@@ -76,9 +69,8 @@ def test_json_lines_and_csv_in_a_file_and_on_stdout(rmqlog: Runner, golden: Gold
 def test_filters_and_a_limit(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
     assert rmqlog("export", golden(STORE), tmp_path / "a.parquet", "--tag", "TagB", "-n", 5).code == 0
     assert pq.read_table(tmp_path / "a.parquet")["tags"].to_pylist() == ["TagB"] * 5
-    assert (
-        rmqlog("export", golden("cluster-5.5.0"), tmp_path / "b.parquet", "--columns", "brokerName").code == 0
-    )
+    cluster = golden("cluster-5.5.0")
+    assert rmqlog("export", cluster, tmp_path / "b.parquet", "--columns", "brokerName").code == 0
     assert set(pq.read_table(tmp_path / "b.parquet")["brokerName"].to_pylist()) == {"broker-a", "broker-b"}
     nothing = rmqlog("export", golden(STORE), tmp_path / "c.parquet", "--until", 1000)
     assert (nothing.code, nothing.err.splitlines()[-1]) == (1, "rmqlog: no message matches")
@@ -119,19 +111,8 @@ def test_mistakes_leave_nothing(
 
 
 def test_damage_leaves_no_file_unless_it_is_skipped(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    import shutil
-
-    store = tmp_path / "store"
-    shutil.copytree(golden(STORE), store)
-    row = min(
-        (row for row in goldens.expected_rows(STORE) if row["topic"] == "Orders"),
-        key=lambda row: row["physicalOffset"],
-    )
-    log = store / "commitlog" / "00000000000000000000"
-    data = bytearray(log.read_bytes())
-    data[row["physicalOffset"] + 90] ^= 1
-    log.write_bytes(data)
-    out = tmp_path / "a.parquet"
+    at = min(row["physicalOffset"] for row in goldens.expected_rows(STORE) if row["topic"] == "Orders")
+    store, out = goldens.flipped(golden(STORE), tmp_path / "store", at + 90), tmp_path / "a.parquet"
     assert "expected body CRC" in rmqlog.fails(3, "export", store, out)
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
     done = rmqlog("export", store, out, "--skip-damage", "--topic", "Orders")
@@ -142,21 +123,13 @@ def test_damage_leaves_no_file_unless_it_is_skipped(rmqlog: Runner, golden: Gold
 def test_damage_in_the_middle_of_a_crashed_log_hides_nothing(
     rmqlog: Runner, golden: Golden, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    import shutil
-
-    store, out = tmp_path / "store", tmp_path / "a.parquet"
-    shutil.copytree(golden("crash-5.5.0"), store)
-    row = sorted(goldens.expected_rows("crash-5.5.0"), key=lambda row: int(row["physicalOffset"]))[30]
-    log = store / "commitlog" / "00000000000000000000"
-    data = bytearray(log.read_bytes())
-    data[row["physicalOffset"] + 90] ^= 1
-    log.write_bytes(data)
+    at = sorted(int(row["physicalOffset"]) for row in goldens.expected_rows("crash-5.5.0"))[30]
+    store, out = goldens.flipped(golden("crash-5.5.0"), tmp_path / "store", at + 90), tmp_path / "a.parquet"
     assert "expected body CRC" in rmqlog.fails(3, "export", store, out, "-a")
     caplog.clear()
     done = rmqlog("export", store, out, "--skip-damage", "-a")
     assert done.code == 4
     assert pq.read_table(out).num_rows == 849
-    warnings = [text for text in caplog.messages if "damaged in the middle" in text]
-    assert len(warnings) == 1
-    assert "The 819 whole messages behind the damage" in warnings[0]
-    assert "A broker that starts on this store cuts the commitlog at 8996" in warnings[0]
+    (warning,) = [text for text in caplog.messages if "damaged in the middle" in text]
+    assert "The 819 whole messages behind the damage" in warning
+    assert "A broker that starts on this store cuts the commitlog at 8996" in warning

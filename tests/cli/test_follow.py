@@ -117,9 +117,7 @@ def test_a_cleaned_log_is_followed_from_its_new_beginning(
     lows = [MessageStore.open(str(root)).queue("T", queue).min_offset for queue in range(4)]
     assert min(lows) > 10
     with caplog.at_level(logging.WARNING, "rmq_spark"):
-        assert looks.look() == [
-            ("T", queue, offset) for queue in range(4) for offset in range(lows[queue], 100)
-        ]
+        assert looks.look() == [("T", queue, at) for queue in range(4) for at in range(lows[queue], 100)]
     counts = [int(record.message.split()[0]) for record in caplog.records if "retention" in record.message]
     assert counts == [low - 10 for low in lows]
 
@@ -142,9 +140,7 @@ def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
     with writer(root, MESSAGES) as done:
         while not (root / "commitlog").is_dir() or not any((root / "consumequeue").rglob("0*")):
             time.sleep(0.01)
-        tail = Tail(
-            [MessageStore.open(str(root))], MessageChoice(), ("topic", "queueId", "queueOffset"), Tolerance()
-        )
+        tail = Tail([MessageStore.open(str(root))], MessageChoice(), _COLUMNS, Tolerance())
         batches = tail.last(5)
         looks_after_the_end = 0
 
@@ -168,19 +164,8 @@ def test_everything_that_is_written_comes_once(tmp_path: Path) -> None:
 def test_a_real_tail_follows_until_ctrl_c(tmp_path: Path) -> None:
     root = tmp_path / "store"
     with writer(root, 2000) as _:
-        arguments = (
-            "tail",
-            "-f",
-            root,
-            "--interval",
-            "0.05",
-            "--topic",
-            "Live",
-            "-o",
-            "jsonl",
-            "--columns",
-            "queueId,queueOffset",
-        )
+        chosen = ("--topic", "Live", "-o", "jsonl", "--columns", "queueId,queueOffset")
+        arguments = ("tail", "-f", root, "--interval", "0.05", *chosen)
         with subprocess.Popen(
             command(*arguments), stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment()
         ) as process:

@@ -31,10 +31,8 @@ def test_info_tells_the_whole(rmqlog: Runner, golden: Golden) -> None:
 
 
 def test_info_of_a_cluster_has_a_row_for_each_store(rmqlog: Runner, golden: Golden) -> None:
-    assert [row["brokerName"] for row in rmqlog.rows("info", golden("cluster-5.5.0"))] == [
-        "broker-a",
-        "broker-b",
-    ]
+    rows = rmqlog.rows("info", golden("cluster-5.5.0"))
+    assert [row["brokerName"] for row in rows] == ["broker-a", "broker-b"]
 
 
 @pytest.mark.parametrize("view", [view.name for view in VIEWS])
@@ -75,17 +73,12 @@ def test_ls_lists_queues_as_the_broker_has_them(rmqlog: Runner, golden: Golden) 
 
 def test_a_named_topic_of_rocketmq_is_shown(rmqlog: Runner, golden: Golden) -> None:
     rows = rmqlog.rows("ls", golden(STORE), "--topic", "%RETRY%CG_[ts]???")
-    assert [row["topic"] for row in rows] == [
-        "%RETRY%CG_some",
-        "%RETRY%CG_tags",
-    ]
+    assert [row["topic"] for row in rows] == ["%RETRY%CG_some", "%RETRY%CG_tags"]
 
 
 def test_ls_fails_with_what_is_there(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    assert (
-        rmqlog.fails(1, "ls", golden(STORE), "--topic", "Ordrs")
-        == "no topic is named 'Ordrs'; did you mean Orders?"
-    )
+    said = rmqlog.fails(1, "ls", golden(STORE), "--topic", "Ordrs")
+    assert said == "no topic is named 'Ordrs'; did you mean Orders?"
     assert "does not exist" in rmqlog.fails(1, "ls", tmp_path / "nowhere")
     assert "is not a store root" in rmqlog.fails(1, "ls", tmp_path)
     assert "did you mean topic?" in rmqlog.fails(2, "ls", golden(STORE), "--columns", "topc")
@@ -102,21 +95,16 @@ def test_du_adds_up_to_the_written_log(
     assert [row["bytes"] for row in by_topic] == sorted((row["bytes"] for row in by_topic), reverse=True)
     for by in ("day", "both"):
         assert sum(row["bytes"] for row in rmqlog.rows("du", golden(STORE), "--by", by)) == written
-    assert rmqlog.table("du", golden(STORE), "--topic", "Orders")[0] == [
-        "brokerName",
-        "topic",
-        "messages",
-        "bytes",
-    ]
+    titles = rmqlog.table("du", golden(STORE), "--topic", "Orders")[0]
+    assert titles == ["brokerName", "topic", "messages", "bytes"]
 
 
 def test_du_lists_files(rmqlog: Runner, golden: Golden) -> None:
     rows = rmqlog.rows("du", golden(STORE), "--files")
     assert {"commitlog", "consumequeue", "index"} <= {row["kind"] for row in rows}
     assert rmqlog.table("du", golden(STORE), "--files", "-n", 1)[0][:2] == ["kind", "file"]
-    assert "cannot be used with --files" in rmqlog.fails(
-        2, "du", golden(STORE), "--files", "--topic", "Orders"
-    )
+    said = rmqlog.fails(2, "du", golden(STORE), "--files", "--topic", "Orders")
+    assert "cannot be used with --files" in said
 
 
 @pytest.mark.parametrize(

@@ -85,11 +85,8 @@ def test_settings_change_what_is_deleted_and_when(rmqlog: Runner, aged: Path, tm
     now = asked("--file-reserved-time", 2, "--delete-when", "07")
     assert now["nextDeletionTimestamp"] == "2026-11-21T07:00:00.000Z"
     assert 0 < now["nextDeletionFiles"] < later["nextDeletionFiles"]
-    assert (
-        0
-        < sum(row["nextLostMessages"] or 0 for row in now["losses"])
-        < sum(row["nextLostMessages"] or 0 for row in later["losses"])
-    )
+    soon, late = (sum(row["nextLostMessages"] or 0 for row in each["losses"]) for each in (now, later))
+    assert 0 < soon < late
     conf = tmp_path / "broker.conf"
     conf.write_text("fileReservedTime=2\ndeleteWhen=07\n")
     assert asked("--broker-conf", conf)["losses"] == now["losses"]
@@ -104,13 +101,8 @@ def test_the_report_has_facts_rows_and_a_verdict(rmqlog: Runner, aged: Path) -> 
     done = rmqlog("retention", aged, *ASKED)
     lines = done.out.splitlines()
     assert done.err == ""
-    assert [line[:15].strip() for line in lines[:5]] == [
-        "disk",
-        "levels",
-        "commitlog",
-        "kept",
-        "next deletion",
-    ]
+    facts = ["disk", "levels", "commitlog", "kept", "next deletion"]
+    assert [line[:15].strip() for line in lines[:5]] == facts
     assert lines[1].endswith("75 % deletes at any hour, 85 % at any age, 90 % refuses writes")
     assert lines[3].endswith("72 h after the last write (default; --broker-conf has yours)")
     assert lines[4].endswith("2026-11-24 04:00 UTC, in 2d21h (deleteWhen 04): 4 files, 256 KiB")
@@ -128,10 +120,6 @@ def test_the_queues_are_the_rows_of_the_view(rmqlog: Runner, aged: Path) -> None
     assert queues == rows
     limited = rmqlog("retention", aged, *ASKED, "-l", "-n", 2, "-o", "json")
     assert _document(limited)["losses"] == rows[:2]
-    short = _document(rmqlog("retention", aged, *ASKED, "-l", "-o", "json", "--file-reserved-time", 1))
-    for default, soon in zip(rows, short["losses"], strict=True):
-        if default["expiresInMs"] is not None:
-            assert default["expiresInMs"] - soon["expiresInMs"] == 71 * HOUR
     assert rmqlog.table("retention", aged, *ASKED, "-l")[6][:3] == ["group", "topic", "queueId"]
 
 
@@ -146,10 +134,8 @@ def test_good_news_is_said(rmqlog: Runner, golden: Golden) -> None:
     assert unknown.out.splitlines()[-1] == "verdict: which groups lose unread messages is not known"
     assert "did you mean CG_fail?" in rmqlog.fails(1, "retention", golden("retry-dlq-5.5.0"), "-g", "CG_fal")
     cluster = rmqlog("retention", golden("cluster-5.5.0"), *ASKED).out.splitlines()
-    assert [line for line in cluster if line.startswith("broker  ")] == [
-        "broker         broker-a",
-        "broker         broker-b",
-    ]
+    brokers = [line.split() for line in cluster if line.startswith("broker  ")]
+    assert brokers == [["broker", "broker-a"], ["broker", "broker-b"]]
 
 
 def test_a_loss_that_no_queue_tells_is_unknown(rmqlog: Runner, aged: Path, tmp_path: Path) -> None:

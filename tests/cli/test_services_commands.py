@@ -168,6 +168,19 @@ def test_a_store_in_use_is_refused(rmqlog: Runner, copied: Path) -> None:
         assert "stop that process first" in rmqlog.fails(6, "services", copied, "--once", "--apply")
 
 
+def _loop(root: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        command("services", root, "-o", "jsonl", "--only", "schedule", "--apply", "--every", "100ms"),
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True,
+    )  # fmt: skip
+
+
+def _append_later(root: Path) -> None:
+    MessageStore.open(str(root)).append(
+        columns_of(delayed("T", 3, 30, 7)), store_timestamps=BEGIN_MS, options=CommitOptions(lock_timeout=60)
+    )
+
+
 @pytest.mark.process
 @pytest.mark.parametrize(
     ("number", "is_poisoned", "code"),
@@ -181,24 +194,17 @@ def test_a_signal_ends_the_loop(tmp_path: Path, number: signal.Signals, is_poiso
     root = make_store(tmp_path / "store")
     first = [poisoned("T", 2, 0)] if is_poisoned else []
     append(root, first + delayed("T", 1, 1, 29), sync=True)
-    process = subprocess.Popen(
-        command("services", root, "-o", "jsonl", "--only", "schedule", "--apply", "--every", "100ms"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True,
-    )  # fmt: skip
+    process = _loop(root)
     assert process.stdout is not None
     turns = [json.loads(process.stdout.readline())]
     if is_poisoned:
-        MessageStore.open(str(root)).append(
-            columns_of(delayed("T", 3, 30, 7)),
-            store_timestamps=BEGIN_MS,
-            options=CommitOptions(lock_timeout=60),
-        )
+        _append_later(root)
         turns.append(json.loads(process.stdout.readline()))
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
     assert process.returncode == code, (out, err)
-    assert [(turn["service"], turn["done"]) for turn in turns] == [("schedule", 29), ("schedule", 7)][
-        : len(turns)
+    assert [(turn["service"], turn["done"]) for turn in turns] == [
+        ("schedule", done) for done in (29, 7)[: len(turns)]
     ]
     assert ("set level 2 in" in err) is is_poisoned
     store = MessageStore.open(str(root))
@@ -211,17 +217,12 @@ def test_a_loop_whose_reader_is_gone_ends_with_an_error(tmp_path: Path) -> None:
     """A supervisor starts it again. With exit code 0 the store would stay without its services."""
     root = make_store(tmp_path / "store")
     append(root, delayed("T", 1, 1, 29), sync=True)
-    process = subprocess.Popen(
-        command("services", root, "-o", "jsonl", "--only", "schedule", "--apply", "--every", "100ms"),
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment(), text=True,
-    )  # fmt: skip
+    process = _loop(root)
     assert process.stdout is not None
     assert process.stderr is not None
     assert json.loads(process.stdout.readline())["done"] == 29
     process.stdout.close()
-    MessageStore.open(str(root)).append(
-        columns_of(delayed("T", 3, 30, 7)), store_timestamps=BEGIN_MS, options=CommitOptions(lock_timeout=60)
-    )
+    _append_later(root)
     err = process.stderr.read()
     process.stderr.close()
     assert (process.wait(60), err.count("\n")) == (5, 1), err

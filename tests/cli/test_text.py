@@ -28,18 +28,8 @@ def hostile(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "arguments",
     [
-        *(
-            ("ls",),
-            ("ls", "-l"),
-            ("info",),
-            ("du",),
-            ("du", "--files"),
-            ("head",),
-            ("tail",),
-            ("find",),
-            ("dump", "0"),
-            ("verify",),
-        ),
+        *(("ls",), ("ls", "-l"), ("info",), ("du",), ("du", "--files")),
+        *(("head",), ("tail",), ("find",), ("dump", "0"), ("verify",)),
         *(("get", HOSTILE_ID), ("trace", HOSTILE_ID), ("head", "--topic", "\x1bnone"), ("get", "\x1b[2J")),
         *(("head", "-o", "json"), ("ls", "-o", "jsonl")),
     ],
@@ -56,11 +46,8 @@ def test_no_command_lets_it_through(rmqlog: Runner, hostile: Path, arguments: tu
 
 def test_json_keeps_what_was_there(rmqlog: Runner, hostile: Path) -> None:
     row = json.loads(rmqlog("head", hostile, "-o", "jsonl", "-n", 1).out)
-    assert (row["topic"], row["tags"], row["keys"]) == (
-        HOSTILE_TOPIC,
-        "t\x1b[31m<b>",
-        ["k\u202e", "\x07", "</td>"],
-    )
+    assert (row["topic"], row["tags"]) == (HOSTILE_TOPIC, "t\x1b[31m<b>")
+    assert row["keys"] == ["k\u202e", "\x07", "</td>"]
 
 
 def test_a_long_body_says_its_size(rmqlog: Runner, hostile: Path) -> None:

@@ -31,11 +31,8 @@ def test_every_byte_is_accounted_for(
     assert [each["store"] for each in document] == [str(root) for root, _ in brokers.values()]
     for each, (root, _) in zip(document, brokers.values(), strict=True):
         parts = ("unitBytes", "blankBytes", "damageBytes", "unwrittenBytes", "unplacedBytes")
-        assert (
-            sum(each[part] for part in parts)
-            == each["totalBytes"]
-            == sum(file.stat().st_size for file in (root / "commitlog").iterdir())
-        )
+        on_disk = sum(file.stat().st_size for file in (root / "commitlog").iterdir())
+        assert sum(each[part] for part in parts) == each["totalBytes"] == on_disk
         assert not [problem for problem in each["problems"] if problem["severity"] == "damage"]
 
 
@@ -49,16 +46,10 @@ def test_the_table_ends_with_the_sums(rmqlog: Runner, golden: Golden) -> None:
 
 
 def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
-    store = tmp_path / "store"
-    shutil.copytree(golden("basic-5.5.0"), store)
-    row = min(
-        (row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"),
-        key=lambda row: row["physicalOffset"],
-    )
+    orders = [row for row in goldens.expected_rows("basic-5.5.0") if row["topic"] == "Orders"]
+    row = min(orders, key=lambda row: row["physicalOffset"])
+    store = goldens.flipped(golden("basic-5.5.0"), tmp_path / "store", row["physicalOffset"] + 90)
     log = store / "commitlog" / "00000000000000000000"
-    data = bytearray(log.read_bytes())
-    data[row["physicalOffset"] + 90] ^= 1
-    log.write_bytes(data)
     done = rmqlog("verify", store)
     assert done.code == 3
     assert done.out.startswith(f"damage: {log} at byte {row['physicalOffset'] + 8}: expected body CRC")
@@ -68,10 +59,6 @@ def test_damage_is_named_and_counted(rmqlog: Runner, golden: Golden, tmp_path: P
     first = json.loads(as_rows.out.splitlines()[0])
     assert (first["severity"], first["file"]) == ("damage", str(log))
     assert f"{row['storeSize']:,}  bytes damaged" in as_rows.err
-
-
-def test_what_is_no_store_is_told(rmqlog: Runner, tmp_path: Path) -> None:
-    assert "does not exist" in rmqlog.fails(1, "verify", tmp_path / "nowhere")
 
 
 def test_it_ends_in_a_verdict_and_the_next_command(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:

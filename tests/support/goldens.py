@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import pathlib
+import shutil
 import tarfile
 from typing import Any
 
@@ -53,6 +54,17 @@ def brokers(name: str, root: pathlib.Path) -> dict[str, tuple[pathlib.Path, dict
     if "brokers" not in answers:
         return {"": (root, answers)}
     return {broker: (root / broker, _object(answer)) for broker, answer in answers["brokers"].items()}
+
+
+def flipped(golden: pathlib.Path, copy: pathlib.Path, position: int) -> pathlib.Path:
+    """A copy of a store whose first commitlog file has one bit flipped."""
+    shutil.copytree(golden, copy)
+    with (copy / "commitlog" / f"{0:020}").open("r+b") as file:
+        file.seek(position)
+        byte = file.read(1)[0] ^ 1
+        file.seek(position)
+        file.write(bytes([byte]))
+    return copy
 
 
 def _object(value: object) -> dict[str, Any]:
