@@ -29,54 +29,16 @@ ROOMS = [
     *(
         f"store_format.{room}"
         for room in (
-            "display",
-            "errors",
-            "names",
-            "layouts",
-            "format_tables",
-            "kernels",
-            "arrays",
-            "java",
-            "files",
-            "message",
-            "metadata",
-            "commitlog",
-            "consumequeue",
-            "index",
-            "bookkeeping",
-            "survey",
-            "read",
-            "search",
-            "follow",
-            "pop",
-            "commit",
-            "diagnose",
-            "views",
-            "notebook",
-            "store",
-            "",
+            *("display", "errors", "names", "layouts", "format_tables", "kernels", "arrays", "java", "files"),
+            *("message", "metadata", "commitlog", "consumequeue", "index", "bookkeeping", "survey", "read"),
+            *("search", "follow", "pop", "commit", "diagnose", "views", "notebook", "store", ""),
         )
     ),
     *(
         f"rmq_spark.{room}"
         for room in (
-            "consume",
-            "produce",
-            "options",
-            "plan",
-            "stream",
-            "write",
-            "broker",
-            "store",
-            "charts",
-            "show",
-            "spark",
-            "",
-            "pop",
-            "services",
-            "demo",
-            "cli",
-            "reference",
+            *("consume", "produce", "options", "plan", "stream", "write", "broker", "store", "charts"),
+            *("show", "spark", "", "pop", "services", "demo", "cli", "reference"),
         )
     ),
     "pyspark_rmqlog.",  # what Spark imports to register the data source
@@ -348,10 +310,7 @@ def test_one_module_knows_the_versions_of_spark() -> None:
 
 
 def test_importing_the_packages_does_not_import_pyspark() -> None:
-    code = (
-        "import sys, rmq_spark, store_format; print(*(m for m in ('pyspark', 'py4j', 'pandas') if m in "
-        "sys.modules))"
-    )
+    code = "import sys, rmq_spark, store_format; print(*({'pyspark', 'py4j', 'pandas'} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "\n"), done.stderr
 
@@ -379,31 +338,11 @@ def test_the_automatic_registration_offers_the_data_source() -> None:
 
 _FILE_MODULES = {"fileinput", "glob", "mmap", "shutil", "tempfile"}
 _FILE_FUNCTIONS = {
-    "open",
-    "io.open",
-    "np.fromfile",
-    "np.load",
-    "np.memmap",
-    "numpy.fromfile",
-    "numpy.memmap",
-    "pa.memory_map",
-    "pa.OSFile",
+    *("open", "io.open", "np.fromfile", "np.load", "np.memmap", "numpy.fromfile", "numpy.memmap"),
+    *("pa.memory_map", "pa.OSFile", "os.fdopen", "os.fwalk", "os.listdir", "os.mkdir", "os.open"),
+    *("os.remove", "os.rename", "os.replace", "os.scandir", "os.walk"),
 }
-_FILE_FUNCTIONS |= {
-    f"os.{name}"
-    for name in (
-        "fdopen",
-        "fwalk",
-        "listdir",
-        "mkdir",
-        "open",
-        "remove",
-        "rename",
-        "replace",
-        "scandir",
-        "walk",
-    )
-}
+_FILE_NAMES = {"Path", "PosixPath", "fdopen", "listdir", "open", "scandir", "walk"}
 # Where a path of a store leads is asked through files/paths.py: a store need not be on a local disk.
 _OS_PATH_ROOMS = ("store_format/", "rmq_spark/options/", "rmq_spark/plan/", "rmq_spark/stream/")
 _PATH_METHODS = {"glob", "iterdir", "read_bytes", "read_text", "rglob", "write_bytes", "write_text"}
@@ -414,21 +353,12 @@ def _opens_files(tree: ast.Module) -> Iterator[str]:
         yield f"imports {name}"
     for node in _runtime_nodes(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("os", "io", "pathlib"):
-            taken = {alias.name for alias in node.names} & {
-                "Path",
-                "PosixPath",
-                "fdopen",
-                "listdir",
-                "open",
-                "scandir",
-                "walk",
-            }
+            taken = {alias.name for alias in node.names} & _FILE_NAMES
             yield from (f"line {node.lineno}: imports {node.module}.{name}" for name in sorted(taken))
         if isinstance(node, ast.Call):
             name = ast.unparse(node.func)
-            method = (
-                node.func.attr if isinstance(node.func, ast.Attribute) and name != "files.read_bytes" else ""
-            )
+            is_method = isinstance(node.func, ast.Attribute) and name != "files.read_bytes"
+            method = name.rpartition(".")[2] if is_method else ""
             if name in _FILE_FUNCTIONS or method in _PATH_METHODS:
                 yield f"line {node.lineno}: calls {name}"
 
@@ -460,13 +390,8 @@ def test_paths_of_stores_are_asked_in_one_room() -> None:
 @pytest.mark.parametrize(
     "code",
     [
-        "open(path)",
-        "import mmap",
-        "from os import scandir",
-        "os.open(path, 0)",
-        "from pathlib import Path",
-        "root.iterdir()",
-        "np.memmap(path)",
+        *("open(path)", "import mmap", "from os import scandir", "os.open(path, 0)"),
+        *("from pathlib import Path", "root.iterdir()", "np.memmap(path)"),
     ],
 )
 def test_opening_a_file_is_noticed(code: str) -> None:
@@ -512,19 +437,11 @@ def _has_all(tree: ast.Module) -> bool:
     return any(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree))
 
 
-def _documented() -> list[str]:
-    more = [
-        path
-        for room in ("tests", "benchmarks", "examples")
-        for path in (ROOT / room).rglob("*.py")
-        if path.name != "__init__.py"
-    ]
-    return MODULES + sorted(str(path.relative_to(ROOT)) for path in more)
-
-
 @pytest.mark.process
 def test_every_room_says_what_lives_in_it() -> None:
-    docstrings = {module: ast.get_docstring(_tree(module)) or "" for module in _documented()}
+    paths = [path for room in ("tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py")]
+    more = [str(path.relative_to(ROOT)) for path in paths if path.name != "__init__.py"]
+    docstrings = {module: ast.get_docstring(_tree(module)) or "" for module in [*MODULES, *sorted(more)]}
     found = [module for module, docstring in docstrings.items() if len(docstring.split()) < 5]
     assert found == [], "modules without a docstring that says what they hold"
 
@@ -554,20 +471,8 @@ def test_a_second_class_of_a_name_is_found() -> None:
 
 
 _TEXT_SUFFIXES = {
-    "",
-    ".cfg",
-    ".conf",
-    ".html",
-    ".ipynb",
-    ".json",
-    ".md",
-    ".properties",
-    ".py",
-    ".sh",
-    ".toml",
-    ".txt",
-    ".yaml",
-    ".yml",
+    *("", ".cfg", ".conf", ".html", ".ipynb", ".json", ".md"),
+    *(".properties", ".py", ".sh", ".toml", ".txt", ".yaml", ".yml"),
 }
 _HOME = re.compile(r"(?<![\w.])/(?:home|root|Users|work|tmp/w)/\w")
 
