@@ -4,7 +4,6 @@ names it, fails.
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 from typing import Any
@@ -58,7 +57,7 @@ USED = {
     "rocksdb_cq": ["test_oracle.py"],  # not read: the commitlog serves such stores
     "java_hashmap_order": ["store_format/message/test_properties.py"],
     "dledger": ["test_vectors_covered.py"],
-    "pop_json": ["test_vectors_covered.py"],
+    "pop_json": ["store_format/pop/test_broker_records.py"],
 }
 
 
@@ -131,24 +130,3 @@ def test_mini_store(tmp_path: Path) -> None:
     assert sum(len(run.positions) for run in walk if not isinstance(run, Damage)) == len(messages)
     assert walk.end is not None
     assert walk.end.offset == vector["max_phy_offset"]
-
-
-@pytest.mark.parametrize("name", VECTORS["pop_json"])
-@pytest.mark.parametrize("form", ["as listed", "5.5"])
-def test_pop_records_are_bodies_like_others(tmp_path: Path, name: str, form: str) -> None:
-    """The listed forms are those before 5.5, which writes `sp` into checkpoints; either is JSON in a
-    message's body.
-    """
-    record = json.loads(VECTORS["pop_json"][name])
-    if form == "5.5" and name == "ck":
-        record |= {"sp": False}
-    body = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
-    assert form == "5.5" or body.decode() == VECTORS["pop_json"][name]
-    message = oracle.Message(b"rmq_sys_REVIVE_LOG_DefaultCluster", body, f"TAGS\x01{name}\x02".encode())
-    (tmp_path / "commitlog").mkdir()
-    (tmp_path / "commitlog" / offset_file_name(0)).write_bytes(
-        oracle.encode_message(message).ljust(1024, b"\0")
-    )
-    (row,) = table_rows(MessageStore.open(str(tmp_path)).scan(["body", "tags"]))
-    assert row["tags"] == name
-    assert oracle.parse_pop_record(row["body"].decode()) == oracle.parse_pop_record(json.dumps(record))

@@ -46,14 +46,18 @@ _KINDS = ("list", "config", "consumequeue", "commitlog", ".rmqlog")
 
 
 def _rows(path: str) -> _Rows:
-    return {
-        queue.key: (
-            queue.min_offset,
-            queue.max_offset,
-            queue.to_table() if queue.max_offset > queue.min_offset else None,
-        )
-        for queue in MessageStore.open(path).queues()
-    }
+    limits = [(queue, queue.min_offset, queue.max_offset) for queue in MessageStore.open(path).queues()]
+    return {queue.key: (low, high, queue.to_table() if high > low else None) for queue, low, high in limits}
+
+
+def _log_file(server: ObjectServer, data: bytes) -> str:
+    """A listed commitlog file in the bucket."""
+    path = server.bucket / "store/commitlog" / f"{0:020d}"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(data)
+    (file,) = list_store_files(server.url_of(path.parent))
+    server.requests.clear()
+    return file.path
 
 
 # ---- the same answers --------------------------------------------------------------------------------------
@@ -84,11 +88,10 @@ def test_a_new_look_sees_new_objects(server: ObjectServer, basic: Path) -> None:
 
 
 def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None:
-    chance, path = random.Random(1), server.bucket / "store/commitlog" / f"{0:020d}"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(data := chance.randbytes(25 << 20))
-    (file,) = list_store_files(server.url_of(path.parent))
-    with open_view(file.path) as view, FileView(str(path)) as local:
+    chance = random.Random(1)
+    url = _log_file(server, data := chance.randbytes(25 << 20))
+    path = server.bucket / "store/commitlog" / f"{0:020d}"
+    with open_view(url) as view, FileView(str(path)) as local:
         for start in range(0, len(data), 900_000):  # as a walk does, whose reads overlap
             assert view.read(start, 1 << 20) == local.read(start, 1 << 20)
         for _ in range(50):
@@ -97,9 +100,8 @@ def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None
         parts = []
         for size_max, number in ((200, 30), (60_000, 300), (4_000_000, 5), (300, 1)):
             starts = np.array([chance.randrange(len(data) - size_max) for _ in range(number)], np.int64)
-            parts.append(
-                (starts, starts + np.array([chance.randrange(1, size_max) for _ in starts], np.int64))
-            )
+            sizes = np.array([chance.randrange(1, size_max) for _ in starts], np.int64)
+            parts.append((starts, starts + sizes))
         for (starts, stops), window in zip(parts, view.windows(parts), strict=True):
             for start, stop, position in zip(starts, stops, window.positions, strict=True):
                 assert window.data[position : position + stop - start].tobytes() == data[start:stop]
@@ -111,12 +113,8 @@ def test_ranges_of_a_large_object_have_their_bytes(server: ObjectServer) -> None
 
 
 def test_a_walk_of_a_log_takes_pieces_of_8_mib(server: ObjectServer) -> None:
-    path = server.bucket / "store/commitlog" / f"{0:020d}"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(bytes(40 << 20))
-    (file,) = list_store_files(server.url_of(path.parent))
-    server.requests.clear()
-    with open_view(file.path) as view:
+    url = _log_file(server, bytes(40 << 20))
+    with open_view(url) as view:
         for start in range(0, view.size, 1 << 20):
             view.read(start, 1 << 20)
     assert server.counts() == {"get": 40 // 8 + 1}
@@ -124,14 +122,10 @@ def test_a_walk_of_a_log_takes_pieces_of_8_mib(server: ObjectServer) -> None:
 
 def test_windows_that_adjoin_share_requests(server: ObjectServer) -> None:
     """A reader takes the messages of a log in windows of about 4 MB."""
-    path = server.bucket / "store/commitlog" / f"{0:020d}"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(data := random.Random(2).randbytes(40 << 20))
-    (file,) = list_store_files(server.url_of(path.parent))
+    url = _log_file(server, data := random.Random(2).randbytes(40 << 20))
     edges = np.arange(0, len(data) + 1, 5000)
     units = [(edges[at : at + 800][:-1], edges[at : at + 800][1:]) for at in range(0, len(edges) - 1, 799)]
-    server.requests.clear()
-    with open_view(file.path) as view:
+    with open_view(url) as view:
         for (starts, stops), window in zip(units, view.windows(units), strict=True):
             assert window.data[window.positions[0] :].tobytes() == data[starts[0] : stops[-1]]
     assert server.counts() == {"get": 40 // 8}
@@ -243,11 +237,7 @@ def _denied(request: Request) -> str | None:
 @pytest.mark.parametrize(
     ("fault", "error", "text"),
     [
-        (
-            _denied,
-            StoreUnreachableError,
-            "refused the request; give the credentials the right to list and get",
-        ),
+        (_denied, StoreUnreachableError, "request; give the credentials the right to list and get"),
         (lambda request: "denied", StoreUnreachableError, "refused the request"),
         (lambda request: "gone", StoreNotFoundError, "does not know s3://|no object is there"),
     ],
@@ -299,9 +289,7 @@ def test_a_part_of_an_object_is_never_taken_for_all_of_it(server: ObjectServer, 
     """A look at very many queues fetches blocks, and a later one whole files."""
     path = server.bucket / "store/config/large.json"
     path.write_bytes(data := bytes(range(256)) * 1000)
-    (item,) = [
-        each for each in tree.objects_of(server.url_of(path.parent)) if each.path.endswith("large.json")
-    ]
+    item = tree.existing_object(server.url_of(path))
     every = [item] * 2001
     for _, first in blocks.looked_at([item.path], every, lambda each: bytes(blocks.read(each, 0, 100))):
         assert first == data[:100]

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from time import sleep
 
+import pytest
+
 from store_format.files.polling import Clocks, PolledFiles, Repeated, attempts
 from store_format.files.read import YOUNG_NS
 
@@ -28,29 +30,28 @@ def _old(path: Path, seconds: int = 1) -> None:
     os.utime(path, (seconds, seconds))
 
 
-def test_attempts_pause_until_the_time_is_over() -> None:
+def _old_file(path: Path) -> Path:
+    path.write_text("")
+    _old(path)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("seconds", "pause", "pause_max", "slept"),
+    [
+        pytest.param(1.0, 0.25, 0.25, [0.25] * 4, id="until the time is over"),
+        pytest.param(0.0, 0.25, 0.25, [], id="one attempt without a time"),
+        pytest.param(1.0, 0.125, 0.5, [0.125, 0.25, 0.5, 0.5], id="pauses grow up to the longest"),
+    ],
+)
+def test_attempts(seconds: float, pause: float, pause_max: float, slept: list[float]) -> None:
     time = _Time()
-    assert len(list(attempts(1.0, 0.25, clocks=time.clocks))) == 5
-    assert time.slept == [0.25] * 4
-
-
-def test_one_attempt_without_a_time() -> None:
-    time = _Time()
-    assert len(list(attempts(0.0, 0.25, clocks=time.clocks))) == 1
-    assert time.slept == []
-
-
-def test_pauses_grow_up_to_the_longest() -> None:
-    time = _Time()
-    list(attempts(1.0, 0.125, pause_max=0.5, clocks=time.clocks))
-    assert time.slept == [0.125, 0.25, 0.5, 0.5]
+    assert len(list(attempts(seconds, pause, pause_max=pause_max, clocks=time.clocks))) == len(slept) + 1
+    assert time.slept == slept
 
 
 def test_touched_written_replaced_removed_and_created(tmp_path: Path) -> None:
-    path, other = tmp_path / "file", tmp_path / "other"
-    for each in (path, other):
-        each.write_text("")
-        _old(each)
+    path, other = _old_file(tmp_path / "file"), _old_file(tmp_path / "other")
     files = PolledFiles()
     files.watch([str(path), str(other)])
     for change in (
@@ -66,9 +67,7 @@ def test_touched_written_replaced_removed_and_created(tmp_path: Path) -> None:
 
 
 def test_a_quiet_file_is_not_reported(tmp_path: Path) -> None:
-    path = tmp_path / "file"
-    path.write_text("")
-    _old(path)
+    path = _old_file(tmp_path / "file")
     files = PolledFiles()
     files.watch([str(path)])
     (tmp_path / "beside").write_text("")
@@ -111,8 +110,7 @@ def test_a_renamed_directory_above(tmp_path: Path) -> None:
     path = tmp_path / "store" / "file"
     for name in ("store", "copy"):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "file").write_text("")
-        _old(tmp_path / name / "file")
+        _old_file(tmp_path / name / "file")
     files = PolledFiles()
     files.watch([str(path)])
     assert files.changed() == set()
@@ -122,10 +120,7 @@ def test_a_renamed_directory_above(tmp_path: Path) -> None:
 
 
 def test_a_path_that_stays_keeps_its_change(tmp_path: Path) -> None:
-    path, other = tmp_path / "file", tmp_path / "other"
-    for each in (path, other):
-        each.write_text("")
-        _old(each)
+    path, other = _old_file(tmp_path / "file"), _old_file(tmp_path / "other")
     files = PolledFiles()
     files.watch([str(path)])
     _old(path, 2)

@@ -99,10 +99,8 @@ def test_a_cut_text_is_never_a_value(value: Any, data: st.DataObject) -> None:
 
 def test_text_inside_strings_is_left_alone() -> None:
     tricky = '{1:2}, {"a":[3:4]} \\" ,5 : 6}'
-    assert loads(json.dumps({tricky: tricky, "x": {"7": tricky}}).encode().replace(b'"7"', b"7"), "f") == {
-        tricky: tricky,
-        "x": {"7": tricky},
-    }
+    value = {tricky: tricky, "x": {"7": tricky}}
+    assert loads(json.dumps(value).encode().replace(b'"7"', b"7"), "f") == value
 
 
 @pytest.mark.parametrize(
@@ -171,11 +169,8 @@ def test_malformed_utf8_is_read_as_java_reads_it() -> None:
 def test_errors_name_file_and_byte(data: bytes, position: int, found: str) -> None:
     with pytest.raises(CorruptStoreError) as caught:
         loads(data, "config/topics.json")
-    assert (caught.value.file, caught.value.position, caught.value.found) == (
-        "config/topics.json",
-        position,
-        found,
-    )
+    told = (caught.value.file, caught.value.position, caught.value.found)
+    assert told == ("config/topics.json", position, found)
     assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 

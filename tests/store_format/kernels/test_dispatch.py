@@ -46,17 +46,11 @@ def test_the_entries_are_those_that_the_oracle_expects(messages: list[Message]) 
         plain = [placed[i] for i in queued if i not in odd.tolist()]
         assert [(*names[row[0]], *row[1:]) for row in entries.tolist()] == [
             (
-                message.topic,
-                message.queue_id,
-                message.queue_offset,
-                message.physical_offset,
-                message.total_size,
-                oracle.tags_code(message),
-                message.store_timestamp,
-                1,
+                *(m.topic, m.queue_id, m.queue_offset, m.physical_offset, m.total_size),
+                *(oracle.tags_code(m), m.store_timestamp, 1),
             )
-            for message in plain
-            if 3 <= message.queue_offset <= 2**63 - 1 - 2**15 and message.physical_offset > BASE
+            for m in plain
+            if 3 <= m.queue_offset <= 2**63 - 1 - 2**15 and m.physical_offset > BASE
         ]
 
 
@@ -104,16 +98,9 @@ def test_the_key_hashes_are_those_that_the_oracle_expects(messages: list[Message
     kinds, timestamps = np.full(count, 9, np.uint8), np.empty(count, np.int64)
     hashes, units = np.empty(len(data), np.int32), np.empty(len(data), np.int64)
     found = kernels.dispatch.index_keys(
-        refs.buffer,
-        refs.positions,
-        refs.physical_offsets,
-        refs.sizes,
-        tag_keys,
-        kinds,
-        timestamps,
-        hashes,
-        units,
-    )
+        refs.buffer, refs.positions, refs.physical_offsets, refs.sizes, tag_keys, kinds, timestamps,
+        hashes, units,
+    )  # fmt: skip
     expected, wanted_kinds = [], []
     for i, message in enumerate(placed):
         keys = oracle.index_keys(message, tag_keys)

@@ -28,22 +28,14 @@ def test_an_import_of_the_project_loads_no_numba(statement: str) -> None:
 
 
 @pytest.mark.process
-def test_some_thousand_rows_are_worth_the_kernels() -> None:
-    rows = "[*[1500] * 6, 1], [2500]"
+@pytest.mark.parametrize(
+    ("rows", "only_checked"), [("[*[1500] * 6, 1], [2500]", False), ("[*[4500] * 6, 1], [7500]", True)]
+)
+def test_some_thousand_rows_are_worth_the_kernels(rows: str, only_checked: bool) -> None:
+    """A check counts as a third of a read."""
     check = (
         "from importlib import reload; from store_format import kernels; "
-        f"print(*([kernels.worth(n) for n in rows] for rows in ({rows}) if reload(kernels)))"
-    )
-    found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)
-    assert found.stdout == "[False, False, False, False, False, True, True] [True]\n"
-
-
-@pytest.mark.process
-def test_a_check_counts_as_a_third_of_a_read() -> None:
-    rows = "[*[4500] * 6, 1], [7500]"
-    check = (
-        "from importlib import reload; from store_format import kernels; "
-        "print(*([kernels.worth(n, only_checked=True) for n in rows] "
+        f"print(*([kernels.worth(n, only_checked={only_checked}) for n in rows] "
         f"for rows in ({rows}) if reload(kernels)))"
     )
     found = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True)

@@ -120,11 +120,8 @@ def run(
         capture_output=True,
         text=True,
         cwd=ROOT,
-        env={
-            **os.environ,
-            "RMQLOG_CHECKED_KERNELS": "01"[checked],
-            "NUMBA_CACHE_DIR": str(directory / "kept"),
-        },
+        env=os.environ
+        | {"RMQLOG_CHECKED_KERNELS": "01"[checked], "NUMBA_CACHE_DIR": str(directory / "kept")},
         timeout=120,
     )
 
@@ -136,11 +133,8 @@ def test_a_checked_build_catches_every_access_outside_of_an_array(tmp_path: Path
     assert len(lines) == PLANTED.count("@made"), done.stderr
     for name, first, last, *outside in lines:
         assert (name, first, last) == (name, "inside", "inside")
-        caught = (
-            "index is out of bounds"
-            if name in ("planted_index", "planted_store")
-            else "a kernel left its array"
-        )
+        is_indexed = name in ("planted_index", "planted_store")
+        caught = "index is out of bounds" if is_indexed else "a kernel left its array"
         assert (name, outside) == (name, [caught] * 3)
 
 
@@ -183,12 +177,8 @@ def test_no_kernel_leaves_its_arrays_in_the_tests_of_messages() -> None:
 
 
 def _run_tests(arguments: list[str], checked: bool) -> None:
-    chosen = [
-        "-m",
-        "not slow and not spark and not interop",
-        "--deselect",
-        "tests/store_format/kernels/test_overruns.py",
-    ]
+    chosen = ["-m", "not slow and not spark and not interop"]
+    chosen += ["--deselect", "tests/store_format/kernels/test_overruns.py"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "tests.support.guarded_kernels", *chosen, *arguments],
         capture_output=True,

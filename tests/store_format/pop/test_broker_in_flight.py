@@ -29,9 +29,7 @@ def root(tmp_path: pathlib.Path) -> str:
 
 def _messages(found: list[BrokerInFlight]) -> dict[QueueOffset, int]:
     return {
-        (each.record.topic, each.queue_id, offset): each.visible_at
-        for each in found
-        for offset in each.unacked
+        (one.record.topic, one.queue_id, offset): one.visible_at for one in found for offset in one.unacked
     }
 
 
@@ -46,17 +44,10 @@ def test_the_golden_store_has_in_flight_what_its_consumers_left_open(root: str) 
 
 def test_every_popped_message_is_acknowledged_revived_or_in_flight(root: str) -> None:
     rows = goldens.expected_rows("pop-5.5.0")
-    popped = json.loads(json.dumps(goldens.expected("pop-5.5.0")["consumerOffset"]))["offsetTable"][
-        "PopWork@CG_pop"
-    ]
-    acked = {
-        (body["t"], body["q"], body["ao"])
-        for body in (
-            json.loads(base64.b64decode(row["body"]))
-            for row in rows
-            if row["properties"].get("TAGS") == "ack"
-        )
-    }
+    popped = goldens.expected("pop-5.5.0")["consumerOffset"]["offsetTable"]["PopWork@CG_pop"]
+    acks = [row["body"] for row in rows if row["properties"].get("TAGS") == "ack"]
+    bodies = [json.loads(base64.b64decode(body)) for body in acks]
+    acked = {(body["t"], body["q"], body["ao"]) for body in bodies}
     revived = {row["properties"][UNIQ_KEY] for row in rows if row["topic"].startswith("%RETRY%")}
     open_now = _messages(read_broker_in_flight(Store.open(root)))
     for row in rows:
@@ -134,10 +125,9 @@ def test_state_in_rocksdb_is_refused(root: str) -> None:
     with pytest.raises(UnsupportedFormatError, match="kvStore/CURRENT"):
         read_broker_in_flight(store)
     assert read_broker_in_flight(store, BrokerConf.of({"popConsumerKVServiceEnable": "false"}, ""))
+    settings = {"popConsumerKVServiceEnable": "false", "timerRocksDBEnable": "true"}
     with pytest.raises(UnsupportedFormatError, match="timerRocksDBEnable"):
-        read_broker_in_flight(
-            store, BrokerConf.of({"popConsumerKVServiceEnable": "false", "timerRocksDBEnable": "true"}, "")
-        )
+        read_broker_in_flight(store, BrokerConf.of(settings, ""))
 
 
 def test_a_store_without_pop_has_nothing_in_flight(tmp_path: pathlib.Path) -> None:

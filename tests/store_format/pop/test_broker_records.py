@@ -14,12 +14,9 @@ from store_format.errors import CorruptStoreError
 from store_format.names import REVIVE_PREFIX, normal_topic
 from store_format.pop.broker_in_flight import BrokerAck, BrokerCheckPoint, merge_key, parse_record
 from tests.support import goldens
+from tests.test_oracle import VECTORS
 
-_CK_54 = (
-    b'{"bm":0,"bn":"broker-a","c":"GID_a","d":[0,1],"it":60000,"n":2,"pt":1700000000000,"q":3,'
-    b'"reviveTime":1700000060000,"ro":0,"so":100,"t":"TopicTest"}'
-)
-_BATCH = b'{"ao":0,"aol":[100,101],"c":"GID_a","pt":1700000000000,"q":3,"so":100,"t":"TopicTest"}'
+_CK_54, _ACK, _BATCH = (text.encode() for text in VECTORS["pop_json"].values())
 _CK = {"c": "g", "t": "T", "q": 2, "so": 100, "n": 3, "pt": 1000, "it": 500, "bn": "a"}
 
 
@@ -55,7 +52,7 @@ def test_bodies_of_the_golden_store_come_out_as_the_broker_wrote_them() -> None:
         ("ck", _CK_54.replace(b'"d":[0,1],', b"")),
         ("ck", _CK_54.replace(b'"bn":"broker-a",', b"")),
         ("ck", _CK_54.replace(b"broker-a", '"\\n队列'.encode().replace(b'"', b'\\"', 1))),
-        ("ack", b'{"ao":101,"bn":"broker-a","c":"g","pt":1700000000000,"q":2,"so":100,"t":"T"}'),
+        ("ack", _ACK),
         ("bAck", _BATCH),
         ("bAck", _BATCH.replace(b'"ao":0', b'"ao":-1').replace(b'"c"', b'"bn":"b","c"')),
     ],

@@ -42,15 +42,9 @@ OLD_FILE = b"""{
 	}
 }"""
 INFO = OrderInfo(
-    (10, 11, 13),
-    1700000030000,
-    30000,
-    1700000030000,
-    2,
-    "attempt-2",
-    {10: 1, 11: 1, 13: 1},
-    {13: 1700000099000},
-)
+    (10, 11, 13), 1700000030000, 30000, 1700000030000, 2, "attempt-2",
+    {10: 1, 11: 1, 13: 1}, {13: 1700000099000},
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("history", VECTORS)
@@ -71,9 +65,8 @@ def test_the_vectors_cover_every_answer() -> None:
 
 def test_an_old_file_round_trips() -> None:
     assert order_info.merge_order_infos(OLD_FILE, "T@G", {0: INFO}) is None
-    changed = order_info.merge_order_infos(
-        OLD_FILE, "T@G", {0: order_info.acknowledge(INFO, 10, INFO.pop_time)[0]}
-    )
+    acknowledged, _ = order_info.acknowledge(INFO, 10, INFO.pop_time)
+    changed = order_info.merge_order_infos(OLD_FILE, "T@G", {0: acknowledged})
     assert changed == OLD_FILE.replace(b'"cm":2', b'"cm":3')
 
 
@@ -89,9 +82,8 @@ def test_other_groups_stay() -> None:
 
 
 def test_a_file_of_another_kind() -> None:
-    with pytest.raises(
-        CorruptStoreError, match=r"config/consumerOrderInfo\.json at byte 0: expected an object as table"
-    ):
+    where = r"config/consumerOrderInfo\.json at byte 0: expected an object as table"
+    with pytest.raises(CorruptStoreError, match=where):
         order_info.merge_order_infos(b'{"table":[]}', "T@G", {})
 
 

@@ -218,8 +218,5 @@ def test_a_replay_has_the_same_batches(directory: str, seed: int) -> None:
     copy.replay(logs[0].run(snapshot), "snapshot", 0)
     assert _view(copy) == expected
     logs[1].run(PopState.close)
-    assert logs[0].run(lambda state: (state.order.batches, state.order.mirrored, state.order.is_on)) == (
-        {},
-        {},
-        False,
-    )
+    order = logs[0].run(lambda state: state.order)
+    assert (order.batches, order.mirrored, order.is_on) == ({}, {}, False)
