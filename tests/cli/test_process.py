@@ -111,13 +111,13 @@ def test_raw_bodies_are_spelled_out_on_a_terminal(golden: Golden) -> None:
     assert all(char.isprintable() or char in "\r\n" for char in seen)
 
 
-def _alike(root: Path, topic: str, body: bytes, properties: bytes, count: int, **more: bool) -> Path:
+def _alike(root: Path, topic: str, body: bytes, properties: bytes, count: int, *, index: bool = True) -> Path:
     """A store of that many equal messages."""
     store = MessageStore.create(str(root), mapped_file_size_commit_log=16 << 20)
-    columns = MessageColumns(
-        topic=topic, body=pa.array([body] * count), properties=pa.array([properties] * count)
-    )
-    store.append(columns, store_timestamps=1, options=CommitOptions(sync=False, **more))
+    bodies, texts = pa.array([body] * count), pa.array([properties] * count)
+    columns = MessageColumns(topic=topic, body=bodies, properties=texts)
+    options = CommitOptions(sync=False, message_index_enable=index)
+    store.append(columns, store_timestamps=1, options=options)
     return root
 
 
@@ -145,7 +145,7 @@ def test_progress_goes_on_and_goes_away(long_store: Path, tmp_path: Path) -> Non
 def alike_store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Half a second of work for a scan: all of its messages have the same key."""
     root, key = tmp_path_factory.mktemp("alike") / "s", b"KEYS\x01same\x02"
-    return _alike(root, "Alike", b"x", key, 400_000, message_index_enable=False)
+    return _alike(root, "Alike", b"x", key, 400_000, index=False)
 
 
 @pytest.mark.process

@@ -195,7 +195,7 @@ def test_integer_keys_are_those_of_java() -> None:
     assert with_integer_keys(orders, "consumerOrderInfo.json") == {
         "table": {"T@G": {0: {"o": [1], "oc": {1: 2}, "ot": {-3: 4}}}}
     }
-    topics = {"topicConfigTable": {"1": {}}}
+    topics: dict[str, Any] = {"topicConfigTable": {"1": {}}}
     assert with_integer_keys(topics, "topics.json") == topics
 
 
