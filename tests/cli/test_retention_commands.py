@@ -64,6 +64,11 @@ def test_the_next_deletion_and_its_losses(rmqlog: Runner, aged: Path, unchanged:
     assert {row["deletionTimestamp"] for row in found["losses"]} == {"2026-11-24T04:00:00.000Z"}
     lag = rmqlog.rows("lag", aged, *ASKED, "-g", "CG_*")
     behind = {(row["group"], row["topic"]): row for row in lag if row["expiresTimestamp"]}
+    for each in rmqlog.rows(
+        "info", aged, "--view", "retention", *ASKED
+    ):  # the first file that any queue needs
+        if (soonest := behind.get((each["group"], each["topic"]))) and each["expiresInMs"] is not None:
+            assert soonest["expiresInMs"] <= each["expiresInMs"]
     for row in found["losses"]:
         other = behind.pop((row["group"], row["topic"]))
         assert row["expiresTimestamp"] == other["expiresTimestamp"]
