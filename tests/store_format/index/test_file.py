@@ -335,6 +335,14 @@ def test_broken_links_end_the_chain(tmp_path: Path, unit: int, prev: int, expect
         assert _find([index], "Orders", "a") == sorted(expected)
 
 
+def test_a_unit_of_the_second_in_which_a_window_begins_is_found(tmp_path: Path) -> None:
+    writer = IndexFileWriter(4, 10)
+    for time in (0, 5700):
+        writer.put("Orders#a", 1000 + time, T0 + time)
+    with _patched(tmp_path, writer, 0, b"") as index:
+        assert _find([index], "Orders", "a", T0 + 5500) == [1000, 6700]
+
+
 def test_a_negative_difference_hides_nothing(tmp_path: Path) -> None:
     """A broker ends its walk there."""
     writer, _, units_start = _three_of_one_key()
