@@ -192,7 +192,7 @@ class Broker:
         """BrokerController.shutdown(): everything flushed, `abort` gone."""
         assert self._program is not None
         try:
-            self._close_clients()
+            self._kill_clients()
             if self._program.running:
                 self._program.say("stop")
                 self._program.lines("stopped", _STOP_SECONDS_MAX)
@@ -203,12 +203,12 @@ class Broker:
         """SIGKILL, then the clients: what the broker did not write by itself is not written."""
         if self._program is not None:
             self._program.kill()
+        self._kill_clients()
+
+    def _kill_clients(self) -> None:
+        """An orderly end takes them seconds."""
         for client in self._clients:
             client.program.kill()
-
-    def _close_clients(self) -> None:
-        for client in self._clients:
-            client.program.close()
 
 
 class Client:

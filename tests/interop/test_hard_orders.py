@@ -173,13 +173,14 @@ def _kill_driver(
     assert (store / ".rmqlog" / "journal.json").exists()
 
 
+@pytest.mark.whole  # CI has the next test; tests/spark/test_write_kills.py kills a driver
 @pytest.mark.parametrize(
     ("version", "point", "ends"),
     [
         ("5.5.0", "in a unit of the log", "stop"),
-        pytest.param("4.9.7", "in the queues", "kill", marks=pytest.mark.whole),
-        pytest.param("5.5.0", "before the ledger", "kill", marks=pytest.mark.whole),
-        pytest.param("4.9.7", "in the queues", "stop", marks=pytest.mark.whole),
+        ("4.9.7", "in the queues", "kill"),
+        ("5.5.0", "before the ledger", "kill"),
+        ("4.9.7", "in the queues", "stop"),
     ],
 )
 def test_a_driver_dies_in_mid_commit_and_a_broker_goes_on(

@@ -71,7 +71,7 @@ def test_what_a_recovery_cut_stays_hidden(
         served = broker.client().messages()
         assert as_client(written) == as_client(served)
         check(served, StoreState.LIVE)
-        broker.stop()
+        broker.kill()  # nothing more is asked
 
 
 @pytest.mark.parametrize(
