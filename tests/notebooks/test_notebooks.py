@@ -19,7 +19,7 @@ from notebooks.checks import CHECKS
 from notebooks.run import NOTEBOOKS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-IN_CI = ("01_tour", "03_crash_forensics", "06_the_format_under_a_microscope")  # the proofs run all
+IN_CI = ("01_tour", "06_the_format_under_a_microscope")  # the proofs run all
 SIZE_MAX = 600_000  # of a file: people clone them
 
 LINES_MAX = 40  # of a cell

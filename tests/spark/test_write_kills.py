@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -20,12 +21,15 @@ from store_format.bookkeeping.journal import read_commit_state, read_journal
 from store_format.bookkeeping.ledger import read_ledger
 from store_format.commit.abandoned_staging import collect
 from tests.support.oracle import build_index_files
-from tests.support.spark.doomed_query import KILL, REPORT, end_session
+from tests.support.spark.doomed_query import KILL, REPORT, end_session, write
 from tests.support.spark.processes import ROOT
 from tests.support.staged import messages_of
 from tests.support.watching_reader import look, watching
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1800)]  # a JVM for each death
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]  # a JVM for each death
 
 _ROWS = 40  # of a batch: new files of all kinds every other one
 _TIMEOUT_S = 230  # of a run that hangs; less than what makes pytest print where it waits
@@ -65,14 +69,14 @@ class _Query:
                 command, cwd=self.directory, env=environment, stdout=log, stderr=log, start_new_session=True
             )
 
-    def run(self, kill: str = "") -> None:
-        """Until it ends or is killed."""
+    def run(self, kill: str) -> None:
+        """Until it is killed."""
         process = self.start(kill)
         try:
             code = process.wait(_TIMEOUT_S)
         finally:
             end_session(process.pid)
-        assert code == (-signal.SIGKILL if kill else 0), (self.directory / "log").read_text()
+        assert code == -signal.SIGKILL, (self.directory / "log").read_text()
 
     @property
     def _report(self) -> Path:
@@ -84,6 +88,12 @@ class _Query:
     def batches(self, name: str) -> set[int]:
         """Those in `offsets` or `commits` of Spark's checkpoint."""
         return {int(path.name) for path in (self.directory / "checkpoint" / name).glob("[0-9]*")}
+
+    def forget(self, batch: int) -> None:
+        """The checkpoint is as if Spark was killed before it noted that the batch was done."""
+        commit = self.directory / "checkpoint" / "commits" / str(batch)
+        commit.unlink()
+        commit.with_name(f".{batch}.crc").unlink(missing_ok=True)
 
     def check(self) -> None:
         """Everything once, nothing left over, and a store such as a broker that wrote this log would have
@@ -115,9 +125,11 @@ def _killed_sometime(query: _Query, seconds: float) -> None:
         assert process.wait(60) == -signal.SIGKILL
 
 
-def test_a_query_that_is_killed_again_and_again_writes_all_once(tmp_path: Path, whole: bool) -> None:
-    """Behind its commit, in the midst of one, and with --whole also in the next run that completes it, and
-    anywhere.
+def test_a_query_that_is_killed_again_and_again_writes_all_once(
+    spark: SparkSession, tmp_path: Path, whole: bool
+) -> None:
+    """In the midst of a commit, and with --whole also behind one, in the next run that completes it, and
+    anywhere. Runs that end in order are in the session of this process.
 
     store_format/commit/test_append_crash.py kills commits at all their changes, without Spark.
     """
@@ -125,7 +137,11 @@ def test_a_query_that_is_killed_again_and_again_writes_all_once(tmp_path: Path, 
     root = str(query.store)
     with watching(query.store, _ROWS) as seen:
         query.more(1)
-        query.run("after 0")  # the log has the batch, Spark's own commit log does not
+        if whole:
+            query.run("after 0")  # the log has the batch, Spark's own commit log does not
+        else:
+            write(spark, tmp_path)
+            query.forget(0)
         assert query.batches("offsets") - query.batches("commits") == {0}
         assert [entry.number for entry in read_ledger(root).keys.values()] == [0]
         assert read_journal(root) is None
@@ -137,11 +153,12 @@ def test_a_query_that_is_killed_again_and_again_writes_all_once(tmp_path: Path, 
             assert query.batches("offsets") - query.batches("commits") == {1}
             assert read_journal(root) is not None
             assert read_commit_state(root).base is not None  # readers are kept from what is behind it
+            time.sleep(1)  # the reader looks at it
         if whole:
             query.more(8)
             _killed_sometime(query, random.uniform(0, 1))
         query.more(2)
-        query.run()
+        write(spark, tmp_path)
     # What dead tasks staged is kept for `stagingRetention`, as nobody else can tell them from tasks at work.
     assert len(collect(root, older_than=time.time())) <= 4
     query.check()

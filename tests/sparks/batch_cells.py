@@ -27,7 +27,7 @@ def register(case: Case) -> Seen:
     return works(rows=count)
 
 
-@cell("batch read", brief=True)
+@cell("batch read")
 def batch(case: Case) -> Seen:
     frame = case.read(case.golden(STORE), subscribe=TOPIC)
     rows = [tuple(row) for row in frame.select("topic", "queueId", "queueOffset").collect()]

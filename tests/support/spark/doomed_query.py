@@ -111,9 +111,14 @@ def session() -> SparkSession:
 
 
 def main(directory: Path) -> None:
-    """Writes all there is in `directory`/source that its checkpoint does not know yet, and ends."""
+    """`write`, in a session of this process that dies where it is told to."""
     spark = session()
     spark.dataSource.register(DoomedDataSource)
+    write(spark, directory)
+
+
+def write(spark: SparkSession, directory: Path) -> None:
+    """Writes all there is in `directory`/source that its checkpoint does not know yet, and ends."""
     lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(directory / "source"))
     rows = lines.selectExpr("'T' AS topic", "value AS body", "value AS keys").repartition(2)
     writer = rows.writeStream.format("rmqlog").options(**SMALL).option("path", str(directory / "store"))
