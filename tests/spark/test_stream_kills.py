@@ -23,6 +23,7 @@ from tests.support import oracle
 from tests.support.live_writer import CQ_FILE_SIZE, LOG_FILE_SIZE, QUEUES, message_body
 from tests.support.spark.frames import read
 from tests.support.spark.processes import ROOT
+from tests.support.spark.stream_process import start_query
 from tests.test_live_store import writer
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.slow
 
-KILLS, KILLS_QUICK = 30, 2
+KILLS, KILLS_QUICK = 30, 1
 MESSAGES_PER_KILL = 2_000
 _START_TIMEOUT_S, _END_TIMEOUT_S = 120, 300  # of a query that hangs, on a machine full of tests
 
@@ -44,25 +45,13 @@ class Process:
         environment = dict(
             os.environ, SPARK_CONF_DIR=str(ROOT / "conf"), PYSPARK_PYTHON=sys.executable, PYTHONPATH=str(ROOT)
         )
-        command = [
-            sys.executable,
-            "-m",
-            "tests.support.spark.stream_process",
-            str(store),
-            str(base / "checkpoint"),
-            str(base / "output"),
-            *options,
-        ]
+        places = str(store), str(base / "checkpoint"), str(base / "output")
         self.log = (base / "log").open("ab")
         self.process = subprocess.Popen(
-            command,
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=self.log,
-            start_new_session=True,
+            [sys.executable, "-m", "tests.support.spark.stream_process", *places, *options],
+            cwd=ROOT, env=environment, stdout=subprocess.PIPE, stderr=self.log, start_new_session=True,
             text=True,
-        )
+        )  # fmt: skip
 
     def wait_until_running(self) -> None:
         assert self.process.stdout is not None
@@ -179,12 +168,14 @@ def test_every_message_exactly_once_over_many_kills(spark: SparkSession, tmp_pat
         while not done():
             assert time.monotonic() < deadline
             time.sleep(0.5)
-        stream = Process(root, base, options[0])
-        while sum(map(len, told(base).values())) < messages:
-            assert time.monotonic() < deadline + _END_TIMEOUT_S
-            assert stream.process.poll() is None
-            time.sleep(1)
-        stream.kill()
+        query = start_query(spark, str(root), str(base / "checkpoint"), str(base / "output"), options[0])
+        try:
+            while sum(map(len, told(base).values())) < messages:
+                assert time.monotonic() < deadline + _END_TIMEOUT_S
+                assert query.isActive
+                time.sleep(0.5)
+        finally:
+            query.stop()
     rows = told(base)
     assert {queue: [offset for offset, _ in each] for queue, each in rows.items()} == {
         queue: list(range(messages // len(QUEUES))) for queue in QUEUES

@@ -10,7 +10,8 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 COLUMNS = "topic string, queueId int, queueOffset long, body binary"
 
@@ -29,7 +30,14 @@ def main(store: str, checkpoint: str, output: str, *options: str) -> None:
         .getOrCreate()
     )
     rmq_spark.register(spark)
+    query = start_query(spark, store, checkpoint, output, *options)
+    print("running", flush=True)
+    query.awaitTermination()
 
+
+def start_query(
+    spark: SparkSession, store: str, checkpoint: str, output: str, *options: str
+) -> StreamingQuery:
     def keep(frame: DataFrame, batch: int) -> None:
         frame.write.mode("overwrite").parquet(f"{output}/batch={batch}")
 
@@ -38,9 +46,7 @@ def main(store: str, checkpoint: str, output: str, *options: str) -> None:
         .schema(COLUMNS)
         .options(**dict(option.split("=", 1) for option in options))
     )
-    query = reader.load(store).writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).start()
-    print("running", flush=True)
-    query.awaitTermination()
+    return reader.load(store).writeStream.foreachBatch(keep).option("checkpointLocation", checkpoint).start()
 
 
 if __name__ == "__main__":
