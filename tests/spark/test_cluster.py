@@ -1,8 +1,7 @@
 """A cluster whose executors share nothing with the driver: the ways by which the code reaches them, a store
 on object storage, an executor that is killed, and the commands of docs/howto-cluster.md.
 
-The proofs start the cluster. In CI, test_by_value.py sends the code to workers that lack it, and
-test_objects.py reads from object storage.
+CI sends the code by value, in a short run; the proofs try every way.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from tests.support.spark.cluster import Cluster, started
 from tests.support.spark.cluster_job import rows_of, sums_of
 from tests.support.spark.executor_python import made_environment, packed_source
 
-pytestmark = [pytest.mark.slow, pytest.mark.whole, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 _STORE = "basic-5.5.0"
 # A worker that found no kernels would compile them within so many messages.
@@ -91,6 +90,7 @@ def test_by_value(cluster: Cluster, libraries: Path, orders: list[str], tmp_path
     assert found["group"] == [orders, []]
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("way", ["value", "installed", "archive", "zip"])
 def test_every_way(
     way: str, cluster: Cluster, libraries: Path, orders: list[str], tmp_path: Path,
@@ -128,6 +128,7 @@ def test_every_way(
     assert sorted(map(str, copy.collect())) == sorted(map(str, original.collect()))
 
 
+@pytest.mark.whole
 @pytest.mark.parametrize("way", ["archive", "value"])
 def test_kernels_travel_in_the_archive(
     way: str, cluster: Cluster, archived: Path, tmp_path: Path, spark: SparkSession
@@ -154,6 +155,7 @@ def test_kernels_travel_in_the_archive(
     assert max(found["cold"]["cpu"]) <= _COLD_CPU_S, found["cold"]["cpu"]
 
 
+@pytest.mark.whole
 def test_the_commands_of_the_page(cluster: Cluster, archived: Path, tmp_path: Path) -> None:
     """The environment is copied from that of the tests, in place of the lines that download it."""
     for name in ("examples", "environment"):
