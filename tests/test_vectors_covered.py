@@ -51,7 +51,7 @@ USED = {
     "cq_ext": ["store_format/consumequeue/test_ext.py"],
     "blank": ["test_vectors_covered.py"],
     "mini_store": ["test_vectors_covered.py", "store_format/index/test_file.py"],
-    "index_worked_default": ["store_format/index/test_file.py"],
+    "index_worked_default": ["store_format/index/test_updates.py"],
     "checkpoint": ["store_format/metadata/test_checkpoint.py"],
     "timer": ["store_format/metadata/test_timer.py", "store_format/metadata/test_timer_write.py"],
     "rocksdb_cq": ["test_oracle.py"],  # not read: the commitlog serves such stores

@@ -11,20 +11,25 @@ import java.net.ServerSocket;
 import java.net.SocketAddress;
 import java.util.Collections;
 import java.util.Map;
-import java.util.concurrent.ThreadLocalRandom;
 import org.apache.rocketmq.remoting.RemotingServer;
 
 /** Keeps every server socket on 127.0.0.1: 4.9 listens on all addresses and has no setting, nor has any version's HA service. */
 final class Loopback {
     static final String HOST = "127.0.0.1";
+    private static final int PORT_MIN = 20000;
+    private static final int PLACES = 3000; // of four ports
+    private static long next = 2 * ProcessHandle.current().pid(); // a broker takes two places
 
     private Loopback() {
     }
 
-    /** A port of ours with all its neighbours at `distances` free too; below the range from which the system draws ports itself. */
-    static int freePort(int... distances) throws IOException {
-        for (int tries = 0; tries < 1000; tries++) {
-            int port = ThreadLocalRandom.current().nextInt(20000, 32000);
+    /**
+     * A port of ours with all its neighbours at `distances` (-2 to 1) free too; below the range from which the system draws ports
+     * itself. A port is bound some time after this call, so brokers that start at the same time do not draw from the same ports.
+     */
+    static synchronized int freePort(int... distances) throws IOException {
+        for (int tries = 0; tries < PLACES; tries++) {
+            int port = PORT_MIN + 4 * Math.floorMod(next++, PLACES) + 2;
             boolean free = isFree(port);
             for (int distance : distances) {
                 free = free && isFree(port + distance);
