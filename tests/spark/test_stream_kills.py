@@ -153,13 +153,15 @@ def test_every_message_exactly_once_over_many_kills(spark: SparkSession, tmp_pat
     with writer(root, messages) as done:
         for kill in range(kills):
             stream = Process(root, base, *options)
-            stream.wait_until_running()
-            if kill % 3 == 0:  # however slow the machine: some of them get somewhere
-                _wait_for_batches(base, 2, "commits")
-            else:
-                _wait_for_batches(base, choose.randrange(2), "offsets")
-            time.sleep(choose.uniform(0, 1))
-            stream.kill()
+            try:
+                stream.wait_until_running()
+                if kill % 3 == 0:  # however slow the machine: some of them get somewhere
+                    _wait_for_batches(base, 2, "commits")
+                else:
+                    _wait_for_batches(base, choose.randrange(2), "offsets")
+                time.sleep(choose.uniform(0, 1))
+            finally:
+                stream.kill()
             progress.append(len(batches(base)))
             deleted += delete_old_files(root, positions(base))
         assert deleted > 0
