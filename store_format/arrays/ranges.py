@@ -1,4 +1,4 @@
-"""Byte ranges of one buffer, and Arrow's string and binary arrays as bytes and offsets.
+"""Ranges of offsets, byte ranges of one buffer, and Arrow's string and binary arrays as bytes and offsets.
 
 A void view gathers fixed records ten times faster than the structured dtype; a kernel copies ranges of any
 length. Offsets are 64 bits wide, so that no sum of lengths overflows.
@@ -6,7 +6,7 @@ length. Offsets are 64 bits wide, so that no sum of lengths overflows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,31 @@ from store_format import kernels
 
 PADDING = 8  # bytes behind the last text that kernels may write
 _INT32_MAX = 2**31 - 1
+
+
+def within_ranges(offsets: NDArray[np.int64], ranges: Iterable[tuple[int, int]]) -> NDArray[np.bool_]:
+    """Which offsets lie in one of the ranges [start, stop), which may overlap and come in any order."""
+    edges = np.array(sorted(ranges), np.int64).reshape(-1, 2)
+    row = np.searchsorted(edges[:, 0], offsets, side="right") - 1
+    # row -1, before all ranges, takes the last stop: no offset is less
+    stops = np.append(np.maximum.accumulate(edges[:, 1]), np.iinfo(np.int64).min)
+    within: NDArray[np.bool_] = offsets < stops[row]
+    return within
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The ranges [start, stop) in ascending order; those that overlap or touch are joined.
+
+    >>> merged_ranges([(7, 9), (0, 3), (3, 5)])
+    [(0, 5), (7, 9)]
+    """
+    merged: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if merged and start <= merged[-1][1]:
+            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
+        else:
+            merged.append((start, stop))
+    return merged
 
 
 def gather_units(

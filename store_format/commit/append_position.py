@@ -84,8 +84,8 @@ def ends_with_commit(held: HeldStore) -> bool:
 def find_writer_end(held: HeldStore) -> WriterEnd:
     """The end of a log without a crash. Zeroes remains of an older recovery behind the end.
 
-    Removes queue and index entries that point behind the end (`cut_behind_end`). Raises what `find_end`
-    has as `refused`: nothing if `cut_after_damage` gives up the messages behind damage.
+    Removes queue and index entries that point behind the end (`cut_behind_end`). Raises the `refused`
+    of `find_end`, which is None if `cut_after_damage` gives up the messages behind damage.
     """
     log = held.log
     for file in log.files:

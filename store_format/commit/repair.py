@@ -430,7 +430,7 @@ def repair(held: HeldStore, *, mended: int | None = None, staged: tuple[int, int
 
     The log ends at its first bad unit, and everything behind is cleared. Every message before gets its
     missing queue and index entries, however many files that takes: a 5.4 broker scans the last 10 files only.
-    Raises, before any change, what `LogComparison.run` raises, and what `find_end` has as `refused`.
+    Raises, before any change, what `LogComparison.run` raises, and the `refused` of `find_end`.
     """
     survey = find_end(held.root, held.log, held.compared(index=True), staged=staged)
     if survey.refused is not None:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
+from store_format.arrays.ranges import merged_ranges
 from store_format.bookkeeping.ledger import FILLER_TOPIC, Ledger
 from store_format.bookkeeping.settings import ends_with_crc_property
 from store_format.commitlog.log import CommitLog
@@ -30,7 +31,7 @@ from store_format.message.encode import EncodedUnits, MessageColumns, assign, en
 from store_format.message.locate import locate
 from store_format.message.sysflag import TRANSACTION_ROLLBACK
 from store_format.survey.log_end import DAMAGED_MAX, LogEnd, ReadableEnd
-from store_format.survey.right_entries import Contradictions, merged_ranges
+from store_format.survey.right_entries import Contradictions
 
 _FILLER_MAX = 1 << 20  # a broker holds a message in memory when it recovers
 

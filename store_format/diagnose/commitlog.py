@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import FILLER_TOPIC
 from store_format.commitlog.log import CommitLog
@@ -24,7 +25,6 @@ from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
 from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
-from store_format.survey.queues import within_ranges
 from store_format.survey.right_entries import place_of_message
 
 DAMAGE_ADVICE = (

@@ -18,7 +18,7 @@ from __future__ import annotations
 import os
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -29,6 +29,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from store_format.arrays.ranges import within_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, pack_entries
@@ -649,16 +650,6 @@ def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:
     return within_ranges(
         physical, [(each.file.start + each.start, each.file.start + each.stop) for each in damage]
     )
-
-
-def within_ranges(physical: _Ints, ranges: Iterable[tuple[int, int]]) -> _Mask:
-    """Which physical offsets lie in one of the ranges [start, stop), which may overlap."""
-    edges = np.array(sorted(ranges), np.int64).reshape(-1, 2)
-    place = np.searchsorted(edges[:, 0], physical, side="right") - 1
-    # The last stop is that of no range, for the place -1: no offset is less.
-    stops = np.append(np.maximum.accumulate(edges[:, 1]), np.iinfo(np.int64).min)
-    within: _Mask = physical < stops[place]
-    return within
 
 
 def by_queue(names: list[QueueKey], rows: NDArray[np.void]) -> Iterator[tuple[QueueKey, NDArray[np.void]]]:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.arrays.ranges import gather_units
+from store_format.arrays.ranges import gather_units, merged_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
@@ -270,17 +270,6 @@ def entries_of(log: CommitLog, wanted: Sequence[tuple[QueueRange, _Ints]]) -> di
         mine = np.isin(entries.queue_offsets, offsets[key])
         found[key] = MissingEntries(entries.queue_offsets[mine], entries.units[mine])
     return found
-
-
-def merged_ranges(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The ranges [start, stop), ascending; those that overlap or touch are joined."""
-    merged: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(stop, merged[-1][1])
-        else:
-            merged.append((start, stop))
-    return merged
 
 
 def first_live(log: CommitLog, queue: QueueRange) -> int:

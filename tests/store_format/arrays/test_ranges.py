@@ -19,12 +19,28 @@ from store_format.arrays.ranges import (
     gather_ranges,
     gather_units,
     mapped_array,
+    merged_ranges,
+    within_ranges,
 )
 from store_format.layouts import BLANK_HEAD
 
 DATA = bytes(range(256))
 BUFFER = np.frombuffer(DATA, np.uint8)
 RANGES = st.lists(st.tuples(st.integers(0, 256), st.integers(0, 256)), max_size=20)
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda ends: tuple(sorted(ends))), max_size=6
+    )
+)
+def test_offsets_in_ranges_and_ranges_joined(ranges: list[tuple[int, int]]) -> None:
+    offsets = range(-2, 44)
+    inside = [any(start <= offset < stop for start, stop in ranges) for offset in offsets]
+    joined = merged_ranges(ranges)
+    for each in (ranges, joined):
+        assert within_ranges(np.array(offsets, np.int64), each).tolist() == inside
+    assert all(before[1] < after[0] for before, after in pairwise(joined))
 
 
 @given(RANGES, st.booleans())
