@@ -131,6 +131,12 @@ def test_blank_leads_into_the_next_file(tmp_path: Path) -> None:
     assert _positions(log, 5000) == []
 
 
+def test_unwritten_space_ends_the_log(tmp_path: Path) -> None:
+    """Whatever an older log has left in the next file."""
+    log = _log(tmp_path / "timerlog", [_unit(-1) + _unit(0), _unit(52)])
+    assert _positions(log) == [0, 52]
+
+
 def test_full_file_whose_blank_is_not_written_yet_ends_the_log(tmp_path: Path) -> None:
     log = _log(tmp_path / "timerlog", [b"".join(_unit(-1) for _ in range(19))])
     assert len(_positions(log)) == 19
