@@ -56,6 +56,11 @@ class Limits:
     min_offsets: int | None = None
     max_delay_ms: int = 15 * 60_000
 
+    @property
+    def has_maximum(self) -> bool:
+        """Whether a micro-batch may leave messages for the next one."""
+        return self.max_offsets is not None or self.max_bytes is not None
+
     @staticmethod
     def of(options: ReadOptions) -> Limits:
         return Limits(

@@ -130,7 +130,7 @@ class StreamPositions:
         if self._initial is None and not self._resumed:
             self._resume(previous)
         step = self._step(previous, is_first=is_first)
-        total = sum(stop - step.begins[key] for key, stop in step.stops.items())
+        total = sum(step.stops.values()) - sum(step.begins.values())
         if not total and not step.moved and not step.left_out:
             self._idle = version, previous
             self._forget_replaced()
@@ -251,14 +251,14 @@ class StreamPositions:
         """Called between micro-batches, before new messages are looked for."""
 
     def _end(self, step: Step, previous: StreamOffset, *, is_first: bool) -> StreamOffset:
-        counts = admit(self.stores, step.begins, step.stops, self._limits)
-        positions = (
-            step.kept | step.waiting | {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
-        )
+        stops = step.stops
+        if self._limits.has_maximum:
+            counts = admit(self.stores, step.begins, stops, self._limits)
+            stops = {key: begin + counts.get(key, 0) for key, begin in step.begins.items()}
+        positions = step.kept | step.waiting | stops
         starts = step.begins if is_first else step.moved
-        at = {key: self._at(key, position, step, previous) for key, position in positions.items()}
-        known = {key: place for key, place in at.items() if place is not None}
-        return StreamOffset(positions, step.waiting | starts, at=self._gone(positions, previous) | known)
+        at = self._gone(positions, previous) | self._places(positions, step, previous)
+        return StreamOffset(positions, step.waiting | starts, at=at)
 
     def _gone(self, positions: Mapping[MessageQueue, int], previous: StreamOffset) -> dict[MessageQueue, int]:
         """The place of the last message that was read from each queue that is gone.
@@ -278,17 +278,25 @@ class StreamPositions:
                 found[key] = place
         return found
 
-    def _at(self, key: MessageQueue, position: int, step: Step, previous: StreamOffset) -> int | None:
-        """The place of the message before a position: at most two reads, for a moved position."""
-        if previous.positions.get(key) == position and key in previous.at and key not in step.moved:
-            return previous.at[key]
-        queue = self.stores.queues.get(key)
-        return None if queue is None else place_before(queue, position)
+    def _places(
+        self, positions: Mapping[MessageQueue, int], step: Step, previous: StreamOffset
+    ) -> dict[MessageQueue, int]:
+        """The place of the message before each position: at most two reads, for a moved position."""
+        found = {}
+        for key, position in positions.items():
+            place = None
+            if previous.positions.get(key) == position and key not in step.moved:
+                place = previous.at.get(key)
+            if place is None and (queue := self.stores.queues.get(key)) is not None:
+                place = place_before(queue, position)
+            if place is not None:
+                found[key] = place
+        return found
 
     def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
         self._refuse_other_brokers(previous)
         step = Step()
-        queues = self.stores.queues
+        queues, replaced = self.stores.queues, self.stores.replaced
         for key, position in previous.positions.items():
             queue = queues.get(key)
             if queue is None:
@@ -301,8 +309,8 @@ class StreamPositions:
                     step.kept[key] = position
                 continue
             begin = position
-            if key in self.stores.replaced:
-                begin = self._losses.replaced(key, position, queue, self.stores.replaced[key])
+            if replaced and key in replaced:
+                begin = self._losses.replaced(key, position, queue, replaced[key])
             elif not queue.range.min_offset <= position <= queue.range.max_offset:
                 begin = self._losses.begin(key, position, queue)
             if begin != position:

@@ -364,11 +364,9 @@ class StoreFollower:
         is_left = news is not None and news.is_torn and signs.state is not StoreState.LIVE
         if news is None or (is_left and size_max is not None and not _is_incomplete(self._log, news.end)):
             return False  # too many new bytes, or a damaged message that no process will complete
-        for key, queue in ends.items():
-            self.queues[key] = self.changed[key] = queue
-        pending = {
-            key: newest for key, newest in (self._pending | news.queues).items() if self._lacks(key, newest)
-        }
+        self.queues |= ends
+        self.changed |= ends
+        pending = self._lacking(self._pending | news.queues)
         self._pending = pending if len(pending) <= _PENDING_MAX else {}
         if size_max is not None and signs.state is not StoreState.LIVE and pending.keys() & news.queues:
             return False  # no broker dispatches these messages any more: their queues have lost files
@@ -407,20 +405,17 @@ class StoreFollower:
 
         `is_first`: the queues were read just now, so that most of these messages are in them.
         """
-        ends = {}
         if is_first:
-            newest = {key: told for key, told in newest.items() if self._lacks(key, told)}
+            newest = self._lacking(newest)
         whole = {
             key: told
             for key, told in newest.items()
             if key in self.queues and (told.is_whole or state is not StoreState.LIVE)
         }
         followed = follow_queues({key: self.queues[key].range for key in whole}, whole, self._pending.keys())
-        for key, told in newest.items():
-            grown = followed.get(key)
-            if grown is not None:
-                ends[key] = Queue(self.store, grown, None, told.mark)
-            elif self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
+        ends = {key: Queue(self.store, grown, None, newest[key].mark) for key, grown in followed.items()}
+        for key in newest:
+            if key not in followed and self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
                 known, found = self.queues.get(key), take_queue(self.store.path, self._log, state, *key, stop)
                 _check_files(key, known, found)
                 if found is None:
@@ -433,11 +428,14 @@ class StoreFollower:
                     ends[key] = now
         return ends
 
-    def _lacks(self, key: QueueKey, newest: Newest) -> bool:
-        queue = self.queues.get(key)
-        return (queue is None or queue.max_offset < newest.stop) and self._choice.chooses_queue(
-            key[0], self.store.broker_name, key[1]
-        )
+    def _lacking(self, newest: dict[QueueKey, Newest]) -> dict[QueueKey, Newest]:
+        """Those of the messages that `queues` do not have, in chosen queues."""
+        return {
+            key: told
+            for key, told in newest.items()
+            if ((queue := self.queues.get(key)) is None or queue.range.max_offset < told.stop)
+            and self._choice.chooses_queue(key[0], self.store.broker_name, key[1])
+        }
 
     def _note_stuck(self, is_torn: bool, moved: bool) -> None:
         """Schedules the next check of an incomplete message at the log's end.

@@ -214,11 +214,7 @@ def follow_queues(
     the last message is read, and a sample: if they have their entries, all have, except `pending` ones, which
     have lacked an entry before.
     """
-    going = sorted(
-        (newest.physical_offset, key)
-        for key, newest in news.items()
-        if key not in pending and _goes_on(queues[key], newest)
-    )
+    going = [key for key, newest in news.items() if key not in pending and _goes_on(queues[key], newest)]
     found: dict[QueueKey, QueueRange] = {}
 
     def follow(keys: Iterable[QueueKey]) -> None:
@@ -228,10 +224,11 @@ def follow_queues(
                 found[key] = queue
 
     if len(going) >= _TRUSTED_MIN:
-        sample = {key for _, key in (*going[:: len(going) // _SAMPLED], going[-1])}
+        last = max(going, key=lambda key: news[key].physical_offset)
+        sample = {*going[:: len(going) // _SAMPLED], last}
         follow(sample)
         if len(found) == len(sample):
-            found |= {key: _grown(queues[key], news[key]) for _, key in going if key not in found}
+            found |= {key: _grown(queues[key], news[key]) for key in going if key not in found}
     follow(news.keys() - found.keys())
     return found
 
