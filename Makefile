@@ -14,7 +14,8 @@ endif
 
 DEV := .venv
 DEMO := .venv-demo
-INSTALL = -m pip install --quiet --disable-pip-version-check
+# Without bytecode: of the packages' files, a tenth is ever imported, and gets its bytecode then.
+INSTALL = -m pip install --quiet --no-compile --disable-pip-version-check
 SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py rmq_spark/*/*/*.py)
 
 # Tests run in one process more than there are cores, up to 4, because many of them wait. With more, tests of
@@ -67,9 +68,11 @@ quick: kernels
 kernels: $(DEV)/installed
 	@$(DEV)/bin/python -c "from store_format import kernels; kernels.load()"
 
-# Beside each other: both take half a minute the first time, on one core.
+# Beside each other: each takes half a minute the first time, on one core.
 lint-and-kernels: $(DEV)/installed
-	@$(MAKE) --no-print-directory kernels $(DEV)/spark/classes.jsa & kernels=$$!; $(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && exit $$lint
+	@$(MAKE) --no-print-directory kernels & kernels=$$!; \
+	$(MAKE) --no-print-directory $(DEV)/spark/classes.jsa & classes=$$!; \
+	$(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && wait $$classes && exit $$lint
 
 # With which each Spark of the tests starts some seconds sooner.
 $(DEV)/spark/classes.jsa: $(DEV)/installed tests/support/spark/fast_start.py

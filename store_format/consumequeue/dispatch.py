@@ -346,7 +346,7 @@ class Dispatch:
             return grouped
         rows = rows[np.lexsort((rows["physical"], rows["offset"], rows["queue"]))]
         last = np.ones(len(rows), bool)
-        last[:-1] = (rows["queue"][1:] != rows["queue"][:-1]) | (rows["offset"][1:] != rows["offset"][:-1])
+        last[:-1] = np.logical_or(np.diff(rows["queue"]), np.diff(rows["offset"]))
         rows = rows[last]
         found = {}
         firsts = np.flatnonzero(np.diff(rows["queue"], prepend=-1)).tolist()
@@ -384,7 +384,8 @@ class Dispatch:
 def pack_entries(rows: NDArray[np.void], *, batch: bool) -> NDArray[np.void]:
     """ENTRY_ROW records as units: BATCH_CQ_UNIT with `batch`, else CQ_UNIT."""
     units = np.zeros(len(rows), BATCH_CQ_UNIT if batch else CQ_UNIT)
-    units["physical_offset"], units["size"], units["tags_code"] = rows["physical"], rows["size"], rows["tags"]
+    for name, row in ("physical_offset", "physical"), ("size", "size"), ("tags_code", "tags"):
+        units[name] = rows[row]
     if batch:
         units["store_timestamp"], units["base_offset"], units["batch_size"] = (
             rows["store_timestamp"],

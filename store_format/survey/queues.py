@@ -207,7 +207,7 @@ class QueuePlaces:
 
     def add(self, rows: _Units) -> Iterator[PlacedUnits | None]:
         """The places of the next messages. None: the queue begins again, and loses what it had."""
-        offsets, stops = rows["offset"], rows["offset"] + rows["batch_size"]
+        offsets, stops = rows["offset"], np.add(rows["offset"], rows["batch_size"])
         again = np.flatnonzero((offsets[1:] == 0) & (stops[:-1] > 0)) + 1
         for low, high in zip([0, *again.tolist()], [*again.tolist(), len(rows)], strict=True):
             if int(offsets[low]) == 0 and self.max_offset:
@@ -222,7 +222,8 @@ class QueuePlaces:
         self.problem = None
 
     def _append(self, rows: _Units) -> Iterator[PlacedUnits]:
-        ends = np.maximum.accumulate(np.append(self.max_offset, rows["offset"] + rows["batch_size"]))
+        stops = np.add(rows["offset"], rows["batch_size"])
+        ends = np.maximum.accumulate(np.append(self.max_offset, stops))
         rows = rows[rows["offset"] >= ends[:-1]]  # Units are found by bisection: offsets ascend.
         if len(rows):
             yield PlacedUnits(self.stop, pack_entries(rows, batch=True), has_messages=True)
@@ -525,7 +526,7 @@ class QueueComparison:
             queue.begin_again()
             queue.seen = LogQueue(*queue.key)
             self._on_placed(queue, None)
-        queue.seen.add(rows["physical"], rows["offset"], rows["offset"] + rows["batch_size"])
+        queue.seen.add(rows["physical"], rows["offset"], np.add(rows["offset"], rows["batch_size"]))
         for placed in queue.places.add(rows):
             if placed is None:
                 queue.begin_again()

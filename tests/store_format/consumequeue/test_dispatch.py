@@ -53,13 +53,14 @@ def _entries(
     """(queue offset, physical offset, tags code) of each entry."""
     found = missing_entries(log, 0, 1 << 16, max_offsets or {}, **options)
     return {
-        queue: list(
-            zip(
+        queue: [
+            (offset, *place)
+            for offset, place in zip(
                 entries.queue_offsets.tolist(),
-                *(entries.units[name].tolist() for name in ("physical_offset", "tags_code")),
+                entries.units[["physical_offset", "tags_code"]].tolist(),
                 strict=True,
             )
-        )
+        ]
         for queue, entries in found.items()
     }
 
