@@ -80,6 +80,8 @@ class _Planning:
         stop_option = options.ending.option
         stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)
         low, high = queue.min_offset, queue.max_offset
+        if low <= start <= stop <= high:
+            return queue.range.piece(start, stop)
         for option, offset in ((start_option, start), (stop_option, stop)):
             if not low <= offset <= high:
                 message = f"{name}: {option} {offset} is not in the queue, which holds {low} to {high}"

@@ -379,7 +379,11 @@ def _groups_along_log(slices: Sequence[_Sized], count: int, size: int, *, strict
     edges = axis.edges([each for each, _ in several], count) if len(several) > 1 else None
     classes: dict[tuple[int, int], list[_Part]] = {}
     looked = looked_at(_paths_of(slices), several, lambda found: list(_cut(*found, edges, axis)))
+    whole = classes.setdefault((0, count), [])
     for i, (each, number) in enumerate(zip(slices, numbers, strict=True)):
+        if number == 1 and (strict or each.bytes <= size):
+            whole.append((i, each))  # of 10,000 queues, nearly all
+            continue
         for at, part in next(looked)[1] if number > 1 else [(0, each)]:
             between = count * at // number, count * (at + 1) // number
             pieces = [part] if strict or part.bytes <= size else _cut_to_size(part, size)

@@ -35,7 +35,7 @@ from store_format.consumequeue.files import (
 )
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
 from store_format.files.read import offset_file_name
-from store_format.files.view import begin_of_only_file, open_view
+from store_format.files.view import FileBegin, begin_of_only_file, open_view
 from store_format.layouts import (
     BATCH_CQ_UNIT,
     CQ_EXT_ADDRESS_MAX,
@@ -390,21 +390,24 @@ def short_queues(
     """The bounds, as `queue_bounds` says, of simple queues that end in the first block of their only file, by
     directory: as whole arrays, because a broker with 10,000 queues has mostly such ones.
 
-    Every other queue is left out, and one that shows something else than entries of messages in the log, and
-    zeros behind them.
+    `found` are local directories. Every other queue is left out, and one that shows something else than
+    entries of messages in the log, and zeros behind them.
     """
     is_valid, bounds = _valid_below(valid_units, commit_log_stop), dict[str, QueueBounds]()
     simple = [each for each in found if each[3] == "simple"]
+    begins = np.empty((min(len(simple), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
     for at in range(0, len(simple), _QUEUES_AT_ONCE):
-        looked = [
-            (each, begin)
-            for each in simple[at : at + _QUEUES_AT_ONCE]
-            if (begin := begin_of_only_file(each[2], _BLOCK_SIZE)) is not None
-        ]
+        looked: list[tuple[_Found, FileBegin]] = []
+        for each in simple[at : at + _QUEUES_AT_ONCE]:
+            block = begins[len(looked)]
+            begin = begin_of_only_file(each[2], block)
+            if begin is not None:
+                if begin.read < _BLOCK_SIZE:
+                    block[begin.read :] = 0
+                looked.append((each, begin))
         if not looked:
             continue
-        data = b"".join(begin.data.ljust(_BLOCK_SIZE, b"\0") for _, begin in looked)
-        blocks = np.frombuffer(data, np.uint8).reshape(-1, _BLOCK_SIZE)
+        blocks = begins[: len(looked)]
         units = blocks[:, : _BLOCK_UNITS * CQ_UNIT.itemsize].view(CQ_UNIT)
         valid, rows = is_valid(units), np.arange(len(looked))
         stops = valid.argmin(axis=1)

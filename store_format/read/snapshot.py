@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -304,7 +304,9 @@ def _queues_on_disk(
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
 
     every = list(list_queues(root, select, refused))
-    short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
+    short: Mapping[str, QueueBounds] = {}
+    if not paths.is_remote(root):
+        short = short_queues(every, log.min_offset, commit_log_stop=log_end, clean=clean)
     for (topic, queue_id, *_), queue in blocks.looked_at([root], every, look):
         if isinstance(queue, QueueRange):
             queues[topic, queue_id] = queue
