@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from rmq_spark.cli.reading import TABLE_COLUMNS
 from store_format.display.text import width
-from tests.support.terminals import screen, without_progress
+from tests.support.terminals import ForkedTerminals, without_progress
 
 Golden = Callable[[str], Path]
+Screen = Callable[..., tuple[int, str]]
 SCREENS = Path(__file__).parent / "screens"
 COLUMNS = (80, 100, 120)
 NOW = ("--now", "2026-11-22T04:00:00Z")
@@ -46,9 +47,16 @@ RUNS: dict[str, tuple[str, str, tuple[str, ...], tuple[str, ...]]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def screen() -> Iterator[Screen]:
+    """What a terminal shows of a run of `rmqlog`; the runs are forks of one process."""
+    with ForkedTerminals() as terminals:
+        yield terminals.screen
+
+
 @pytest.mark.process
 @pytest.mark.parametrize("name", RUNS)
-def test_the_recorded_screens(name: str, golden: Golden) -> None:
+def test_the_recorded_screens(name: str, golden: Golden, screen: Screen) -> None:
     store, verb, more, identifying = RUNS[name]
     path = golden(store)
     parts = []
@@ -73,7 +81,7 @@ def test_the_recorded_screens(name: str, golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_every_id_keeps_its_end_and_stays_different(golden: Golden) -> None:
+def test_every_id_keeps_its_end_and_stays_different(golden: Golden, screen: Screen) -> None:
     wide = screen(400, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
     narrow = screen(80, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "50")[1]
     ids = re.findall(r"\b7F[0-9A-F]{30}\b", wide)
@@ -82,7 +90,7 @@ def test_every_id_keeps_its_end_and_stays_different(golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_file_names_keep_their_offset(golden: Golden) -> None:
+def test_file_names_keep_their_offset(golden: Golden, screen: Screen) -> None:
     seen = screen(80, "du", golden("basic-5.5.0"), "--files", NO_COLOR="1")[1]
     assert max(map(width, seen.splitlines())) <= 80
     for name in ("commitlog/…262144", "consumequeue/SCHEDULE_TOPIC_XXXX/2/…0", "consumequeue/Audit/0/…2000"):
@@ -90,7 +98,7 @@ def test_file_names_keep_their_offset(golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_what_fits_no_table_becomes_records(golden: Golden) -> None:
+def test_what_fits_no_table_becomes_records(golden: Golden, screen: Screen) -> None:
     code, seen = screen(
         30, "lag", golden("basic-5.5.0"), *NOW, "-l", "-g", "CG_some", "-t", "Orders", NO_COLOR="1"
     )
@@ -101,7 +109,7 @@ def test_what_fits_no_table_becomes_records(golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_wide_and_columns_keep_all_of_a_table(golden: Golden) -> None:
+def test_wide_and_columns_keep_all_of_a_table(golden: Golden, screen: Screen) -> None:
     seen = screen(80, "tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "2", "--wide", NO_COLOR="1")[1]
     assert seen.splitlines()[0].split() == list(TABLE_COLUMNS)
     assert re.search(r"2026-11-21T06:52:34\.\d{3}Z", seen)
@@ -110,7 +118,7 @@ def test_wide_and_columns_keep_all_of_a_table(golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_times_are_local_on_a_terminal(golden: Golden) -> None:
+def test_times_are_local_on_a_terminal(golden: Golden, screen: Screen) -> None:
     arguments = ("tail", golden("basic-5.5.0"), "-t", "Orders", "-n", "2")
     seen = screen(120, *arguments, NO_COLOR="1", TZ="XST-8")[1]
     assert seen.startswith("times: 2026-11-21 UTC+08:00\n")
@@ -119,7 +127,7 @@ def test_times_are_local_on_a_terminal(golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_loss_is_red_and_lag_is_yellow_on_a_terminal(golden: Golden) -> None:
+def test_loss_is_red_and_lag_is_yellow_on_a_terminal(golden: Golden, screen: Screen) -> None:
     arguments = ("lag", golden("cleaned-5.5.0"), *NOW, "-g", "CG_some")
     seen = screen(120, *arguments)[1]
     assert re.search(r"\x1b\[31m123\x1b\[0m", seen)
@@ -129,7 +137,7 @@ def test_loss_is_red_and_lag_is_yellow_on_a_terminal(golden: Golden) -> None:
 
 
 @pytest.mark.process
-def test_long_output_goes_through_the_pager(golden: Golden) -> None:
+def test_long_output_goes_through_the_pager(golden: Golden, screen: Screen) -> None:
     arguments = ("tail", golden("basic-5.5.0"), "-n", "30")
     paged = screen(120, *arguments, lines=20, RMQLOG_PAGER="sed s/^/P:/")[1]
     assert [line[:2] for line in paged.splitlines()].count("P:") == len(paged.splitlines()) > 30
