@@ -14,7 +14,7 @@ import shutil
 import subprocess
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -94,9 +94,31 @@ def _modules(root: Path = ROOT) -> list[str]:
 MODULES = _modules()
 
 
-@cache
 def _tree(module: str) -> ast.Module:
-    return ast.parse((ROOT / module).read_text(encoding="utf-8"), module)
+    return _parsed((ROOT / module).read_text(encoding="utf-8"))
+
+
+@cache  # also for the copies of the tests with a planted import, which differ in one file
+def _parsed(text: str) -> ast.Module:
+    return ast.parse(text)
+
+
+@cache
+def _nodes(tree: ast.Module) -> list[ast.AST]:
+    return list(ast.walk(tree))
+
+
+@cache
+def _nodes_at_run_time(tree: ast.Module) -> list[ast.AST]:
+    return list(_runtime_nodes(tree))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_trees() -> Iterator[None]:
+    """Two million objects, which each later garbage collection of the process would look at."""
+    yield
+    for each in (_parsed, _nodes, _nodes_at_run_time):
+        each.cache_clear()
 
 
 def _is_type_checking(node: ast.AST) -> bool:
@@ -115,7 +137,7 @@ def _runtime_nodes(node: ast.AST) -> Iterator[ast.AST]:
         yield from _runtime_nodes(child)
 
 
-def _imports(nodes: Iterator[ast.AST]) -> set[str]:
+def _imports(nodes: Iterable[ast.AST]) -> set[str]:
     """Dotted names of the imported modules."""
     names: set[str] = set()
     for node in nodes:
@@ -148,9 +170,8 @@ def _room(module: str) -> str:
     return f"{package}.{rest.split('.')[0]}"
 
 
-@cache  # the copies of the tests with a planted import differ in one file
 def _import_nodes(text: str) -> list[ast.Import | ast.ImportFrom]:
-    return [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
+    return [node for node in _nodes(_parsed(text)) if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
 def _graph(root: Path) -> dict[str, set[str]]:
@@ -224,7 +245,7 @@ def test_the_work_of_a_broker_has_one_door() -> None:
         module: names
         for module in MODULES
         if not module.startswith("rmq_spark/broker/")
-        and (names := {name for name in _imports(ast.walk(_tree(module))) if name.startswith(f"{DOOR}.")})
+        and (names := {name for name in _imports(_nodes(_tree(module))) if name.startswith(f"{DOOR}.")})
     }
     assert found == {}
     door = importlib.import_module(DOOR)
@@ -268,7 +289,7 @@ def test_store_format_needs_only_numpy_pyarrow_and_the_standard_library() -> Non
         module: names
         for module in MODULES
         if module.startswith("store_format/")
-        and (names := _top(_imports(ast.walk(_tree(module)))) - allowed)  # for the type checker neither
+        and (names := _top(_imports(_nodes(_tree(module)))) - allowed)  # for the type checker neither
     }
     assert found == {
         "store_format/files/source.py": {"obstore"},
@@ -281,7 +302,7 @@ def test_pyspark_click_and_numba_have_one_room_each() -> None:
     """Others import them for the type checker alone."""
     found = []
     for module in MODULES:
-        for name in sorted(_top(_imports(_runtime_nodes(_tree(module)))) & ONE_ROOM.keys()):
+        for name in sorted(_top(_imports(_nodes_at_run_time(_tree(module)))) & ONE_ROOM.keys()):
             if _room(_dotted(module)) != ONE_ROOM[name] and (module, name) not in ALSO:
                 found.append(f"{module} imports {name}; only {ONE_ROOM[name]} may")
     assert found == []
@@ -301,7 +322,7 @@ def test_one_module_knows_the_versions_of_spark() -> None:
         for module in _modules()
         if any(
             f"{node.module}.{name.name}" in newer or node.module in newer
-            for node in ast.walk(_tree(module))
+            for node in _nodes(_tree(module))
             if isinstance(node, ast.ImportFrom)
             for name in node.names
         )
@@ -346,19 +367,27 @@ _FILE_NAMES = {"Path", "PosixPath", "fdopen", "listdir", "open", "scandir", "wal
 # Where a path of a store leads is asked through files/paths.py: a store need not be on a local disk.
 _OS_PATH_ROOMS = ("store_format/", "rmq_spark/options/", "rmq_spark/plan/", "rmq_spark/stream/")
 _PATH_METHODS = {"glob", "iterdir", "read_bytes", "read_text", "rglob", "write_bytes", "write_text"}
+_FILE_CALLS = {name.rpartition(".")[2] for name in _FILE_FUNCTIONS} | _PATH_METHODS
+
+
+def _last_name(node: ast.expr) -> str:
+    """`c` of `a.b.c`; "" of what is no name."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
 
 
 def _opens_files(tree: ast.Module) -> Iterator[str]:
-    for name in sorted(_imports(_runtime_nodes(tree)) & _FILE_MODULES):
+    for name in sorted(_imports(_nodes_at_run_time(tree)) & _FILE_MODULES):
         yield f"imports {name}"
-    for node in _runtime_nodes(tree):
+    for node in _nodes_at_run_time(tree):
         if isinstance(node, ast.ImportFrom) and node.module in ("os", "io", "pathlib"):
             taken = {alias.name for alias in node.names} & _FILE_NAMES
             yield from (f"line {node.lineno}: imports {node.module}.{name}" for name in sorted(taken))
-        if isinstance(node, ast.Call):
+        if isinstance(node, ast.Call) and _last_name(node.func) in _FILE_CALLS:
             name = ast.unparse(node.func)
             is_method = isinstance(node.func, ast.Attribute) and name != "files.read_bytes"
-            method = name.rpartition(".")[2] if is_method else ""
+            method = _last_name(node.func) if is_method else ""
             if name in _FILE_FUNCTIONS or method in _PATH_METHODS:
                 yield f"line {node.lineno}: calls {name}"
 
@@ -381,8 +410,12 @@ def test_paths_of_stores_are_asked_in_one_room() -> None:
         for module in MODULES
         if module.startswith(_OS_PATH_ROOMS) and not module.startswith((FILE_ROOM, "store_format/kernels/"))
         if "os.path"
-        in {ast.unparse(node) for node in ast.walk(_tree(module)) if isinstance(node, ast.Attribute)}
-        or "os.path" in _imports(_runtime_nodes(_tree(module)))
+        in {
+            ast.unparse(node)
+            for node in _nodes(_tree(module))
+            if isinstance(node, ast.Attribute) and node.attr == "path"
+        }
+        or "os.path" in _imports(_nodes_at_run_time(_tree(module)))
     }
     assert found == set(), f"only {FILE_ROOM} asks os.path"
 
@@ -434,14 +467,20 @@ def test_public_names_are_listed() -> None:
 
 
 def _has_all(tree: ast.Module) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == "__all__" for node in ast.walk(tree))
+    return any(isinstance(node, ast.Name) and node.id == "__all__" for node in _nodes(tree))
+
+
+def _docstring(module: str) -> str:
+    """The text with which the module begins; "" if it begins with anything else."""
+    found = re.match(r'r?"""(.*?)"""', (ROOT / module).read_text(encoding="utf-8"), re.DOTALL)
+    return found[1] if found else ""
 
 
 @pytest.mark.process
 def test_every_room_says_what_lives_in_it() -> None:
     paths = [path for room in ("tests", "benchmarks", "examples") for path in (ROOT / room).rglob("*.py")]
     more = [str(path.relative_to(ROOT)) for path in paths if path.name != "__init__.py"]
-    docstrings = {module: ast.get_docstring(_tree(module)) or "" for module in [*MODULES, *sorted(more)]}
+    docstrings = {module: _docstring(module) for module in [*MODULES, *sorted(more)]}
     found = [module for module, docstring in docstrings.items() if len(docstring.split()) < 5]
     assert found == [], "modules without a docstring that says what they hold"
 
@@ -452,7 +491,7 @@ def _classes_of_one_name(trees: dict[str, ast.Module]) -> dict[str, list[str]]:
     """
     homes: dict[str, list[str]] = {}
     for module, tree in trees.items():
-        for node in ast.walk(tree):
+        for node in _nodes(tree):
             if isinstance(node, ast.ClassDef):
                 homes.setdefault(node.name.lstrip("_"), []).append(module)
     return {name: modules for name, modules in homes.items() if len(modules) > 1}
