@@ -61,7 +61,7 @@ class Check:
 
 
 def environment_checks(environment: Mapping[str, str], python: str) -> list[Check]:
-    """All checks that do not start Spark. `python` is the interpreter of the Spark driver."""
+    """All checks that do not start Spark. `python` runs this process and the Spark driver."""
     checks = [_package(name) for name in NEEDED]
     checks += [_java(environment), _spark_home(environment)]
     checks += _neighbours(python)
@@ -197,15 +197,14 @@ def _workers(environment: Mapping[str, str], python: str) -> Check:
             "on a cluster also register(spark, by_value=True)"
         )
         return Check("workers' Python", "fails", f"{worker}: {said}", advice)
-    mine, its = _run(python, "-c", _WORKER)[1], said
-    if mine.split(" ")[0] != its.split(" ")[0]:
+    if said.split(" ")[0] != "{}.{}".format(*sys.version_info):
         return Check(
             "workers' Python",
             "fails",
-            f"{worker} is Python {its.split(' ')[0]}",
+            f"{worker} is Python {said.split(' ')[0]}",
             f"Driver and workers need the same Python version: set PYSPARK_PYTHON to {python}",
         )
-    return Check("workers' Python", "ok", f"{worker}, Python {its.replace(' ', ', pyspark ')}")
+    return Check("workers' Python", "ok", f"{worker}, Python {said.replace(' ', ', pyspark ')}")
 
 
 def start_check(python: str) -> Check:
