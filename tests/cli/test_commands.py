@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rmq_spark.cli.main import COMMANDS, ELSEWHERE, FAMILIES
+from rmq_spark.cli.completion import COMPLETE
+from rmq_spark.cli.main import COMMANDS, ELSEWHERE, FAMILIES, main
 from tests.support.cli_runs import ROOT, Runner, process
 
 Golden = Callable[[str], Path]
@@ -101,13 +102,35 @@ leave(code)
     assert "Orders" in done.stdout
 
 
-def _complete(words: str, number: int) -> list[str]:
-    done = process(_RMQLOG_COMPLETE="bash_complete", COMP_WORDS=words, COMP_CWORD=str(number))
-    return [line.partition(",")[2] for line in done.out.splitlines() if line]
+def _completing(words: str, number: int) -> dict[str, str]:
+    """What the script of a shell sets: it completes the word with this number."""
+    return {COMPLETE: "bash_complete", "COMP_WORDS": words, "COMP_CWORD": str(number)}
+
+
+def _offered(out: str) -> list[str]:
+    return [line.partition(",")[2] for line in out.splitlines() if line]
+
+
+@pytest.fixture
+def complete(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[[str, int], list[str]]:
+    """What `rmqlog` offers a shell, run in this process."""
+
+    def run(words: str, number: int) -> list[str]:
+        for name, value in _completing(words, number).items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(SystemExit):
+            main()
+        return _offered(capsys.readouterr().out)
+
+    return run
 
 
 @pytest.mark.process
-def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path: Path) -> None:
+def test_topics_and_groups_are_completed_from_the_store(
+    complete: Callable[[str, int], list[str]], golden: Golden, tmp_path: Path
+) -> None:
     for verb, words, found in (
         ("ls", "--topic Or", ["Orders"]),
         ("lag", "--group CG_t", ["CG_tags", "CG_tags2"]),
@@ -119,13 +142,13 @@ def test_topics_and_groups_are_completed_from_the_store(golden: Golden, tmp_path
         ("lag", "--columns group,q", ["group,queueId", "group,queues"]),
         ("info", "--view dead", ["deadLetters"]),
     ):
-        assert _complete(f"rmqlog {verb} {golden(STORE)} {words}", 2 + len(words.split())) == found
-    assert _complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
-    assert _complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []
+        assert complete(f"rmqlog {verb} {golden(STORE)} {words}", 2 + len(words.split())) == found
+    assert complete("rmqlog d", 1) == ["du", "dlq", "delay", "dump", "doctor"]
+    assert complete(f"rmqlog ls {tmp_path / 'nowhere'} --topic O", 4) == []
 
 
 def test_names_that_a_shell_would_run_are_not_offered(tmp_path: Path) -> None:
     for topic in ("good", "go$(reboot)", "go;ls", "go\x1b[2J"):
         (tmp_path / "store" / "consumequeue" / topic / "0").mkdir(parents=True)
     (tmp_path / "store" / "commitlog").mkdir()
-    assert _complete(f"rmqlog ls {tmp_path / 'store'} --topic go", 4) == ["good"]
+    assert _offered(process(**_completing(f"rmqlog ls {tmp_path / 'store'} --topic go", 4)).out) == ["good"]

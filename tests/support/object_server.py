@@ -104,7 +104,8 @@ def served(root: Path) -> Iterator[ObjectServer]:
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as http:
         http.daemon_threads = True
         told.port = http.server_address[1]
-        thread = threading.Thread(target=http.serve_forever, daemon=True)
+        # `shutdown` waits for the end of a poll, half a second by default
+        thread = threading.Thread(target=http.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield told
