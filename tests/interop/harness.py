@@ -32,10 +32,12 @@ _CONFIG = {
     "reviveInterval": "100",
     "reviveQueueNum": "1",
     # 5.5: until the first of these intervals, by default 10 seconds, has passed, a thread never pauses.
-    "transactionMetricFlushInterval": "200",
+    "transactionMetricFlushInterval": "50",
     # 5.x: each flush compares the 38 MB of the timer wheel byte by byte. A stop in order flushes too.
     "timerFlushIntervalMs": "10000",
 }
+# A store that has either of these has timer messages.
+_TIMER_FILES = ("timerlog", "consumequeue/rmq_sys_wheel_timer")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,9 @@ class RocketMQ:
     def broker(self, store: Path, config: Mapping[str, str] | None = None) -> Broker:
         """A broker for `with`; `config` as in broker.conf, over what a `.rmqlog/broker.conf` in the store
         says.
+
+        It has a timer if the store has timer messages, or `config` says timerWheelEnable=true: to look at all
+        slots of a new wheel takes most of a second of a core.
         """
         return Broker(self, store, config or {})
 
@@ -113,8 +118,10 @@ class RocketMQ:
             if own.exists()
             else {}
         )
+        timer = {"timerWheelEnable": str(any((store / name).exists() for name in _TIMER_FILES)).lower()}
         path = self.directory / f"broker-{next(self._numbers)}.conf"
-        path.write_text("".join(f"{key}={value}\n" for key, value in (_CONFIG | told | dict(config)).items()))
+        lines = (_CONFIG | timer | told | dict(config)).items()
+        path.write_text("".join(f"{key}={value}\n" for key, value in lines))
         return str(path)
 
 

@@ -68,7 +68,8 @@ def _jars(target: Path) -> list[str]:
 
 def _fingerprint(project: Path) -> str:
     digest = hashlib.sha256()
-    for path in [project / "pom.xml", *sorted((project / "src").rglob("*.java"))]:
+    sources = sorted(path for path in (project / "src").rglob("*") if path.is_file())
+    for path in [project / "pom.xml", *sources]:
         digest.update(f"{path.relative_to(project)}\n".encode() + path.read_bytes())
     return digest.hexdigest()
 
@@ -105,7 +106,7 @@ def _pack(classes: Path) -> None:
     """An archive of classes (see jvm.py) takes jars only."""
     new = classes.with_suffix(".new")
     with zipfile.ZipFile(new, "w") as jar:
-        for path in sorted(classes.rglob("*.class")):
+        for path in sorted(path for path in classes.rglob("*") if path.is_file()):
             jar.write(path, path.relative_to(classes))
     new.rename(classes.with_suffix(".jar"))
 

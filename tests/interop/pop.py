@@ -15,6 +15,7 @@ _ANSWER_SECONDS_MAX = 60.0
 SETTINGS = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "mappedFileSizeConsumeQueue": "6000",
+    "timerWheelEnable": "true",  # check points are timer messages
     "mappedFileSizeTimerLog": str(52 * 100),
     "timerPrecisionMs": "100",
     "timerFlushIntervalMs": "1000",  # the default: brokers with these settings are killed

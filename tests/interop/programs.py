@@ -119,5 +119,4 @@ class Program:
 
     def _told(self, what: str) -> str:
         lines = self._log.read_text(errors="replace").splitlines()
-        shown = [line for line in lines if "|-INFO" not in line][-_LOG_LINES_SHOWN:]
-        return "\n".join([f"{self.name} {what}; the end of {self._log}:", *shown])
+        return "\n".join([f"{self.name} {what}; the end of {self._log}:", *lines[-_LOG_LINES_SHOWN:]])

@@ -82,5 +82,5 @@ def test_a_broker_takes_over_after_a_flush_and_a_cleaning_of_ours(
     assert {(q["topic"], q["queueId"]): (q["minOffset"], q["maxOffset"], q["rows"]) for q in found} == ours
     assert all(first > 0 for first, *_ in ours.values())
     assert _files(root) == before
-    logs = [path.read_text() for path in broker.directory.rglob("store.log")]
+    logs = [path.read_text() for path in broker.directory.rglob("log")]
     assert any(f"last shutdown normally, store path root dir: {root}" in text for text in logs)

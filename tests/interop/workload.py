@@ -47,6 +47,7 @@ RECALLED = (1, 5)  # which of them
 _FILES = {
     "mappedFileSizeCommitLog": str(1 << 20),
     "mappedFileSizeConsumeQueue": "6000",
+    "timerWheelEnable": "true",
     "mappedFileSizeTimerLog": str(52 * 100),
     "recallMessageEnable": "true",
     "transactionOpBatchInterval": "100",

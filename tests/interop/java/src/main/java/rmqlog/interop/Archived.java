@@ -24,7 +24,7 @@ public final class Archived {
         Lines.takeStandardOutput();
         try {
             Path store = Files.createDirectories(Path.of(args[0]));
-            Config config = new Config(store.toString(), Files.writeString(store.resolveSibling("conf"), "transactionMetricFlushInterval=200\n").toString());
+            Config config = new Config(store.toString(), Files.writeString(store.resolveSibling("conf"), "transactionMetricFlushInterval=50\n").toString());
             BrokerMain broker = new BrokerMain(config);
             broker.load();
             broker.start();
