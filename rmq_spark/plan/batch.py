@@ -64,24 +64,25 @@ class _Planning:
         by_key = _offsets_of_key(store, there.queues, self.options)
         for queue in filter(self.starts.reads, there.queues):
             piece = self._slice(queue)
-            parts = (
-                [piece] if by_key is None else narrowed(piece, by_key.get((piece.topic, piece.queue_id), ()))
-            )
-            found.slices += [part for part in parts if part.start < part.stop]
+            if by_key is not None:
+                found.slices += narrowed(piece, by_key.get(queue.key, ()))
+            elif piece.start < piece.stop:
+                found.slices.append(piece)
         for queue in filter(self.starts.reads, there.scanned):
             found.add(queue, self._slice(queue))
         return found
 
     def _slice(self, queue: Queue) -> QueueSlice:
         """The offsets of the queue between the `starting…` and `ending…` options, cut to those that exist."""
-        options, name = self.options, MessageQueue.of(queue)
+        options, there = self.options, queue.range
+        name = MessageQueue(there.topic, queue.store.broker_name, there.queue_id)
         self.queues.append(name)
         start_option, start = self.starts.of(queue)
         stop_option = options.ending.option
         stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)
-        low, high = queue.min_offset, queue.max_offset
+        low, high = there.min_offset, there.max_offset
         if low <= start <= stop <= high:
-            return queue.range.piece(start, stop)
+            return there.piece(start, stop)
         for option, offset in ((start_option, start), (stop_option, stop)):
             if not low <= offset <= high:
                 message = f"{name}: {option} {offset} is not in the queue, which holds {low} to {high}"
@@ -109,7 +110,7 @@ class _Planning:
             raise OptionError(
                 f"{name}: {start_option} starts at offset {start}, after {stop_option}, which ends at {stop}"
             )
-        return queue.range.piece(start, stop)
+        return there.piece(start, stop)
 
 
 # ---- one key or message id ---------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import os
 from bisect import bisect_left
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -260,8 +260,8 @@ def _splits_along_log(slices: Sequence[_Sized], options: ReadOptions, cores: int
 
 def _shares(slices: Sequence[_Sized], ranges: Mapping[int, tuple[int, int]]) -> Iterator[StoreShare]:
     found: dict[str, tuple[Store, list[QueueSlice]]] = {}
-    for each in slices:
-        found.setdefault(each.store.path, (each.store, []))[1].append(each.slice)
+    for store, mine in groupby(slices, lambda each: each.store):
+        found.setdefault(store.path, (store, []))[1].extend(each.slice for each in mine)
     for store, pieces in found.values():
         yield _share(store, pieces, None, ranges)
 
@@ -329,7 +329,10 @@ def _physical_ranges(slices: Iterable[_Sized]) -> dict[int, tuple[int, int]]:
     """`physical_range` by the identity of each slice of object storage. Slices of one queue are looked at
     together: its file is fetched once.
     """
-    remote = [each for each in slices if any(map(paths.is_remote, each.store.commit_log_paths))]
+    remote: list[_Sized] = []
+    for store, mine in groupby(slices, lambda each: each.store):
+        if any(map(paths.is_remote, store.commit_log_paths)):
+            remote += mine
     queues: dict[int, list[QueueSlice]] = {}
     for each in remote:
         queues.setdefault(id(each.slice.queue), []).append(each.slice)

@@ -296,9 +296,10 @@ def _warn_of_nothing(stores: Sequence[Store], group: str) -> None:
 
 def start_by_options(queue: Queue, options: ReadOptions) -> int:
     """The first offset to read by the `starting…` options. It may be outside of the queue."""
-    stated = options.starting.for_queue(queue.topic, queue.store.broker_name, queue.queue_id)
+    there = queue.range
+    stated = options.starting.for_queue(there.topic, queue.store.broker_name, there.queue_id)
     offset = stated_offset(queue, stated, options.mode)
-    missing = isinstance(stated, Timestamp) and offset == queue.max_offset > queue.min_offset
+    missing = isinstance(stated, Timestamp) and offset == there.max_offset > there.min_offset
     if missing and options.starting_offsets_by_timestamp_strategy == "error":
         raise OffsetOutOfRangeError(
             f"{MessageQueue.of(queue)}: no message at or after {stated}; take an earlier "

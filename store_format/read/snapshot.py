@@ -255,10 +255,9 @@ def _queue_at(
     log_end: int | None,
     *,
     clean: bool = False,
-    known: QueueBounds | None = None,
 ) -> QueueRange | None:
-    """The queue of a directory; None without files. `known` are its bounds, where they are known."""
-    bounds = known or queue_bounds(
+    """The queue of a directory; None without files."""
+    bounds = queue_bounds(
         kind,
         directory,
         topic,
@@ -298,7 +297,9 @@ def _queues_on_disk(
         try:
             _refuse_foreign_name(topic, directory)
             known = short.get(directory)
-            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean, known=known)
+            if known is not None:  # its first message is in the log
+                return QueueRange(topic, queue_id, known.min_offset, known.max_offset, known)
+            queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
         except (CorruptStoreError, StorePermissionError) as error:
             return error
         return queue or QueueRange(topic, queue_id, 0, 0, None, is_batch=kind == "batch")
@@ -315,7 +316,9 @@ def _queues_on_disk(
         else:
             refused(queue)
     damaged |= _cut_queues(root, queues)
-    return {key: queue for key, queue in queues.items() if key not in damaged}, damaged
+    for key in damaged.keys() & queues.keys():
+        del queues[key]
+    return queues, damaged
 
 
 def _refuse_foreign_name(topic: str, directory: str) -> None:
