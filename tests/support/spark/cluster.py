@@ -24,8 +24,8 @@ import pyspark
 
 from tests.support.object_server import ObjectServer
 from tests.support.permissions import NOBODY, open_directory
+from tests.support.spark import fast_start
 from tests.support.spark.executor_python import copied_python
-from tests.support.spark.fast_start import SHORT_LIVED
 from tests.support.spark.processes import ROOT, signal_session
 
 _WORKERS = 2
@@ -55,6 +55,7 @@ class Cluster:
         environment = {name: os.environ[name] for name in kept if name in os.environ}
         environment |= self.server.environment() | {"PYSPARK_PYTHON": str(python)}
         environment |= {"SPARK_LOCAL_IP": "127.0.0.1"}
+        settings = {"spark.executor.extraJavaOptions": self.environment["SPARK_DAEMON_JAVA_OPTS"]} | settings
         job = {"checkout": str(ROOT), "master": self.master, "way": way, "steps": steps, "settings": settings}
         done = subprocess.run(
             [sys.executable, str(Path(__file__).with_name("cluster_job.py")), json.dumps(job)],
@@ -85,7 +86,8 @@ def started(root: Path) -> Iterator[Cluster]:
             "TMPDIR": str(directory / "local"), "SPARK_LOCAL_DIRS": str(directory / "local"),
             "SPARK_HOME": str(home), "SPARK_CONF_DIR": str(directory / "conf"),
             "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_DAEMON_MEMORY": "256m", "SPARK_NO_DAEMONIZE": "1",
-            "SPARK_DAEMON_JAVA_OPTS": SHORT_LIVED, "LD_LIBRARY_PATH": str(python.parents[1] / "lib"),
+            "SPARK_DAEMON_JAVA_OPTS": fast_start.java_options(ROOT / ".venv" / "spark", directory / "conf"),
+            "LD_LIBRARY_PATH": str(python.parents[1] / "lib"),
             **{name: os.environ[name] for name in ("JAVA_HOME",) if name in os.environ},
             **server.environment(),  # of the machines, as a role would be: no setting of Spark has it
         }  # fmt: skip

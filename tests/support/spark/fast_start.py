@@ -45,17 +45,22 @@ spark.stop()
 
 
 def environment(directory: Path) -> dict[str, str]:
-    """What the environment has for the Spark of this environment, where `make` has filled the directory.
+    """What the environment has for the Spark of this environment, where `make` has filled the directory."""
+    options = {"SPARK_SUBMIT_OPTS": java_options(directory, os.environ["SPARK_CONF_DIR"])}
+    return options | ({"SPARK_HOME": str(directory / _HOME)} if (directory / _ARCHIVE).exists() else {})
+
+
+def java_options(directory: Path, settings: Path | str) -> str:
+    """For a JVM of Spark whose settings are in the directory `settings`.
 
     Spark puts the directory of its settings first on the class path, and behind the jars of an archive is the
     only place for a directory. So another class path is given. A JVM writes warnings to standard output.
     """
     archive = directory / _ARCHIVE
     if not archive.exists():
-        return {"SPARK_SUBMIT_OPTS": SHORT_LIVED}
-    path = f"{_package('pyspark')}/jars/*{os.pathsep}{os.environ['SPARK_CONF_DIR']}/"
-    options = f"{SHORT_LIVED} -cp {path} -XX:SharedArchiveFile={archive} -Xlog:disable"
-    return {"SPARK_SUBMIT_OPTS": options, "SPARK_HOME": str(directory / _HOME)}
+        return SHORT_LIVED
+    path = f"{_package('pyspark')}/jars/*{os.pathsep}{settings}/"
+    return f"{SHORT_LIVED} -cp {path} -XX:SharedArchiveFile={archive} -Xlog:disable"
 
 
 def _package(name: str) -> Path:
