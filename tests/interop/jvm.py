@@ -19,7 +19,7 @@ _HEAP = [
     "-XX:MaxDirectMemorySize=512m",
     "-XX:+UseSerialGC",
     "-XX:TieredStopAtLevel=1",
-    "-XX:CompileThresholdScaling=10",  # most methods of a start run too seldom to be worth the compiler
+    "-XX:CompileThresholdScaling=3",  # most methods of a start run too seldom to be worth the compiler
     "-XX:-UsePerfData",
 ]
 # A JVM that does not verify classes starts sooner. Its warnings, also those about an archive, go to standard
