@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from glob import glob
 from itertools import islice, pairwise, zip_longest
 from pathlib import Path
 
@@ -242,15 +243,13 @@ def entries_of(root: Path, *, lost: bool = True) -> dict[_Place, tuple[int, int]
     not those that a recovery writes for lost messages.
     """
     found = {}
-    for path in sorted((root / "consumequeue").glob("*/*/*")):
-        data = path.read_bytes()
-        units = np.frombuffer(data[: len(data) // ENTRY.itemsize * ENTRY.itemsize], ENTRY)
-        topic, queue_id = path.parent.parent.name, int(path.parent.name)
-        is_entry = (units["size"] != 0) & (units["size"] != _BLANK)
-        is_entry &= lost | (units["tags_code"] != _LOST)
-        for at in np.flatnonzero(is_entry).tolist():
-            place = (topic, queue_id, int(path.name) // ENTRY.itemsize + at)
-            found[place] = (int(units["physical_offset"][at]), int(units["size"][at]))
+    for name in sorted(glob("*/*/*", root_dir=root / "consumequeue")):
+        topic, queue_id, start = name.split("/")
+        data = (root / "consumequeue" / name).read_bytes()
+        units = np.frombuffer(data, ENTRY, len(data) // ENTRY.itemsize).tolist()
+        for offset, (physical_offset, size, tags_code) in enumerate(units, int(start) // ENTRY.itemsize):
+            if size not in (0, _BLANK) and (lost or tags_code != _LOST):
+                found[topic, int(queue_id), offset] = (physical_offset, size)
     return found
 
 

@@ -7,9 +7,9 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from copy import deepcopy
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -37,9 +37,11 @@ class Fate(Enum):
     UNKNOWN = "unknown"  # no evidence says whether its topic was deleted or its queue was lost
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Stored:
-    """A message as the store was given it. One that is in no queue has the queue offset -1."""
+    """A message as the store was given it; it equals itself alone. One that is in no queue has the queue
+    offset -1.
+    """
 
     topic: str
     queue_id: int
@@ -50,15 +52,15 @@ class Stored:
     keys: tuple[str, ...] = ()
     is_plain: bool = True  # False: a light queue's, or a part of an inner batch
 
-    @property
+    @cached_property
     def queue(self) -> QueueKey:
         return self.topic, self.queue_id
 
-    @property
+    @cached_property
     def place(self) -> tuple[str, int, int]:
         return self.topic, self.queue_id, self.queue_offset
 
-    @property
+    @cached_property
     def row(self) -> Row:
         return self.topic, self.queue_id, self.queue_offset, digest(self.body)
 
@@ -125,7 +127,14 @@ class Truth:
         return max([self.next_offsets.get(queue, 0), *committed])
 
     def copy(self) -> Truth:
-        return deepcopy(self, {id(each): each for each in self.messages})
+        return replace(
+            self,
+            messages=self.messages.copy(),
+            fates=self.fates.copy(),
+            next_offsets=self.next_offsets.copy(),
+            committed=self.committed.copy(),
+            differences=self.differences.copy(),
+        )
 
     # ---- operations ---------------------------------------------------------------------------------------
 

@@ -362,7 +362,7 @@ class World:
         position = message.physical_offset - int(path.name) + at
         overwrite(path, position, bytes([path.read_bytes()[position] ^ 1 << bit]))
         if at not in UNPROTECTED:
-            self.truth.set(Fate.DAMAGED, message.__eq__)
+            self.truth.set(Fate.DAMAGED, lambda each: each is message)
         self.refresh()
 
     def retain(self, count: int) -> None:
