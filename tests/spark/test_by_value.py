@@ -134,6 +134,7 @@ def bare_python(tmp_path: Path) -> tuple[Path, Path]:
     return python, site
 
 
+@pytest.mark.whole  # test_connect.py reads so too, and the brief cells on the oldest Spark
 def test_spark_finds_the_format_by_itself(golden: Callable[[str], Path], tmp_path: Path) -> None:
     """Through `pyspark_rmqlog`, with neither `register` nor an import."""
     assert run(AUTOMATIC, str(golden(STORE)), directory=tmp_path).splitlines()[-1] == expected()

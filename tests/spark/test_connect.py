@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 spark = SparkSession.builder.remote("local[2]").config("spark.ui.enabled", "false").getOrCreate()
 path = sys.argv[1]
 found = spark.read.format("rmqlog").option("subscribe", "Audit").load(path).count()
+assert "rmq_spark" not in sys.modules
 import rmq_spark
 rmq_spark.register(spark)
 read = lambda: spark.read.format("rmqlog").option("subscribe", "Orders")
