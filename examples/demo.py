@@ -92,6 +92,7 @@ def main() -> None:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")  # as many as cores, for so few messages
         .config("spark.sql.adaptive.enabled", "false")  # a stream turns it off itself, and warns
         # With this socket, which conf/ turns on for speed, Spark 4.3 leaves a harmless traceback behind the
         # commit of a stream's batch.
