@@ -57,6 +57,12 @@ def _index_files(messages: tuple[Message, ...]) -> list[bytes]:
     return build_index_files(messages, 50, 200)
 
 
+def _check_index(root: Path, messages: list[Message]) -> None:
+    """Index files are those of a broker that wrote this log."""
+    files = [path.read_bytes() for path in sorted((root / "index").iterdir())]
+    assert files == _index_files(tuple(messages))
+
+
 def _check_whole(root: Path, count: int) -> None:
     """Rows as expected, the log's units the same, index files those of a broker that wrote this log, and
     nothing left over.
@@ -64,7 +70,7 @@ def _check_whole(root: Path, count: int) -> None:
     assert _bodies(root) == _expected(count)
     messages = messages_of(root)
     assert sorted(m.body.decode().rstrip(".") for m in messages) == _expected(count)
-    assert [path.read_bytes() for path in sorted((root / "index").iterdir())] == _index_files(tuple(messages))
+    _check_index(root, messages)
     names = {path.name for path in (root / ".rmqlog").iterdir()}
     own = {
         "store.json",
@@ -377,11 +383,9 @@ def test_files_that_a_loading_broker_removes_under_a_commit(
                 setattr(os, name, original)
         assert _bodies(root) == _expected(_FIRST + _BATCH)
         assert not (root / "abort").exists()
+        _check_index(root, messages_of(root))
         store = MessageStore.open(str(root))
-        assert all(
-            store.find(key=f"k{number}", topic="T").table.num_rows == 1
-            for number in range(0, _FIRST + _BATCH, 7)
-        )
+        assert store.find(key=f"k{_FIRST + _BATCH - 1}", topic="T").table.num_rows == 1
         assert store.diagnose().of("damage", "warning") == []
         shutil.rmtree(root)
     assert removed > 10
