@@ -263,7 +263,11 @@ def _ascii_only() -> bool:
 
 
 def _json(row: Row, names: Sequence[str], bodies: str, ascii_only: bool = False) -> str:
-    return json_text({name: json_value(row[name], bodies=bodies) for name in names}, ascii_only=ascii_only)
+    values = {name: row[name] for name in names}
+    for name, value in values.items():
+        if isinstance(value, bytes):  # a call for every value takes a tenth of the time of an export
+            values[name] = json_value(value, bodies=bodies)
+    return json_text(values, ascii_only=ascii_only)
 
 
 def _write_json(output: Output, rows: Iterable[Row], names: Sequence[str]) -> None:
