@@ -8,6 +8,7 @@ queues.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from types import TracebackType
@@ -48,7 +49,7 @@ QueueKind = Literal["simple", "batch"]
 FOLDERS: dict[QueueKind, str] = {"simple": "consumequeue", "batch": "batchconsumequeue"}
 _ROCKSDB_FOLDERS = ("consumequeue", "consumequeue_rocksdb")
 _NAME_BYTES_MAX = 255  # NAME_MAX of Linux
-_QUEUE_ID_MAX = 2**31 - 1
+_QUEUE_ID, _QUEUE_ID_MAX = re.compile(r"0|[1-9][0-9]{0,9}"), 2**31 - 1
 
 
 # ---- which queues a store has ------------------------------------------------------------------------------
@@ -75,9 +76,7 @@ def can_be_queue(topic: str, queue_id: int) -> bool:
 
 def is_queue_id(name: str) -> bool:
     """Whether a directory's name is a queue id as a broker writes it: no leading zeros, at most 2^31 - 1."""
-    if not (name.isascii() and name.isdigit() and len(name) < 11):
-        return False
-    return name == str(int(name)) and int(name) <= _QUEUE_ID_MAX
+    return _QUEUE_ID.fullmatch(name) is not None and int(name) <= _QUEUE_ID_MAX
 
 
 def list_queues(

@@ -380,7 +380,7 @@ def queue_bounds(
 
 _Found = tuple[str, int, str, QueueKind]  # topic, queue id, directory, kind
 _BLOCK_SIZE = 4096
-_BLOCK_UNITS = _BLOCK_SIZE // CQ_UNIT.itemsize
+_SHORT_SIZE = 512  # of a block: of most queues, the rest is empty
 _QUEUES_AT_ONCE = 1024
 
 
@@ -408,22 +408,12 @@ def short_queues(
         if not looked:
             continue
         blocks = begins[: len(looked)]
-        units = blocks[:, : _BLOCK_UNITS * CQ_UNIT.itemsize].view(CQ_UNIT)
-        valid, rows = is_valid(units), np.arange(len(looked))
-        stops = valid.argmin(axis=1)
-        first, last = units[:, 0], units[rows, stops - 1]
-        is_used = blocks.view(np.uint32) != 0
-        used_stops = np.where(is_used.any(axis=1), is_used.shape[1] - is_used[:, ::-1].argmax(axis=1), 0)
-        plain = (stops > 0) & ~pre_blank_mask(first) & (first["physical_offset"] >= commit_log_min)
-        plain &= last["physical_offset"] >= commit_log_min
-        if clean:
-            plain &= used_stops * np.uint32().itemsize <= stops * CQ_UNIT.itemsize
-        places = np.stack(
-            [stops, first["physical_offset"], last["physical_offset"], last["size"]], axis=1
-        ).tolist()
-        for row in np.flatnonzero(plain).tolist():
+        is_long = blocks[:, _SHORT_SIZE:].view(np.uint64).any(axis=1)
+        short, long = np.flatnonzero(~is_long), np.flatnonzero(is_long)
+        ends = _block_ends(blocks[short, :_SHORT_SIZE], short, is_valid, commit_log_min, clean)
+        ends += _block_ends(blocks[long], long, is_valid, commit_log_min, clean)
+        for row, count, first_physical_offset, last_physical_offset, last_size in ends:
             (topic, queue_id, directory, kind), begin = looked[row]
-            count, first_physical_offset, last_physical_offset, last_size = places[row]
             size, start = begin.size, begin.start // CQ_UNIT.itemsize
             if (
                 size % CQ_UNIT.itemsize
@@ -439,6 +429,28 @@ def short_queues(
                 topic, queue_id, *place, *edges, first_physical_offset, last_physical_offset, last_size
             )
     return bounds
+
+
+def _block_ends(
+    blocks: NDArray[np.uint8], numbers: NDArray[np.intp], is_valid: Validity, commit_log_min: int, clean: bool
+) -> list[list[int]]:
+    """[number of the block, entries, physical offset of the first and the last message, size of the last one]
+    of the blocks that begin with entries of messages in the log, and, after a clean shutdown, have nothing
+    behind them.
+    """
+    size = CQ_UNIT.itemsize
+    units = blocks[:, : blocks.shape[1] // size * size].view(CQ_UNIT)
+    stops = is_valid(units).argmin(axis=1)
+    first, last = units[:, 0], units[np.arange(len(blocks)), stops - 1]
+    plain = (stops > 0) & ~pre_blank_mask(first) & (first["physical_offset"] >= commit_log_min)
+    plain &= last["physical_offset"] >= commit_log_min
+    if clean:
+        is_used = blocks.view(np.uint32) != 0
+        used_stops = np.where(is_used.any(axis=1), is_used.shape[1] - is_used[:, ::-1].argmax(axis=1), 0)
+        plain &= used_stops * np.uint32().itemsize <= stops * size
+    columns = (numbers, stops, first["physical_offset"], last["physical_offset"], last["size"])
+    found: list[list[int]] = np.stack(columns, axis=1)[plain].tolist()
+    return found
 
 
 def first_unit_from(files: UnitFiles, queue: QueueBounds, physical: int, low: int) -> int:
