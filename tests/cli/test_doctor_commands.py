@@ -57,6 +57,19 @@ def test_what_is_in_the_way_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.process
+def test_another_python_of_the_workers(
+    rmqlog: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\necho 3.9 4.0.1\n")
+    python.chmod(0o755)
+    monkeypatch.setenv("PYSPARK_PYTHON", str(python))
+    state, found, advice = _states(rmqlog("doctor", "-o", "json").out)["workers' Python"]
+    assert (state, found) == ("fails", f"{python} is Python 3.9")
+    assert advice.endswith(f"set PYSPARK_PYTHON to {sys.executable}")
+
+
+@pytest.mark.process
 def test_a_store_that_is_none(rmqlog: Runner, tmp_path: Path) -> None:
     done = rmqlog("doctor", tmp_path, "-o", "json")
     assert done.code == 4
