@@ -18,6 +18,7 @@ SETTINGS = {
     "timerWheelEnable": "true",  # check points are timer messages
     "mappedFileSizeTimerLog": str(52 * 100),
     "timerPrecisionMs": "100",
+    "timerFlushIntervalMs": "1000",  # the default: brokers with these settings are killed
     "reviveInterval": "100",
     "reviveScanTime": "1000",
     "reviveQueueNum": "2",
