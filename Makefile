@@ -14,7 +14,7 @@ endif
 
 DEV := .venv
 DEMO := .venv-demo
-# Without bytecode: of the packages' files, a tenth is ever imported, and gets its bytecode then.
+# Without bytecode: most files of the packages are never imported, and Python compiles the others when they are.
 INSTALL = -m pip install --quiet --no-compile --disable-pip-version-check
 SOURCES := $(wildcard pyspark_rmqlog.py store_format/*.py store_format/*/*.py rmq_spark/*.py rmq_spark/*/*.py rmq_spark/*/*/*.py)
 
@@ -68,7 +68,7 @@ quick: kernels
 kernels: $(DEV)/installed
 	@$(DEV)/bin/python -c "from store_format import kernels; kernels.load()"
 
-# Beside each other: each takes half a minute the first time, on one core.
+# Beside each other: each takes half a minute or more the first time, on one core.
 lint-and-kernels: $(DEV)/installed
 	@$(MAKE) --no-print-directory kernels & kernels=$$!; \
 	$(MAKE) --no-print-directory $(DEV)/spark/classes.jsa & classes=$$!; \

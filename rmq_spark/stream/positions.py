@@ -309,7 +309,7 @@ class StreamPositions:
                     step.kept[key] = position
                 continue
             begin = position
-            if replaced and key in replaced:
+            if key in replaced:
                 begin = self._losses.replaced(key, position, queue, replaced[key])
             elif not queue.range.min_offset <= position <= queue.range.max_offset:
                 begin = self._losses.begin(key, position, queue)

@@ -429,7 +429,7 @@ class StoreFollower:
         return ends
 
     def _lacking(self, newest: dict[QueueKey, Newest]) -> dict[QueueKey, Newest]:
-        """Those of the messages that `queues` do not have, in chosen queues."""
+        """The newest messages of chosen queues, where `queues` end before them."""
         return {
             key: told
             for key, told in newest.items()
