@@ -380,7 +380,7 @@ def queue_bounds(
 
 _Found = tuple[str, int, str, QueueKind]  # topic, queue id, directory, kind
 _BLOCK_SIZE = 4096
-_SHORT_SIZE = 512  # of a block: of most queues, the rest is empty
+_FEW_UNITS = 24  # of a block: of most queues, the rest is empty
 _QUEUES_AT_ONCE = 1024
 
 
@@ -408,9 +408,10 @@ def short_queues(
         if not looked:
             continue
         blocks = begins[: len(looked)]
-        is_long = blocks[:, _SHORT_SIZE:].view(np.uint64).any(axis=1)
+        is_long = blocks[:, _FEW_UNITS * CQ_UNIT.itemsize :].view(np.uint64).any(axis=1)
         short, long = np.flatnonzero(~is_long), np.flatnonzero(is_long)
-        ends = _block_ends(blocks[short, :_SHORT_SIZE], short, is_valid, commit_log_min, clean)
+        few = blocks[short, : (_FEW_UNITS + 1) * CQ_UNIT.itemsize]  # an empty unit ends them
+        ends = _block_ends(few, short, is_valid, commit_log_min, clean)
         ends += _block_ends(blocks[long], long, is_valid, commit_log_min, clean)
         for row, count, first_physical_offset, last_physical_offset, last_size in ends:
             (topic, queue_id, directory, kind), begin = looked[row]

@@ -146,6 +146,11 @@ def test_bounds_are_those_of_a_naive_reading(queue: Queue, commit_log_min: int, 
     damage=[(100, b"\0" * 20)],
     limits=(0, None),
 )
+@example(
+    made=[Queue(100, 0, [UNIT.pack(200 * i, 200, 0) for i in range(count)]) for count in (24, 25, 26, 99)],
+    damage=[],
+    limits=(0, None),
+)
 def test_short_queues_have_the_bounds_that_each_has_alone(
     made: list[Queue], damage: list[tuple[int, bytes]], limits: tuple[int, int | None]
 ) -> None:
