@@ -36,7 +36,7 @@ unexport PYTHONDONTWRITEBYTECODE
 export SPARK_CONF_DIR := $(CURDIR)/conf
 run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CURDIR)/$(1)/bin/python" $(1)/bin/python
 
-.PHONY: help demo quick kernels lint-and-kernels test test-all proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
+.PHONY: help demo quick kernels lint-and-kernels test test-all brokers proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
 
 help:
 	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
@@ -87,8 +87,11 @@ test: check-java lint-and-kernels
 # and the many short tests fill the time in which the last long one is still running.
 # The programs of the tests with a broker are built beside the installation, which keeps one core busy.
 test-all: check-java check-python
-	@"$(PYTHON)" -m tests.interop.maven & \
-	$(MAKE) --no-print-directory lint-and-kernels && $(call run_in,$(DEV)) -m pytest $(WORKERS); tests=$$?; wait; exit $$tests
+	@$(MAKE) --no-print-directory brokers & $(MAKE) --no-print-directory lint-and-kernels; made=$$?; wait; exit $$made
+	$(call run_in,$(DEV)) -m pytest $(WORKERS)
+
+brokers: check-python
+	@"$(PYTHON)" -m tests.interop.maven
 
 proofs: check-java lint kernels
 	$(call run_in,$(DEV)) -m pytest $(WORKERS) -m "slow or interop or whole" --whole $(if $(PART),--part $(PART))
