@@ -69,10 +69,10 @@ quick: kernels
 kernels: $(DEV)/installed
 	@$(DEV)/bin/python -c "from store_format import kernels; kernels.load()"
 
-# Beside each other: each takes half a minute or more the first time, on one core.
+# Beside each other: each takes half a minute or more the first time, on one core. Lint takes longest.
 lint-and-kernels: $(DEV)/installed
-	@$(MAKE) --no-print-directory kernels & kernels=$$!; \
-	$(MAKE) --no-print-directory $(DEV)/spark/classes.jsa & classes=$$!; \
+	@nice $(MAKE) --no-print-directory kernels & kernels=$$!; \
+	nice $(MAKE) --no-print-directory $(DEV)/spark/classes.jsa & classes=$$!; \
 	$(MAKE) --no-print-directory lint; lint=$$?; wait $$kernels && wait $$classes && exit $$lint
 
 # With which each Spark of the tests starts some seconds sooner.
