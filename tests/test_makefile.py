@@ -19,7 +19,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 
 # What make's recipes use before they install anything.
-_TOOLS = ("sh", "make", "sed", "head", "env")
+_TOOLS = ("sh", "make", "sed", "head", "env", "nice")
 
 
 @pytest.fixture
