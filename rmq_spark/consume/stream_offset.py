@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -99,11 +99,13 @@ class StreamOffset:
 
     def to_json(self) -> dict[str, object]:
         """The value that Spark passes to `json.dumps`."""
-        value: dict[str, object] = dict(_nested(self.positions))
+        names = sorted(self.positions)
+        value: dict[str, object] = dict(_nested(self.positions, names))
         if self.at:
-            value[AT] = _nested(self.at)
+            is_same = self.at.keys() == self.positions.keys()
+            value[AT] = _nested(self.at, names if is_same else sorted(self.at))
         if self.starts:
-            value[FROM] = _nested(self.starts)
+            value[FROM] = _nested(self.starts, sorted(self.starts))
         if self.reset:
             value[RESET] = self.reset
         if self.again:
@@ -111,14 +113,19 @@ class StreamOffset:
         return value
 
 
-def _nested(positions: Mapping[MessageQueue, int]) -> dict[str, dict[str, dict[str, int]]]:
+def _nested(
+    positions: Mapping[MessageQueue, int], names: Iterable[MessageQueue]
+) -> dict[str, dict[str, dict[str, int]]]:
+    """The values of these queues, in this order."""
     topics: dict[str, dict[str, dict[str, int]]] = {}
-    here: tuple[str, str] | None = None
-    for (topic, broker, queue_id), position in sorted(positions.items()):
-        if here != (topic, broker):
-            here = topic, broker
+    of_topic = of_broker = ""
+    queues: dict[str, int] = {}
+    for name in names:
+        topic, broker, queue_id = name
+        if topic != of_topic or broker != of_broker or not queues:
+            of_topic, of_broker = topic, broker
             queues = topics.setdefault(topic, {}).setdefault(broker, {})
-        queues[str(queue_id)] = position
+        queues[str(queue_id)] = positions[name]
     return topics
 
 

@@ -143,7 +143,7 @@ class StreamPositions:
             offset = replace(offset, again=True)
         end = offset.to_json()
         self._last = end, offset
-        if not step.waiting and offset.positions == step.stops | step.kept:
+        if not step.waiting and (not self._limits.has_maximum or offset.positions == step.stops | step.kept):
             self._idle = version, offset
         return end
 
@@ -283,11 +283,12 @@ class StreamPositions:
     ) -> dict[MessageQueue, int]:
         """The place of the message before each position: at most two reads, for a moved position."""
         found = {}
+        before, queues = previous.positions.get, self.stores.queues.get
         for key, position in positions.items():
             place = None
-            if previous.positions.get(key) == position and key not in step.moved:
+            if before(key) == position and key not in step.moved:
                 place = previous.at.get(key)
-            if place is None and (queue := self.stores.queues.get(key)) is not None:
+            if place is None and (queue := queues(key)) is not None:
                 place = place_before(queue, position)
             if place is not None:
                 found[key] = place
@@ -296,7 +297,7 @@ class StreamPositions:
     def _step(self, previous: StreamOffset, *, is_first: bool) -> Step:
         self._refuse_other_brokers(previous)
         step = Step()
-        queues, replaced = self.stores.queues, self.stores.replaced
+        queues, replaced, begins, stops = self.stores.queues, self.stores.replaced, step.begins, step.stops
         for key, position in previous.positions.items():
             queue = queues.get(key)
             if queue is None:
@@ -315,7 +316,7 @@ class StreamPositions:
                 begin = self._losses.begin(key, position, queue)
             if begin != position:
                 step.moved[key] = begin
-            step.begins[key], step.stops[key] = begin, self._stop(key, begin, queue)
+            begins[key], stops[key] = begin, self._stop(key, begin, queue)
         for key in queues.keys() - previous.positions.keys():
             begin = queues[key].min_offset  # a queue that appeared while the query runs
             if key in previous.at:  # or one that was gone: its earlier messages are not read a second time
@@ -329,7 +330,9 @@ class StreamPositions:
 
     def _stop(self, key: MessageQueue, begin: int, queue: Queue) -> int:
         stop = queue.range.max_offset
-        return max(begin, stop if self._bound is None else min(stop, self._bound.get(key, begin)))
+        if self._bound is not None:
+            stop = min(stop, self._bound.get(key, begin))
+        return stop if stop > begin else begin
 
     def _refuse_other_brokers(self, previous: StreamOffset) -> None:
         """A renamed store would look as if all its queues were deleted and others created."""

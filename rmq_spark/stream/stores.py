@@ -12,6 +12,7 @@ logged once.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 
 from rmq_spark.consume.consumer import MessageQueue
@@ -26,6 +27,7 @@ from store_format.files import paths
 from store_format.files.read import LOST_AND_FOUND, directory_identity, entry_names
 from store_format.follow.follower import StoreFollower
 from store_format.follow.log_tail import Replaced
+from store_format.names import QueueKey
 from store_format.read.choice import MessageChoice, QueueName
 from store_format.read.store import Store, StoreQueues, find_queues
 from store_format.read.store_root import cluster_members, has_config
@@ -46,6 +48,8 @@ class StreamStores:
         self.replaced: dict[MessageQueue, Replaced] = {}
         self.gone: set[MessageQueue] = set()
         self.version = 0
+        # by broker and key, made once: looks find the same queues again and again
+        self._names: defaultdict[str, dict[QueueKey, MessageQueue]] = defaultdict(dict)
         self._left_out: set[str] = set()
         self._followers: list[StoreFollower] | None = None
         self._newcomers: list[_Newcomers] = []
@@ -141,15 +145,21 @@ class StreamStores:
             if follower is None or not follower.look(anew=anew):
                 continue
             broker = follower.store.broker_name
-            changed = True
-            for (topic, queue_id), queue in follower.changed.items():
-                if topic.startswith(MARK):
-                    self._leave_out(topic)
+            changed, names = True, self._names[broker]
+            for key, queue in follower.changed.items():
+                name = names.get(key)
+                if name is None:
+                    topic, queue_id = key
+                    name = names[key] = MessageQueue(topic, broker, queue_id)
+                if queue is not None and name in self.queues:
+                    self.queues[name] = queue  # most of 10,000
+                elif name.topic.startswith(MARK):
+                    self._leave_out(name.topic)
                 elif queue is None:
-                    self.queues.pop(MessageQueue(topic, broker, queue_id), None)
-                    self.gone.add(MessageQueue(topic, broker, queue_id))
+                    self.queues.pop(name, None)
+                    self.gone.add(name)
                 else:
-                    self.queues[MessageQueue(topic, broker, queue_id)] = queue
+                    self.queues[name] = queue
             self.replaced |= {
                 MessageQueue(topic, broker, queue_id): each
                 for (topic, queue_id), each in follower.replaced.items()

@@ -407,14 +407,11 @@ class StoreFollower:
         """
         if is_first:
             newest = self._lacking(newest)
-        whole = {
-            key: told
-            for key, told in newest.items()
-            if key in self.queues and (told.is_whole or state is not StoreState.LIVE)
-        }
-        followed = follow_queues({key: self.queues[key].range for key in whole}, whole, self._pending.keys())
+        trusts_all, queues = state is not StoreState.LIVE, self.queues
+        whole = {key: told for key, told in newest.items() if (trusts_all or told.is_whole) and key in queues}
+        followed = follow_queues({key: queues[key].range for key in whole}, whole, self._pending.keys())
         ends = {key: Queue(self.store, grown, None, newest[key].mark) for key, grown in followed.items()}
-        for key in newest:
+        for key in newest.keys() if len(ends) < len(newest) else ():
             if key not in followed and self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
                 known, found = self.queues.get(key), take_queue(self.store.path, self._log, state, *key, stop)
                 _check_files(key, known, found)
