@@ -409,7 +409,7 @@ class StoreFollower:
             newest = self._lacking(newest)
         trusts_all, queues = state is not StoreState.LIVE, self.queues
         whole = {key: told for key, told in newest.items() if (trusts_all or told.is_whole) and key in queues}
-        followed = follow_queues({key: queues[key].range for key in whole}, whole, self._pending.keys())
+        followed = follow_queues(queues, whole, self._pending.keys())
         ends = {key: Queue(self.store, grown, None, newest[key].mark) for key, grown in followed.items()}
         for key in newest.keys() if len(ends) < len(newest) else ():
             if key not in followed and self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):

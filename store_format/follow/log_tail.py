@@ -213,20 +213,22 @@ def _codes(refs: UnitRefs, rows: NDArray[np.int64]) -> tuple[NDArray[np.int64], 
 
 
 def follow_queues(
-    queues: Mapping[QueueKey, QueueRange], news: Mapping[QueueKey, Newest], pending: Collection[QueueKey]
+    queues: Mapping[QueueKey, Queue], news: Mapping[QueueKey, Newest], pending: Collection[QueueKey]
 ) -> dict[QueueKey, QueueRange]:
-    """Those of the queues with their newest entries that `follow_queue` finds.
+    """Those of the queues with news, with their newest entries that `follow_queue` finds.
 
     A broker writes entries in the order of the log. So of many queues that go on without a gap, the one with
     the last message is read, and a sample: if they have their entries, all have, except `pending` ones, which
     have lacked an entry before.
     """
-    going = [key for key, newest in news.items() if key not in pending and _goes_on(queues[key], newest)]
+    going = [
+        key for key, newest in news.items() if key not in pending and _goes_on(queues[key].range, newest)
+    ]
     found: dict[QueueKey, QueueRange] = {}
 
     def follow(keys: Iterable[QueueKey]) -> None:
         for key in keys:
-            queue = follow_queue(queues[key], news[key])
+            queue = follow_queue(queues[key].range, news[key])
             if queue is not None:
                 found[key] = queue
 
@@ -236,7 +238,7 @@ def follow_queues(
         sample = {*going[:: len(going) // _SAMPLED], last}
         follow(sample)
         if len(found) == len(sample):
-            found = {key: _grown(queues[key], news[key]) for key in going}
+            found = {key: _grown(queues[key].range, news[key]) for key in going}
     follow([key for key in news if key not in found])
     return found
 

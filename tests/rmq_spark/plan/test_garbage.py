@@ -40,6 +40,33 @@ def test_a_failed_task_freezes_its_modules_too() -> None:
     assert int(done.stdout) > 0
 
 
+_PLANNING = """
+import gc
+from rmq_spark.plan.garbage import collector_paused
+
+gc.collect()
+if FROZEN:
+    gc.freeze()
+looks = []
+gc.callbacks.append(lambda phase, info: looks.append(phase))
+before = gc.get_freeze_count()
+with collector_paused():
+    made = [{} for _ in range(10_000)]
+after = gc.get_freeze_count()
+made.append({})
+print(len(looks), int(before > 0), after - before)
+"""
+
+
+@pytest.mark.parametrize("frozen", [0, 1])
+def test_the_collector_does_not_look_through_what_planning_made(frozen: int) -> None:
+    code = _PLANNING.replace("FROZEN", str(frozen))
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    looks, was_frozen, more = map(int, done.stdout.split())
+    assert (was_frozen, more) == (frozen, 0)  # what others froze stays frozen
+    assert frozen or not looks
+
+
 @pytest.mark.parametrize("enabled", [True, False])
 def test_the_collector_is_as_before_after_planning(enabled: bool) -> None:
     was_enabled = gc.isenabled()
