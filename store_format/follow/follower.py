@@ -358,7 +358,7 @@ class StoreFollower:
                 and self._has_vanished()
             ):
                 return False  # a topic was deleted, or consume queues were lost
-            news, ends = self._news(signs, size_max)
+            news, ends, left = self._news(signs, size_max)
         except (CorruptStoreError, StoreNotFoundError, OffsetOutOfRangeError):
             return False  # damage, or files that were deleted meanwhile, or lost
         is_left = news is not None and news.is_torn and signs.state is not StoreState.LIVE
@@ -366,7 +366,7 @@ class StoreFollower:
             return False  # too many new bytes, or a damaged message that no process will complete
         self.queues |= ends
         self.changed |= ends
-        pending = self._lacking(self._pending | news.queues)
+        pending = self._lacking(left)
         self._pending = pending if len(pending) <= _PENDING_MAX else {}
         if size_max is not None and signs.state is not StoreState.LIVE and pending.keys() & news.queues:
             return False  # no broker dispatches these messages any more: their queues have lost files
@@ -377,31 +377,33 @@ class StoreFollower:
         self._remember(signs, was_unwritten=news.is_unwritten)
         return True
 
-    def _news(self, signs: _Signs, size_max: int | None) -> tuple[News | None, dict[QueueKey, Queue]]:
-        """The log's new messages, and the queue ends that follow from them.
+    def _news(
+        self, signs: _Signs, size_max: int | None
+    ) -> tuple[News | None, dict[QueueKey, Queue], dict[QueueKey, Newest]]:
+        """The log's new messages, and what `_ends` says of them.
 
         If our own commit made progress meanwhile: only what was complete before.
         """
         stop = signs.commit.base
         for _ in range(2):
             news = read_news(self._log, self._end, stop, self._choice.chooses_topic, size_max)
-            ends = (
-                {}
+            ends, left = (
+                ({}, {})
                 if news is None
                 else self._ends(self._pending | news.queues, signs.state, stop, is_first=size_max is None)
             )
             if read_commit_state(self.store.path) == signs.commit:
-                return news, ends
+                return news, ends, left
             stop = committed_end(self.store.path)
             self._list_log(signs.state)
         # Less than everything, because of damage or of new files, could be a part of a commit.
         is_part = news is not None and stop is not None and news.end < stop
-        return (None, {}) if is_part else (news, ends)
+        return (None, {}, {}) if is_part else (news, ends, left)
 
     def _ends(
         self, newest: dict[QueueKey, Newest], state: StoreState, stop: int | None, *, is_first: bool
-    ) -> dict[QueueKey, Queue]:
-        """The new ends of the queues that `newest` names.
+    ) -> tuple[dict[QueueKey, Queue], dict[QueueKey, Newest]]:
+        """The new ends of the queues that `newest` names, and the messages that did not show them.
 
         `is_first`: the queues were read just now, so that most of these messages are in them.
         """
@@ -411,8 +413,10 @@ class StoreFollower:
         whole = {key: told for key, told in newest.items() if (trusts_all or told.is_whole) and key in queues}
         followed = follow_queues(queues, whole, self._pending.keys())
         ends = {key: Queue(self.store, grown, None, newest[key].mark) for key, grown in followed.items()}
-        for key in newest.keys() if len(ends) < len(newest) else ():
-            if key not in followed and self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
+        is_all = len(ends) == len(newest)
+        left = {} if is_all else {key: told for key, told in newest.items() if key not in ends}
+        for key in left:
+            if self._choice.chooses_queue(key[0], self.store.broker_name, key[1]):
                 known, found = self.queues.get(key), take_queue(self.store.path, self._log, state, *key, stop)
                 _check_files(key, known, found)
                 if found is None:
@@ -423,7 +427,7 @@ class StoreFollower:
                     self.replaced[key] = replaced
                 if known is None or found.max_offset != known.max_offset or key in self.replaced:
                     ends[key] = now
-        return ends
+        return ends, left
 
     def _lacking(self, newest: dict[QueueKey, Newest]) -> dict[QueueKey, Newest]:
         """The newest messages of chosen queues, where `queues` end before them."""

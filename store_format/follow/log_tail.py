@@ -221,9 +221,7 @@ def follow_queues(
     the last message is read, and a sample: if they have their entries, all have, except `pending` ones, which
     have lacked an entry before.
     """
-    going = [
-        key for key, newest in news.items() if key not in pending and _goes_on(queues[key].range, newest)
-    ]
+    going = [key for key, newest in news.items() if key not in pending and _goes_on(queues[key], newest)]
     found: dict[QueueKey, QueueRange] = {}
 
     def follow(keys: Iterable[QueueKey]) -> None:
@@ -243,10 +241,12 @@ def follow_queues(
     return found
 
 
-def _goes_on(queue: QueueRange, newest: Newest) -> bool:
-    """Whether the messages of a plain consume queue follow its last entry."""
+def _goes_on(queue: Queue, newest: Newest) -> bool:
+    """Whether the messages of a plain consume queue follow its last entry. One with a mark was followed."""
     return (
-        newest.start == queue.max_offset < newest.stop and newest.tags_code is not None and _is_plain(queue)
+        newest.start == queue.range.max_offset < newest.stop
+        and newest.tags_code is not None
+        and (queue.mark is not None or _is_plain(queue.range))
     )
 
 
@@ -292,24 +292,14 @@ def follow_queue(queue: QueueRange, newest: Newest) -> QueueRange | None:
 
 def _grown(queue: QueueRange, newest: Newest) -> QueueRange:
     """Returns the queue up to its newest entry. `_replace` would take four times as long."""
-    there = queue.bounds
-    assert there is not None
-    stop, last, size, *_ = newest
+    assert queue.bounds is not None
+    stop, last_offset, last_size, _, _, _, _ = newest
+    topic, number, path, kind, size, first_file, _, log, start, _, low, _, first, _, _, blank = queue.bounds
     position = (stop - 1) * _UNIT.size
-    grown = QueueBounds(
-        *there[:6],  # up to `first_file`
-        position - position % there.file_size,
-        there.commit_log_min,
-        there.unit_start,
-        stop,
-        there.min_offset,
-        stop,
-        there.first_physical_offset,
-        last,
-        size,
-        there.blank_stop,
-    )
-    return QueueRange(queue.topic, queue.queue_id, queue.min_offset, stop, grown)
+    last_file = position - position % size
+    edges = (start, stop, low, stop, first, last_offset, last_size, blank)
+    grown = QueueBounds(topic, number, path, kind, size, first_file, last_file, log, *edges)
+    return QueueRange(topic, number, queue.min_offset, stop, grown)
 
 
 def _read_entries(bounds: QueueBounds, start: int, stop: int) -> bytes:
