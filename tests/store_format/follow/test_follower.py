@@ -209,6 +209,25 @@ def test_stores_of_every_kind(
         assert not follower.look(anew=True)
 
 
+def test_a_queue_that_grows_begins_where_its_messages_begin(tmp_path: Path) -> None:
+    """Its oldest entries are zeros, and retention has deleted the messages of most of them."""
+    root = make_store(tmp_path / "s")
+    append(root, numbered("T", 0, 200, queues=1))
+    (root / "commitlog" / f"{0:020d}").unlink()
+    for file in (root / "consumequeue" / "T" / "0").iterdir():
+        for entry in range(int(file.name) // 20, int(file.name) // 20 + 20):
+            if 3 <= entry < 93:
+                overwrite(file, entry % 20 * 20, bytes(20))
+    follower = followed(root)
+    begin = ends(follower)["T", 0][0]
+    bounds = follower.queues["T", 0].range.bounds
+    assert bounds is not None
+    assert begin > bounds.min_offset
+    append(root, numbered("T", 200, 1, queues=1))
+    assert follower.look()
+    assert ends(follower) == in_batch(root) == {("T", 0): (begin, 201)}
+
+
 # ---- what changes a store ----------------------------------------------------------------------------------
 
 
