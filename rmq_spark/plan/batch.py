@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rmq_spark.consume.consumer import MessageQueue
+from rmq_spark.options.option import Earliest, Latest
 from rmq_spark.options.read_options import ReadOptions
 from rmq_spark.plan.garbage import collector_paused
 from rmq_spark.plan.splits import Plan, StoreSlices, available_cores, make_splits, splits_of_clients
@@ -57,6 +58,12 @@ class _Planning:
     starts: Starts
     queues: list[MessageQueue] = field(default_factory=list)
     lost: int = 0
+    reads_all: bool = field(init=False)  # from the beginning of each queue to its end
+
+    def __post_init__(self) -> None:
+        edges = self.options.starting, self.options.ending
+        is_stated = self.options.group is not None or any(each.entries for each in edges)
+        self.reads_all = not is_stated and [each.default for each in edges] == [Earliest(), Latest()]
 
     def store_slices(self, store: Store) -> StoreSlices:
         there = find_queues(store, self.options.choice)
@@ -77,6 +84,8 @@ class _Planning:
         options, there = self.options, queue.range
         name = MessageQueue(there.topic, queue.store.broker_name, there.queue_id)
         self.queues.append(name)
+        if self.reads_all:
+            return there.piece(there.min_offset, there.max_offset)
         start_option, start = self.starts.of(queue)
         stop_option = options.ending.option
         stop = stated_offset(queue, options.ending.for_queue(*name), options.mode)

@@ -123,7 +123,7 @@ def refuse_unknown_names(
     stores: Sequence[Store], options: ReadOptions, queues: Collection[MessageQueue]
 ) -> None:
     """The part of `refuse_unknown` that holds at a restart too: the names of `subscribe` and `assign`."""
-    topics = {queue.topic for queue in queues}
+    topics = {queue.topic for queue in queues} if options.choice.named_topics else set[str]()
     missing = [topic for topic in options.choice.named_topics if topic not in topics]
     if missing:
         configured = {topic for store in stores for topic in store.configured_topics()}
@@ -132,7 +132,7 @@ def refuse_unknown_names(
         known = sorted({queue.topic for queue in _existing_queues(stores)})
         advice = did_you_mean(missing[0], known) or _listed(known)
         raise OptionError(f"no store has a topic {missing[0]!r}; {advice}")
-    read_queues = frozenset(queues)
+    read_queues = frozenset(queues if options.choice.queues else ())
     unknown = [queue for queue in options.choice.queues if not _is_read(queue, read_queues, stores)]
     configured_queues = _configured_queues(stores) if unknown else {}
     for queue in unknown:

@@ -394,7 +394,9 @@ def short_queues(
     entries of messages in the log, and zeros behind them.
     """
     is_valid, bounds = _valid_below(valid_units, commit_log_stop), dict[str, QueueBounds]()
-    simple = [each for each in found if each[3] == "simple"]
+    simple = [
+        each for each in found if each[3] == "simple" and each[0].isascii()
+    ]  # other names may be no text
     begins = np.empty((min(len(simple), _QUEUES_AT_ONCE), _BLOCK_SIZE), np.uint8)
     for at in range(0, len(simple), _QUEUES_AT_ONCE):
         looked: list[tuple[_Found, FileBegin]] = []
@@ -424,11 +426,11 @@ def short_queues(
                 or (clean and begin.allocated > _BLOCK_SIZE < size)
             ):
                 continue
-            place = (directory, kind, size, begin.start, begin.start, commit_log_min)
-            edges = (start, start + count, start, start + count)
+            stop, file = start + count, begin.start
             bounds[directory] = QueueBounds(
-                topic, queue_id, *place, *edges, first_physical_offset, last_physical_offset, last_size
-            )
+                topic, queue_id, directory, kind, size, file, file, commit_log_min, start, stop, start, stop,
+                first_physical_offset, last_physical_offset, last_size,
+            )  # fmt: skip
     return bounds
 
 

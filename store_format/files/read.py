@@ -385,10 +385,13 @@ def list_directories(
     return found
 
 
+OPEN_FLAGS = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK  # refuses links, waits for no pipe
+
+
 def open_descriptor(path: str) -> int:
     """Returns a read-only descriptor. Refuses links, does not wait for pipes. The caller closes it."""
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+        return os.open(path, OPEN_FLAGS)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise symbolic_link(path) from error

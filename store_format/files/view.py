@@ -25,7 +25,14 @@ from numpy.typing import NDArray
 from store_format.errors import CorruptStoreError, FileReplacedError, StoreError, StoreNotFoundError
 from store_format.files import blocks, paths, tree
 from store_format.files.client import StoredObject
-from store_format.files.read import OFFSET_NAME, StoreFile, denied, open_descriptor, version_number
+from store_format.files.read import (
+    OFFSET_NAME,
+    OPEN_FLAGS,
+    StoreFile,
+    denied,
+    open_descriptor,
+    version_number,
+)
 
 # Bytes between two ranges that are read with them: to copy so many costs about as much as another read.
 _GAP_MAX = 16 << 10
@@ -463,7 +470,7 @@ def begin_of_only_file(directory: str, into: _Bytes) -> FileBegin | None:
         names = os.listdir(directory)
         if len(names) != 1 or OFFSET_NAME.match(names[0]) is None:
             return None
-        descriptor = open_descriptor(f"{directory}/{names[0]}")
+        descriptor = os.open(f"{directory}/{names[0]}", OPEN_FLAGS)
         try:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
@@ -471,7 +478,7 @@ def begin_of_only_file(directory: str, into: _Bytes) -> FileBegin | None:
             read = os.preadv(descriptor, [into.data], 0)
         finally:
             os.close(descriptor)
-    except (StoreError, OSError):
+    except OSError:
         return None
     FileView.bytes_read += read
     return FileBegin(int(names[0]), status.st_size, status.st_blocks * _STATUS_BLOCK, read)

@@ -294,11 +294,11 @@ def _queues_on_disk(
 
     def look(found: tuple[str, int, str, QueueKind]) -> QueueRange | StoreError:
         topic, queue_id, directory, kind = found
+        known = short.get(directory)
+        if known is not None:  # its first message is in the log
+            return QueueRange(topic, queue_id, known.min_offset, known.max_offset, known)
         try:
             _refuse_foreign_name(topic, directory)
-            known = short.get(directory)
-            if known is not None:  # its first message is in the log
-                return QueueRange(topic, queue_id, known.min_offset, known.max_offset, known)
             queue = _queue_at(log, directory, topic, queue_id, kind, log_end, clean=clean)
         except (CorruptStoreError, StorePermissionError) as error:
             return error

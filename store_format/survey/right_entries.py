@@ -161,15 +161,18 @@ def _own_in(
     fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
     for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
         fits &= heads[name] == places[:, at]
-    own, topics_at = set(), (window.positions + topic_at).tolist()
-    for i in np.flatnonzero(fits).tolist():
+    own, data, name, topic = set[QueueKey](), window.data.tobytes(), "", b""
+    rows = np.flatnonzero(fits)
+    columns = (rows, (window.positions + topic_at)[rows], rest[rows], width[rows])
+    for i, at, size, width_of in zip(*(column.tolist() for column in columns), strict=True):
         queue = found[i][0]
-        topic = queue.topic.encode(errors="surrogatepass")
-        length = int(rest[i]) - len(topic)  # of the properties
+        if queue.topic != name:
+            name, topic = queue.topic, queue.topic.encode(errors="surrogatepass")
+        length = size - len(topic)  # of the properties
         if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
-            text = len(topic).to_bytes(int(width[i])) + topic + length.to_bytes(2)
-            if window.data[topics_at[i] : topics_at[i] + len(text)].tobytes() == text:
-                own.add((queue.topic, queue.queue_id))
+            text = len(topic).to_bytes(width_of) + topic + length.to_bytes(2)
+            if data.startswith(text, at):
+                own.add((name, queue.queue_id))
     return own
 
 
