@@ -16,14 +16,17 @@ def collector_paused() -> Iterator[None]:
     which are all that planning makes, are freed as ever. What was made counts as old at once: else the next
     object would have the collector look through all of it.
     """
+    global _has_frozen
     if not gc.isenabled():
         yield
         return
+    if _has_frozen is None:
+        _has_frozen = gc.get_freeze_count() > 0  # asked once, because it counts them one by one
     gc.disable()
     try:
         yield
     finally:
-        if not gc.get_freeze_count():  # nobody has frozen objects, which `unfreeze` would undo
+        if not _has_frozen:  # else `unfreeze` would undo it
             gc.freeze()
             gc.unfreeze()
         gc.enable()
@@ -37,13 +40,14 @@ def modules_frozen() -> Iterator[None]:
     numba, as much as reading 300,000 messages. Only tasks do this, because what is garbage at that moment
     stays in memory.
     """
-    global _frozen_modules
+    global _frozen_modules, _has_frozen
     try:
         yield
     finally:
         if len(sys.modules) > _frozen_modules:
             gc.freeze()
-            _frozen_modules = len(sys.modules)
+            _frozen_modules, _has_frozen = len(sys.modules), True
 
 
 _frozen_modules = 0
+_has_frozen: bool | None = None  # whether objects of this process are frozen; None: not asked yet
