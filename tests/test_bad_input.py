@@ -36,6 +36,8 @@ from tests.support.rows import ALL, BROKER, rows_of
 from tests.support.small_store import FILE_SIZE, KINDS, SmallStore, field_at, write_small_store
 from tests.support.staged import append, make_store, numbered
 
+pytestmark = pytest.mark.slow
+
 Key = tuple[str, int]
 Rows = dict[Key, list[dict[str, Any]]]
 
@@ -190,7 +192,6 @@ def test_some_flipped_bits_of_each_message(store: SmallStore, name: str) -> None
     flip_message(store, name, 23)
 
 
-@pytest.mark.slow
 @pytest.mark.whole
 @pytest.mark.parametrize("name", KINDS)
 def test_every_flipped_bit_of_each_message(store: SmallStore, name: str) -> None:
@@ -221,7 +222,6 @@ def test_some_flipped_bits_of_queue_entries(store: SmallStore, directory: str, s
     flip_queue(store, store.root / directory / oracle.file_name(start), 13)
 
 
-@pytest.mark.slow
 @pytest.mark.whole
 @pytest.mark.parametrize(("directory", "start"), QUEUE_FILES)
 def test_every_flipped_bit_of_queue_entries(store: SmallStore, directory: str, start: int) -> None:
@@ -255,7 +255,6 @@ def test_a_file_cut_at_many_places(store: SmallStore, directory: str, start: int
     cut_everywhere(store, store.root / directory / oracle.file_name(start), step)
 
 
-@pytest.mark.slow
 @pytest.mark.whole
 def test_each_file_cut_all_over(store: SmallStore) -> None:
     for path in list(store.files()):

@@ -28,6 +28,8 @@ from benchmarks.sides import Spent
 from store_format import MessageStore
 from store_format.layouts import MAGIC_BLANK
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parent.parent
 
 # Message units of about 300 bytes: 20 KiB files make the log end several of them with a BLANK.
@@ -108,7 +110,6 @@ def test_a_page_without_marks_is_refused(tmp_path: Path) -> None:
         write_block(page, "figures")
 
 
-@pytest.mark.slow
 @pytest.mark.whole  # most of a minute of Spark; CI runs two cases in test_two_versions_are_compared
 def test_the_benchmarks_run(tmp_path: Path) -> None:
     page = tmp_path / "page.md"
@@ -245,7 +246,6 @@ def test_two_versions_are_compared(tmp_path: Path) -> None:
     assert list((tmp_path / "stores").iterdir()) == []  # what was filled is gone
 
 
-@pytest.mark.slow
 @pytest.mark.interop
 @pytest.mark.whole
 def test_kafka_and_parquet_are_compared(tmp_path: Path) -> None:
@@ -273,7 +273,6 @@ def _read(path: Path) -> bytes:
         return b""
 
 
-@pytest.mark.slow
 @pytest.mark.whole
 def test_every_bar_is_measured(tmp_path: Path) -> None:
     """The smallest run of all parts, with this checkout in the place of the older commit."""

@@ -21,6 +21,8 @@ from store_format.commit.options import CommitOptions
 from store_format.message.encode import MessageColumns
 from tests.support.cli_runs import command, environment, process
 
+pytestmark = pytest.mark.slow
+
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
 

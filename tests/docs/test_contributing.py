@@ -33,7 +33,7 @@ OF_THE_PAGES = (
 
 PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-n0")
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 
 class Project:

@@ -20,6 +20,8 @@ from tests.support.pictures import (
     without_controls,
 )
 
+pytestmark = pytest.mark.slow
+
 _SGR = re.compile(r"\x1b\[[\d;]*m")
 
 

@@ -10,6 +10,8 @@ from tests.support.referee.cases import CASES
 from tests.support.referee.rules import disagreements
 from tests.support.referee.world import answers_about, golden_world, new_world
 
+pytestmark = pytest.mark.slow
+
 _GOLDENS = (
     "basic-4.9.7", "basic-5.5.0", "batchcq-5.5.0", "cleaned-5.5.0", "crash-torn-5.5.0", "delay-tx-5.5.0",
     "edge-5.5.0", "pop-5.5.0", "propcrc-5.5.0", "retry-dlq-5.5.0",

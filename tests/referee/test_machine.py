@@ -10,6 +10,8 @@ import pytest
 from tests.support.fork_server import ForkServer
 from tests.support.referee.machine import live
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.process
 @pytest.mark.timeout(900)

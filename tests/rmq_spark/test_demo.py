@@ -19,6 +19,8 @@ from rmq_spark.demo.broker import messages_until
 from store_format import MessageStore
 from store_format.errors import OptionError
 
+pytestmark = pytest.mark.slow
+
 END_MS = 1_795_392_000_000  # 2026-11-23T00:00Z
 HOUR_MS = 3_600_000
 

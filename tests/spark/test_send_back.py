@@ -14,6 +14,8 @@ from pyspark.sql import functions as F
 from rmq_spark.services import run_once
 from store_format import MessageStore
 
+pytestmark = pytest.mark.slow
+
 DELAYED = "SCHEDULE_TOPIC_XXXX"
 
 

@@ -33,6 +33,8 @@ from tests.support.journeys import (
     statements,
 )
 
+pytestmark = pytest.mark.slow
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -99,9 +101,7 @@ def damage(store: Path) -> None:
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(
-            name, marks=[pytest.mark.spark, pytest.mark.slow, pytest.mark.whole] if name == "engineer" else []
-        )
+        pytest.param(name, marks=[pytest.mark.spark, pytest.mark.whole] if name == "engineer" else [])
         for name in NAMES
     ],
 )
@@ -127,7 +127,6 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path, float]:
 
 
 @pytest.mark.whole
-@pytest.mark.slow
 @pytest.mark.process
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", NAMES)

@@ -238,6 +238,7 @@ def test_offsets_in_rocksdb(
 
 
 @pytest.mark.process
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["store", "local"])
 @pytest.mark.parametrize("what", ["kill", "torn"])
 @pytest.mark.parametrize("is_new", [False, True])

@@ -27,6 +27,8 @@ from tests.support.fork_server import ForkServer
 from tests.support.kills import States, killed_stores
 from tests.support.staged import append, make_store, numbered, prepare_stage
 
+pytestmark = pytest.mark.slow
+
 _FIRST, _BATCH = 4, 40  # messages before the commit, and of the commit
 _NAMES = ("broker-a", "broker-b")
 # what another process does to `abort` after the kill: nothing; a broker starts, and is killed too

@@ -27,6 +27,8 @@ from tests.support.kills import States, kill_at, killed_stores
 from tests.support.oracle import Message, build_index_files
 from tests.support.staged import append, make_store, messages_of, numbered, prepare_stage, stage
 
+pytestmark = pytest.mark.slow
+
 # messages before, and in the batch: it fills queue files, index files and the log's second file
 _FIRST, _BATCH = 40, 150
 _WRITTEN = 1_700_000_200_000  # the store time of the batch
@@ -104,9 +106,7 @@ _PARTS = [pytest.param((k, 2), id=f"part {k}") for k in (1, 2)]
 @pytest.mark.process
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", _PARTS)
-@pytest.mark.parametrize(
-    "mode", ["sync", *[pytest.param(mode, marks=pytest.mark.slow) for mode in ("async", "sync beside")]]
-)
+@pytest.mark.parametrize("mode", ["sync", "async", "sync beside"])
 def test_killed_at_each_change(
     before: Path, tmp_path: Path, forks: ForkServer, mode: str, part: tuple[int, int], whole: bool
 ) -> None:
@@ -114,7 +114,6 @@ def test_killed_at_each_change(
     _check_each_kill(before, tmp_path, forks, mode, part, every)
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", _PARTS)
 def test_killed_at_each_change_with_kernels(
@@ -174,7 +173,6 @@ def _check_new_index_files(before: Path, root: Path, at: int) -> int:
     return unfinished
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("lost", ["consumequeue", "consumequeue/T/1"])
 def test_killed_while_lost_queues_are_rebuilt(
     before: Path, tmp_path: Path, forks: ForkServer, lost: str, whole: bool
@@ -210,7 +208,6 @@ def _fail(root: Path, what: str, at: int) -> tuple[Failure, Exception | None]:
     return failure, None
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("what", "beside"), [("ENOSPC:once", False), ("EIO:once", False), ("EIO:once", True)]
 )
@@ -313,7 +310,6 @@ def _check_behind_broker(root: Path) -> None:
     assert not (root / "abort").exists()
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("part", [pytest.param((k, 3), id=f"part {k}") for k in (1, 2, 3)])
 def test_a_broker_ran_between_each_kill_and_the_next_commit(
@@ -353,7 +349,6 @@ class _Interference(Failure):
         self._act()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("directory", ["index", "commitlog"])
 def test_files_that_a_loading_broker_removes_under_a_commit(
     before: Path, tmp_path: Path, directory: str

@@ -29,6 +29,8 @@ from tests.support.damages import (
 )
 from tests.support.staged import append, make_store, numbered
 
+pytestmark = pytest.mark.slow
+
 Golden = Callable[[str], Path]
 Damage = Callable[[Damaged], None]
 STORES = ("cleaned-5.5.0", "crash-5.5.0")

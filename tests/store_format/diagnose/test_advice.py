@@ -32,6 +32,8 @@ from tests.support import goldens
 from tests.support.doc_pages import Session, blocks, read_page
 from tests.support.staged import append, make_store, numbered
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[3] / "store_format"
 STORE = "basic-5.5.0"
 CQ_FILE = "consumequeue/Orders/1/00000000000000002000"

@@ -19,6 +19,8 @@ from tests.support.damages import Damaged
 from tests.support.referee.answers import Run, rmqlog
 from tests.support.referee.world import golden_world
 
+pytestmark = pytest.mark.slow
+
 _GOLDENS = (
     "basic-5.5.0", "cleaned-5.5.0", "crash-5.5.0", "basic-4.9.7", "crash-torn-5.5.0", "batchcq-5.5.0",
     "delay-tx-5.5.0", "edge-5.5.0", "pop-5.5.0", "propcrc-5.5.0", "retry-dlq-5.5.0",

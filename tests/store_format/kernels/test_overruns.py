@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[3]
 
 # Each runs on `buffer`, `out` and `wide`: 80 bytes to read, 80 to write, and ten numbers.
@@ -162,7 +164,6 @@ TESTS = (
 )
 
 
-@pytest.mark.slow
 @pytest.mark.whole
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("checked", [True, False])
@@ -171,7 +172,6 @@ def test_no_kernel_leaves_its_arrays_in_the_tests(tests: str, checked: bool) -> 
     _run_tests([f"tests/{tests}"], checked)
 
 
-@pytest.mark.slow
 def test_no_kernel_leaves_its_arrays_in_the_tests_of_messages() -> None:
     _run_tests(["--quick", "tests/store_format/message", "tests/store_format/commitlog"], checked=False)
 

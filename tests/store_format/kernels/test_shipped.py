@@ -12,7 +12,7 @@ import pytest
 
 from tests.store_format.kernels.test_overruns import ROOT
 
-pytestmark = pytest.mark.process
+pytestmark = [pytest.mark.process, pytest.mark.slow]
 
 KERNEL = """
 from store_format.kernels.jit import BYTES, INT, kernel

@@ -18,6 +18,8 @@ from store_format.pop.state import PopState
 from tests.support.pop_worker import Delivery, deliveries
 from tests.support.popped import GROUP, TOPIC, popped_store
 
+pytestmark = pytest.mark.slow
+
 _DEADLINE_SECONDS = 300.0
 
 

@@ -26,6 +26,8 @@ from rmq_spark.consume.offset_store import LocalOffsets
 from tests.support.group_worker import QUEUES, spec_of
 from tests.support.ownership import double_ownership, read_events
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).resolve().parents[4]
 LEASE, PAUSE = 4.0, 0.05
 CLIENTS = {"one": "room1-1", "two": "room2-2", "three": "room1-3"}
