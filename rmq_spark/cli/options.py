@@ -16,7 +16,6 @@ import click
 
 from rmq_spark.cli.completion import complete_topic
 from rmq_spark.cli.exit_codes import NOT_FOUND, OK, PARTIAL, NotFoundError
-from rmq_spark.options.option import Given, timestamp_ms
 from store_format.display.text import shown
 from store_format.errors import OptionError, StoreError
 from store_format.files import paths
@@ -149,9 +148,7 @@ def now_option(command: Command) -> Command:
 
     def called(now: str | None, **others: Any) -> Any:
         clock_ms = time.time_ns() // 1_000_000
-        return command(
-            now_ms=clock_ms if now is None else timestamp_ms(Given("--now", now, clock_ms)), **others
-        )
+        return command(now_ms=clock_ms if now is None else _time_ms("--now", now, clock_ms), **others)
 
     about = "The time to which ages are measured, such as the time of a backup; by default now."
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
@@ -259,12 +256,18 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
     return decorate
 
 
+def _time_ms(option: str, text: str, now_ms: int) -> int:
+    from rmq_spark.options.option import Given, timestamp_ms  # `rmqlog --help` needs none of it
+
+    return timestamp_ms(Given(option, text, now_ms))
+
+
 def _filters(given: dict[str, Any], limit: int | None) -> MessageChoice:  # Any: what click parsed
     now_ms = time.time_ns() // 1_000_000
     for name in ("since", "until"):
         if name in given:
             text = given.pop(name)
-            given[f"{name}_ms"] = None if text is None else timestamp_ms(Given(f"--{name}", text, now_ms))
+            given[f"{name}_ms"] = None if text is None else _time_ms(f"--{name}", text, now_ms)
     if (
         given.get("since_ms") is not None
         and given.get("until_ms") is not None

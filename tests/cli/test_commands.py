@@ -17,7 +17,7 @@ from tests.support.cli_runs import ROOT, Runner, process
 
 Golden = Callable[[str], Path]
 STORE = "basic-5.5.0"
-HEAVY = ("numpy", "pyarrow", "pyspark", "pandas")
+HEAVY = ("numpy", "pyarrow", "pyspark", "pandas", "importlib.metadata", "rmq_spark.options.option")
 
 
 @pytest.mark.parametrize("name", COMMANDS)

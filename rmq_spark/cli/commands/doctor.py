@@ -6,7 +6,6 @@ top-level module `pyspark_*` to register data sources; if one of them fails to i
 
 from __future__ import annotations
 
-import importlib.metadata
 import importlib.util
 import os
 import pkgutil
@@ -86,10 +85,12 @@ def _run(*command: str) -> tuple[int, str]:
 
 
 def _package(name: str) -> Check:
+    from importlib import metadata  # `rmqlog --help` imports this file, and not 16 ms of modules for packages
+
     least = ".".join(map(str, NEEDED[name]))
     try:
-        version = importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
+        version = metadata.version(name)
+    except metadata.PackageNotFoundError:
         # pip finds this package also where rmq-spark was installed from a checkout
         return Check(name, "fails", "not installed", f"pip install '{name}>={least}'")
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < NEEDED[name]:
