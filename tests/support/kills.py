@@ -60,8 +60,7 @@ def killed_stores(
     """Yields each change and a copy of the store in which the action was killed at that change.
 
     With `what` = `both` each write is killed twice: before it, and after half of it. The other changes know
-    no half, so `kill` and `torn` are the same there. An fsync is passed over if a change follows: a kill
-    before it leaves what a kill before that change leaves.
+    no half, so `kill` and `torn` are the same there.
 
     With `every`, only each so many; with `part` = (k, n), only the k-th of n stretches of the changes. The
     copies have different paths below `copies`. A copy is removed when the next one is made.
@@ -69,9 +68,8 @@ def killed_stores(
     whole = shutil.copytree(before, copies / "whole")
     names = _names_of_changes(forks, whole, action, arguments)
     shutil.rmtree(whole)
-    changes = [at for at, name in enumerate(names, 1) if name != "fsync" or at == len(names)]
     k, n = part
-    for at in changes[len(changes) * (k - 1) // n : len(changes) * k // n : every]:
+    for at in range(1 + len(names) * (k - 1) // n, 1 + len(names) * k // n, every):
         for how in (
             (what,) if what != "both" else ("kill", "torn") if names[at - 1] == "pwrite" else ("kill",)
         ):
@@ -89,7 +87,8 @@ _ID = re.compile(rb"(?<![0-9a-f])[0-9a-f]{16}(?![0-9a-f])")
 class States:
     """Which of the stores in this order differ from all before, in the name or bytes of any file.
 
-    A check of a store that another kill has left too would be the check of that one once more.
+    A kill before an fsync, which tests leave out, and one before the change that follows leave the same: a
+    check of the second store would be the check of the first once more.
     """
 
     def __init__(self) -> None:

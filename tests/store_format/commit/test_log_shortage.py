@@ -113,7 +113,7 @@ def test_places_of_lost_messages_are_filled_wherever_the_commit_is_killed(
         assert _bodies(killed)["U", 0][2 + len(new) :] == [(3 + len(new), b"message 5 of U")]
         assert MessageStore.open(str(killed)).diagnose().of("damage", "warning") == []
         checked += 1
-    assert checked >= 20
+    assert checked > 20
 
 
 def test_a_death_while_entries_are_removed_is_made_good(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
