@@ -20,13 +20,13 @@ def collector_paused() -> Iterator[None]:
     if not gc.isenabled():
         yield
         return
-    if _has_frozen is None:
-        _has_frozen = gc.get_freeze_count() > 0  # asked once, because it counts them one by one
     gc.disable()
     try:
         yield
     finally:
-        if not _has_frozen:  # else `unfreeze` would undo it
+        # `unfreeze` would undo what others have frozen. They are counted one by one, so only once.
+        _has_frozen = _has_frozen or gc.get_freeze_count() > 0
+        if not _has_frozen:
             gc.freeze()
             gc.unfreeze()
         gc.enable()
@@ -50,4 +50,4 @@ def modules_frozen() -> Iterator[None]:
 
 
 _frozen_modules = 0
-_has_frozen: bool | None = None  # whether objects of this process are frozen; None: not asked yet
+_has_frozen = False  # whether objects of this process are known to be frozen
