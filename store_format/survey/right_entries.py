@@ -161,7 +161,7 @@ def _own_in(
     fits &= (head_variant(heads["sys_flag"]) == 0) & (rest >= 0)
     for at, name in enumerate(("physical_offset", "total_size", "queue_id", "queue_offset")):
         fits &= heads[name] == places[:, at]
-    own, data, name, topic = set[QueueKey](), window.data.tobytes(), "", b""
+    own, name, topic = set[QueueKey](), "", b""
     rows = np.flatnonzero(fits)
     columns = (rows, (window.positions + topic_at)[rows], rest[rows], width[rows])
     for i, at, size, width_of in zip(*(column.tolist() for column in columns), strict=True):
@@ -171,7 +171,7 @@ def _own_in(
         length = size - len(topic)  # of the properties
         if 0 <= length <= LENGTH_MAX and len(topic) <= TOPIC_LENGTH_MAX_V1:
             text = len(topic).to_bytes(width_of) + topic + length.to_bytes(2)
-            if data.startswith(text, at):
+            if window.data[at : at + len(text)].tobytes() == text:
                 own.add((name, queue.queue_id))
     return own
 
