@@ -242,7 +242,7 @@ def follow_queues(
 
 
 def _goes_on(queue: Queue, newest: Newest) -> bool:
-    """Whether the messages of a plain consume queue follow its last entry. One with a mark was followed."""
+    """Whether the messages follow the last entry of a plain consume queue. A queue with a `mark` is one."""
     return (
         newest.start == queue.range.max_offset < newest.stop
         and newest.tags_code is not None
