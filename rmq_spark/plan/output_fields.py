@@ -83,7 +83,11 @@ COLUMN_TABLE: tuple[Column, ...] = (
     Column("preparedTransactionOffset", "In a transaction, the physical offset of the half message.", True),
     Column("physicalOffset", "The offset in the commitlog.", True),
     Column("storeSize", "The bytes that the message takes in the commitlog.", True),
-    Column("tagsCode", "The consume queue's tags code: the Java hash of the tags.", True),
+    Column(
+        "tagsCode",
+        "The consume queue's tags code: the Java hash of the tags, or the delivery time of a delayed "
+        "message. Null if it is unknown.",
+    ),
     Column(
         "storedTopic",
         "The topic in the stored bytes; `topic` may be another one. A default column with `group`.",

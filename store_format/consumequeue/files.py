@@ -60,6 +60,11 @@ def queue_directory(root: str, topic: str, queue_id: int, kind: QueueKind = "sim
     return f"{root}/{FOLDERS[kind]}/{topic}/{queue_id}"
 
 
+def ext_directory(root: str, topic: str, queue_id: int) -> str:
+    """The directory of a queue's extension (enableConsumeQueueExt)."""
+    return f"{root}/consumequeue_ext/{topic}/{queue_id}"
+
+
 def can_be_queue(topic: str, queue_id: int) -> bool:
     """Whether a queue of that name has a directory of its own.
 

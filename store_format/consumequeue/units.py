@@ -14,6 +14,7 @@ blocks.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -33,8 +34,9 @@ from store_format.consumequeue.files import (
     file_run,
     place_in_files,
 )
+from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, OffsetOutOfRangeError, StoreNotFoundError
-from store_format.files.read import offset_file_name
+from store_format.files.read import StoreFile, list_store_files
 from store_format.files.view import FileBegin, begin_of_only_file, open_view
 from store_format.layouts import (
     BATCH_CQ_UNIT,
@@ -46,6 +48,8 @@ from store_format.layouts import (
     OFFSET_MAX,
 )
 
+_log = logging.getLogger(__name__)
+
 _NAMES = BATCH_CQ_UNIT.names or ()
 _PHYSICAL_OFFSET = _NAMES.index("physical_offset")
 _SIZE = _NAMES.index("size")
@@ -56,7 +60,6 @@ _CHUNK_UNITS = 1 << 16
 _LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
 
 _EXT_ADDRESS_MIN = -(2**63)
-_EXT_HEAD_SIZE = CQ_EXT_HEAD.itemsize
 _EXT_READ_MAX = 1 << 20  # bytes of one read
 
 _Integers = NDArray[np.signedinteger[Any]]  # Any: big-endian from a unit or native
@@ -494,79 +497,56 @@ def ext_offset(addresses: _Integers) -> NDArray[np.int64]:
 def resolve_tags_codes(directory: str, tags_codes: _Integers) -> NDArray[np.int64]:
     """`tags_codes` in native byte order, with the real tags code in place of each address.
 
-    `directory` is the queue's directory below `consumequeue_ext`; it is read only if there is an address.
-    Raises CorruptStoreError for an address that points to no unit.
+    `directory` is the queue's directory below `consumequeue_ext`; it is read only if there is an address. An
+    address that leads to no whole unit stays, with a warning: the tags code is unknown (ConsumeQueue.getExt),
+    and no filter by tags code leaves out its message (ExpressionMessageFilter.isMatchedByConsumeQueue).
     """
     resolved = tags_codes.astype(np.int64)
-    places = np.flatnonzero(is_ext_address(resolved))
-    for index, heads in _read_heads(directory, resolved[places]):
-        resolved[places[index]] = heads["tags_code"]
+    unknown = resolve_known(directory, resolved)
+    if unknown:
+        _log.warning(
+            "%s: the tags codes of %d messages are lost: filters by tag look at the messages",
+            shown(directory), unknown,
+        )  # fmt: skip
     return resolved
 
 
-def _read_heads(directory: str, addresses: _Integers) -> Iterator[tuple[NDArray[np.intp], NDArray[np.void]]]:
-    """(indices of addresses, the checked heads at these addresses), in reads of about 1 MiB."""
-    if not len(addresses):
-        return
-    run = file_run(directory, 1)
+def resolve_known(directory: str, tags_codes: NDArray[np.int64]) -> int:
+    """Puts the tags code in place of each address in `tags_codes`, as far as it is known. Returns how many
+    are unknown.
+    """
+    places = np.flatnonzero(is_ext_address(tags_codes))
+    for index, codes in _read_codes(directory, tags_codes[places]):
+        tags_codes[places[index]] = codes
+    return int(np.count_nonzero(is_ext_address(tags_codes[places])))
+
+
+def _read_codes(directory: str, addresses: _Integers) -> Iterator[tuple[NDArray[np.intp], NDArray[np.void]]]:
+    """(indices of addresses, the tags codes there), in reads of about 1 MiB; without those that are lost."""
     offsets = ext_offset(addresses)
-    if run is None:
-        raise CorruptStoreError(
-            directory,
-            int(offsets[0]),
-            "an extension of the consume queue, because a unit holds an address in it",
-            "no file",
-        )
     order = np.argsort(offsets, kind="stable")
-    offsets = offsets[order]
-    outside = (offsets < run.first_file) | (offsets - run.last_file >= run.file_size)
-    if outside.any():
-        have = f"files of bytes {run.first_file} to {run.last_file + run.file_size}"
-        raise CorruptStoreError(
-            directory,
-            int(offsets[outside.argmax()]),
-            "a unit of the extension, because an address points here",
-            have,
-        )
-    start = 0
-    while start < len(offsets):
-        file_start = int(offsets[start]) // run.file_size * run.file_size
-        beyond = min(int(offsets[start]) + _EXT_READ_MAX, file_start + run.file_size - 1)
-        stop = max(start + 1, int(np.searchsorted(offsets, beyond, side="right")))
-        yield order[start:stop], _heads_in_file(directory, run, file_start, offsets[start:stop] - file_start)
-        start = stop
+    for file in list_store_files(directory) if len(addresses) else ():
+        mine = order[(offsets[order] >= file.start) & (offsets[order] < file.stop)]
+        while len(mine):
+            first = int(offsets[mine[0]])
+            count = int(np.searchsorted(offsets[mine], first + _EXT_READ_MAX, side="right"))
+            yield _codes_in_file(file, mine[:count], offsets[mine[:count]] - file.start)
+            mine = mine[count:]
 
 
-def _heads_in_file(
-    directory: str, run: FileRun, file_start: int, positions: NDArray[np.int64]
-) -> NDArray[np.void]:
-    """The checked heads at ascending positions in one file, by one read."""
-    path, first = f"{directory}/{offset_file_name(file_start)}", int(positions[0])
+def _codes_in_file(
+    file: StoreFile, index: NDArray[np.intp], positions: NDArray[np.int64]
+) -> tuple[NDArray[np.intp], NDArray[np.void]]:
+    """Those of `index` whose units, at ascending `positions`, are whole, and their tags codes. One read."""
+    first = int(positions[0])
     try:
-        with open_view(path) as view:
-            data = view.read(first, int(positions[-1]) - first + _EXT_HEAD_SIZE)
-    except FileNotFoundError as error:
-        raise StoreNotFoundError(
-            f"{path} no longer exists: it was deleted (retention?) after planning"
-        ) from error
-    whole = int(np.searchsorted(positions, first + len(data) - _EXT_HEAD_SIZE, side="right"))
-    heads = gather_units(np.frombuffer(data, np.uint8), positions[:whole] - first, CQ_EXT_HEAD)
-    sizes = heads["size"].astype(np.int64)
-    right = (heads["filter_bit_map_size"] >= 0) & (
-        sizes == _EXT_HEAD_SIZE + heads["filter_bit_map_size"].astype(np.int64)
-    )
-    right &= positions[:whole] + sizes <= run.file_size
-    if whole < len(positions) or not right.all():
-        wrong = int(right.argmin()) if not right.all() else whole
-        found = (
-            f"size {heads['size'][wrong]}, bit map of {heads['filter_bit_map_size'][wrong]}"
-            if wrong < whole
-            else "the end of the file"
-        )
-        raise CorruptStoreError(
-            path,
-            int(positions[wrong]),
-            f"a unit of {_EXT_HEAD_SIZE} bytes and its bit map inside the file",
-            found,
-        )
-    return heads
+        with open_view(file.path) as view:
+            data = view.read(first, int(positions[-1]) - first + CQ_EXT_HEAD.itemsize)
+    except FileNotFoundError:  # retention has deleted it since it was listed
+        data = b""
+    there = positions <= first + len(data) - CQ_EXT_HEAD.itemsize
+    heads = gather_units(np.frombuffer(data, np.uint8), positions[there] - first, CQ_EXT_HEAD)
+    bit_maps, sizes = (heads[name].astype(np.int64) for name in ("filter_bit_map_size", "size"))
+    whole = (bit_maps >= 0) & (sizes == CQ_EXT_HEAD.itemsize + bit_maps)
+    whole &= positions[there] + sizes <= file.size
+    return index[there][whole], heads["tags_code"][whole]

@@ -41,6 +41,11 @@ INDEX_ADVICE = (
     "rmqlog recover rebuilds the index file from the commitlog. Until then readers find its messages by a "
     "scan; a broker does not rebuild the file, and does not find them by key"
 )
+EXTENSION_ADVICE = (
+    "No message is lost: readers take the tags from the messages, and a broker hands these messages out for "
+    "all tags. Copy the extension back before a broker starts: it begins the extension again, and the old "
+    "addresses then lead to the tags codes of new messages"
+)
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
@@ -48,6 +53,7 @@ _REFUSES = "broker refuses to start on this store"  # words of the advice for fi
 _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
 _BY_HAND = (
+    EXTENSION_ADVICE,
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",
     "Consumers cannot find the topic",

@@ -20,11 +20,11 @@ from store_format.commit.log_comparison import batch_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import UnitRun
 from store_format.consumequeue.dispatch import Dispatch
-from store_format.consumequeue.files import place_in_files, queue_directory
-from store_format.consumequeue.units import lost_mask, message_mask, pre_blank_mask
+from store_format.consumequeue.files import ext_directory, place_in_files, queue_directory
+from store_format.consumequeue.units import lost_mask, message_mask, pre_blank_mask, resolve_known
 from store_format.diagnose.commitlog import DAMAGE_ADVICE, Lost, Targets
 from store_format.diagnose.files import QUEUE_ADVICE, checked_queue_files, queue_directories
-from store_format.diagnose.problems import Findings, Severity
+from store_format.diagnose.problems import EXTENSION_ADVICE, Findings, Severity
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import entry_names, offset_file_name
 from store_format.java.text import tags_code_many
@@ -190,7 +190,8 @@ class QueueCheck:
         for key, stored in self._stored.items():
             if not stored.files:
                 continue
-            check = _EntryCheck(self._findings, stored, targets, self.comparison.queues.get(key))
+            compared, extension = self.comparison.queues.get(key), ext_directory(self._root, *key)
+            check = _EntryCheck(self._findings, stored, targets, compared, extension)
             check.run(self._behind)
             stranded += check.lost
             ends[key] = check.stop
@@ -284,6 +285,7 @@ class _EntryCheck:
     queue: StoredQueue
     targets: Targets
     compared: ComparedQueue | None
+    extension: str  # its directory
     low: int = 0  # the number of the first unit that is not pre-blank
     stop: int = 0  # the queue offset behind the last entry
     first_physical: int = -1  # the physical offset in the first entry that points into the log
@@ -292,6 +294,7 @@ class _EntryCheck:
     behind: int = 0
     first_behind: tuple[int, int] = (0, 0)  # unit number and physical offset
     last_behind: int = -1  # the greatest physical offset of an entry behind the log's end
+    unknown: int = 0  # entries of messages whose tags code in the extension is lost
     is_odd: bool = False  # has an entry behind the log's end whose message is elsewhere
 
     def run(self, state: StoreState) -> None:
@@ -309,6 +312,10 @@ class _EntryCheck:
             expected = f"entries that point to messages before the log's end, {self.targets.end}"
             found = f"physicalOffset {physical}, the first of {self.behind} entries of {self._name} behind it"
             self.findings.add(severity, file, position, expected, found, _BEHIND_ADVICE, kind="behind")
+        if self.unknown:
+            expected = f"an extension with the tags codes of {self._name} (enableConsumeQueueExt)"
+            found = f"none for {self.unknown} messages"
+            self.findings.add("warning", self.extension, 0, expected, found, EXTENSION_ADVICE)
         right = self.compared.equal if self.compared is not None else 0
         if self.inside != right or self.is_odd or self._differences("wrong"):
             self._report_wrong()
@@ -374,6 +381,8 @@ class _EntryCheck:
             self.first_physical = int(physical[inside.argmax()])
         self.last_behind = max(self.last_behind, int(physical[behind].max(initial=-1)))
         self.inside += int(inside.sum())
+        if not self.queue.is_batch:
+            self.unknown += resolve_known(self.extension, units["tags_code"][inside].astype(np.int64))
         messages = units["batch_size"] if self.queue.is_batch else np.ones(len(units), np.int64)
         self.lost += int(messages[gone].sum())
         self.behind += int(messages[behind].sum())

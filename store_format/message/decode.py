@@ -26,7 +26,7 @@ from store_format.arrays.ranges import gather_ranges, gather_units
 from store_format.display.columns import TIME_MS_MIN, TIME_MS_STOP
 from store_format.errors import CorruptStoreError
 from store_format.java.text import decode_utf8
-from store_format.layouts import WIRE_MESSAGE_HEAD, as_struct
+from store_format.layouts import CQ_EXT_ADDRESS_MAX, WIRE_MESSAGE_HEAD, as_struct
 from store_format.message import sysflag
 from store_format.message.columns import TIMESTAMP_TYPE, DecodeOptions, arrow_schema
 from store_format.message.compression import DecompressionError, decompress
@@ -629,8 +629,10 @@ def _tags_code(rows: _MessageRows) -> pa.Array:
             units.properties(),
             scheduled,
             units.integers("store_timestamp").astype(np.int64),
+            unknown=CQ_EXT_ADDRESS_MAX,
         )
-    return pa.array(rows.of_units(codes))
+    unknown = codes <= CQ_EXT_ADDRESS_MAX  # an address in a lost extension of the queue
+    return pa.array(rows.of_units(codes), mask=rows.of_units(unknown) if unknown.any() else None)
 
 
 _PROPERTY_OF = {"tags": TAGS, "keys": KEYS, "msgId": UNIQ_KEY}

@@ -247,16 +247,21 @@ def tags_codes(
     scheduled: NDArray[np.bool_],
     store_timestamps: NDArray[np.int64],
     delay_levels_ms: Sequence[int] = DELAY_LEVELS_MS,
+    *,
+    unknown: int | None = None,
 ) -> NDArray[np.int64]:
     """Returns the Java hash of TAGS, 0 without; for delayed messages (`scheduled`) the delivery time in ms.
 
     CommitLog.checkMessageAndReturnSize and DefaultMessageStore.computeDeliverTimestamp: a level above the
-    highest counts as the highest; a level of 0 or less counts as no level.
+    highest counts as the highest; a level of 0 or less counts as no level. A delayed message whose level is
+    no number has the code `unknown`, if that is given.
     """
     codes: NDArray[np.int64] = tags_code_many(table.values(TAGS)).astype(np.int64)
     if scheduled.any() and len(delay_levels_ms):
         for i, text in enumerate(table.values(DELAY).to_pylist()):
             level = parse_long(text)
+            if scheduled[i] and level is None and unknown is not None:
+                codes[i] = unknown
             if scheduled[i] and level is not None and level > 0:
                 delay = np.int64(delay_levels_ms[min(level, len(delay_levels_ms)) - 1])
                 # as arrays, whose sum wraps silently as in Java

@@ -37,7 +37,7 @@ from store_format.errors import (
 from store_format.files import paths
 from store_format.files.read import StoreFile
 from store_format.files.view import Buffers, FileWindow, read_sizes
-from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, MESSAGE_SIZE_MIN
+from store_format.layouts import BATCH_CQ_UNIT, CQ_EXT_ADDRESS_MAX, CQ_UNIT, MESSAGE_SIZE_MIN
 from store_format.message.columns import COLUMNS, DecodeOptions, arrow_schema
 from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
@@ -285,6 +285,7 @@ class EntryReader:
             [block.piece.topic == SCHEDULE_TOPIC for block in blocks], [len(block) for block in blocks]
         )
         kept = timed | np.isin(tags.astype(np.int32), np.array(sorted(self.tags_codes), np.int32))
+        kept |= external & is_ext_address(tags)  # unknown: the message decides
         return entries.take(np.flatnonzero(kept)), keys[kept]
 
 
@@ -594,11 +595,12 @@ def _wanted_offsets(pieces: Sequence[QueueSlice], part: Entries) -> tuple[_Ints,
 
 def _corrupt_row(refs: UnitRefs, unit: BadUnit, names: tuple[str, ...], broker_name: str) -> pa.RecordBatch:
     """A row for a message that could not be decoded: its place and the error; all other columns are null."""
+    code = None if refs.tags_codes is None else int(refs.tags_codes[unit.index])
     known: dict[str, object] = {
         "brokerName": broker_name,
         "physicalOffset": int(refs.physical_offsets[unit.index]),
         "storeSize": int(refs.sizes[unit.index]),
-        "tagsCode": None if refs.tags_codes is None else int(refs.tags_codes[unit.index]),
+        "tagsCode": None if code is None or code <= CQ_EXT_ADDRESS_MAX else code,
         "_corrupt_record": str(unit.error),
     }
     if refs.identity is not None:

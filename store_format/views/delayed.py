@@ -99,12 +99,13 @@ def _level_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
         for row in batch.to_pylist():
             # ScheduleMessageService.computeDeliverTimestamp; the consume queue has it as the tags code
             due, delay = row["tagsCode"], _delay(row["queueId"] + 1, conf)
-            if row["queueId"] in scanned and delay is not None:
+            if (due is None or row["queueId"] in scanned) and delay is not None:
                 due = row["storeTimestampMs"] + delay
             # correctDeliverTimestamp: a time that is later than the level allows has come
             is_too_late = "messageDelayLevel" in conf.given and delay is not None and due > now_ms + delay
-            state = "waiting" if due > now_ms and not is_too_late else "due"
-            state = "unknown" if done is None else state
+            state = "unknown"
+            if done is not None and due is not None:
+                state = "waiting" if due > now_ms and not is_too_late else "due"
             yield _delayed_row(store, row, "level", state, due, now_ms)
 
 
@@ -176,12 +177,12 @@ def _late_places(root: str, check: TimerCheck, precision_ms: int) -> NDArray[np.
 
 
 def _delayed_row(
-    store: Store, row: dict[str, Any], kind: str, state: str, due: int, now_ms: int
+    store: Store, row: dict[str, Any], kind: str, state: str, due: int | None, now_ms: int
 ) -> tuple[object, ...]:
     level = row["queueId"] + 1 if kind == "level" else None
     rolled = parse_long(row["TIMER_ROLL_TIMES"]) if kind == "timer" else None
     return (
-        store.broker_name, kind, state, time_us(due), due - now_ms, row[REAL_TOPIC],
+        store.broker_name, kind, state, time_us(due), None if due is None else due - now_ms, row[REAL_TOPIC],
         parse_long(row[REAL_QID]),
         level, rolled, row["msgId"], row["tags"], row["keys"], time_us(row["bornTimestampMs"]),
         time_us(row["storeTimestampMs"]),

@@ -42,6 +42,7 @@ from rmq_spark.broker.pop.share import ConsumerShare
 from rmq_spark.broker.pop.waiting import notify
 from rmq_spark.consume.consumer import Tags
 from rmq_spark.consume.sql92 import CountingFilter
+from store_format.consumequeue.files import ext_directory
 from store_format.consumequeue.slices import read_slice
 from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.display.text import shown
@@ -239,12 +240,9 @@ def _refuse(queue: Queue) -> None:
 
 def _matching_codes(queue: Queue, codes: _Ints, tags: frozenset[str]) -> NDArray[np.bool_]:
     """ExpressionMessageFilter.isMatchedByConsumeQueue: the hash decides here, the text after the hand-out."""
-    external = is_ext_address(codes)
-    if external.any():
-        directory = f"{queue.store.path}/consumequeue_ext/{queue.topic}/{queue.queue_id}"
-        codes[external] = resolve_tags_codes(directory, codes[external])
+    codes = resolve_tags_codes(ext_directory(queue.store.path, queue.topic, queue.queue_id), codes)
     wanted = np.array(sorted(map(java_hash, tags)), np.int32)
-    kept: NDArray[np.bool_] = np.isin(codes.astype(np.int32), wanted)
+    kept: NDArray[np.bool_] = np.isin(codes.astype(np.int32), wanted) | is_ext_address(codes)
     return kept
 
 

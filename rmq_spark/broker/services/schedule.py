@@ -19,7 +19,9 @@ from rmq_spark.produce.delivered import RealQueues, delivered_from_level, real_q
 from rmq_spark.write.timer_wheel import lost_queue
 from store_format.bookkeeping.ledger import Ledger, ServiceTurn
 from store_format.commit.session import WriteSession
+from store_format.consumequeue.files import ext_directory
 from store_format.consumequeue.slices import QueueSlice, place_of_entry, read_slice
+from store_format.consumequeue.units import is_ext_address, resolve_tags_codes
 from store_format.display.columns import INT, LONG, TEXT, TIME, ViewColumn, batch_of, time_us
 from store_format.errors import (
     CorruptStoreError,
@@ -28,7 +30,6 @@ from store_format.errors import (
     StoreError,
     UnsupportedFormatError,
 )
-from store_format.layouts import CQ_EXT_ADDRESS_MAX
 from store_format.message.encode import StoredMessages
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import config_path, read_delay_offsets
@@ -159,9 +160,9 @@ class _Level:
         was set back (ScheduleMessageService.correctDeliverTimestamp).
         """
         offsets, units = read_slice(self.queue.piece(start, stop))
-        times = units["tags_code"].astype(np.int64)
-        extended = times <= CQ_EXT_ADDRESS_MAX  # enableConsumeQueueExt: an address instead of the time
-        for i in np.flatnonzero(extended).tolist():
+        directory = ext_directory(self.queue.store.path, SCHEDULE_TOPIC, self.queue.queue_id)
+        times = resolve_tags_codes(directory, units["tags_code"])
+        for i in np.flatnonzero(is_ext_address(times)).tolist():  # ScheduleMessageService recomputes them
             times[i] = self.queue.store.time_at(int(units["physical_offset"][i])) + self.delay_ms
         times[times > self.now_ms + self.delay_ms] = self.now_ms
         return offsets, times, units["size"].astype(np.int64)

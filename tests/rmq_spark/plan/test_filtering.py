@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import logging
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from store_format.diagnose import diagnose
 from store_format.errors import CorruptStoreError
 from store_format.java.text import java_hash
 from tests.support import oracle
@@ -90,14 +92,40 @@ def test_without_consume_queues_the_text_alone_decides(tmp_path: Path) -> None:
     assert offsets(root, subExpression="TAGS = 'BB'", expressionType="SQL92") == [1, 9]
 
 
-def test_an_address_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+def lose_file(root: Path) -> None:
+    shutil.rmtree(root / "consumequeue_ext")
+
+
+def cut_file(root: Path) -> None:
+    path = root / "consumequeue_ext/T/0" / oracle.file_name(0)
+    path.write_bytes(path.read_bytes()[:30])
+
+
+def zero_unit(root: Path) -> None:
+    path = root / "consumequeue_ext/T/0" / oracle.file_name(0)
+    path.write_bytes(bytes(20) + path.read_bytes()[20:])
+
+
+@pytest.mark.parametrize(
+    ("damage", "unknown"), [(lose_file, [1, 3, 5, 7, 9]), (cut_file, [3, 5, 7, 9]), (zero_unit, [1])]
+)
+def test_without_the_extension_tags_come_from_the_messages(
+    tmp_path: Path, damage: Callable[[Path], None], unknown: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
+    """DefaultMessageStore.getMessage of 5.5.0 hands out such messages for each tag: their tags code is null
+    (CqUnit.getValidTagsCodeAsLong); its client compares the tags.
+    """
     root = write(tmp_path, extended=True)
-    (root / "consumequeue_ext/T/0" / oracle.file_name(0)).unlink()
-    with pytest.raises(
-        CorruptStoreError,
-        match="an extension of the consume queue, because a unit holds an address in it, found no file",
-    ):
-        offsets(root, subExpression="BB")
+    damage(root)
+    rows = list(read(root, columns="queueOffset,tags,tagsCode").rows())
+    assert [row["tags"] or "" for row in rows] == [tag or "" for tag in TAGS]
+    assert [row["queueOffset"] for row in rows if row["tagsCode"] is None] == unknown
+    for tag in ("BB", "AaBB", "f5a5a608", "red"):
+        assert offsets(root, subExpression=tag) == [i for i, each in enumerate(TAGS) if each == tag]
+    assert offsets(root, subExpression="price > 4 AND TAGS = 'BB'", expressionType="SQL92") == [9]
+    warning = f"consumequeue_ext/T/0: the tags codes of {len(unknown)} messages are lost"
+    assert warning in caplog.text
+    assert [each.severity for each in diagnose(str(root)) if "consumequeue_ext" in each.file] == ["warning"]
 
 
 @pytest.mark.parametrize("extended", [False, True])

@@ -18,7 +18,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from store_format.consumequeue.units import ext_offset, is_ext_address, resolve_tags_codes
-from store_format.errors import CorruptStoreError, StoreError
 from store_format.layouts import CQ_EXT_HEAD
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).parents[2] / "vectors" / "vectors.json").read_bytes())[
@@ -84,23 +83,17 @@ def test_every_address_gives_its_unit(
     st.binary(min_size=64, max_size=200),
     st.lists(st.integers(-(2**63), -(2**63) + 300), min_size=1, max_size=5),
 )
-def test_any_bytes_end_in_units_inside_the_file_or_a_store_error(
+def test_any_bytes_give_whole_units_inside_the_file_and_leave_other_addresses(
     content: bytes, addresses: list[int]
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
-        path = Path(name) / f"{0:020d}"
-        path.write_bytes(content)
-        found, refused = None, ""
-        try:
-            found = resolve_tags_codes(name, _longs(addresses))
-        except StoreError as error:
-            refused = str(error)
-        assert (found is None) == (name in refused)
-        if found is None:
-            return
-        for address, tags_code in zip(addresses, found.tolist(), strict=True):
-            size, stored, _, bit_map_size = struct.unpack_from(">hqqh", content, address + 2**63)
-            assert (size, tags_code) == (20 + bit_map_size, stored)
+        (Path(name) / f"{0:020d}").write_bytes(content)
+        found = resolve_tags_codes(name, _longs(addresses)).tolist()
+    for address, tags_code in zip(addresses, found, strict=True):
+        unit = content[address + 2**63 :][:20].ljust(20, b"\xff")
+        size, stored, _, bit_map_size = struct.unpack(">hqqh", unit)
+        is_whole = bit_map_size >= 0 and size == 20 + bit_map_size <= len(content) - address - 2**63
+        assert tags_code == (stored if is_whole else address)
 
 
 def test_addresses_far_apart_in_a_large_file_are_read_apart(directory: Path) -> None:
@@ -145,36 +138,36 @@ def test_without_an_address_no_file_is_looked_at() -> None:
     assert resolve_tags_codes("/nowhere", _longs([])).tolist() == []
 
 
-def _refused(directory: Path, offset: int) -> CorruptStoreError:
-    with pytest.raises(CorruptStoreError) as raised:
-        resolve_tags_codes(str(directory), _longs([offset - 2**63]))
-    return raised.value
-
-
-def test_an_address_without_files_names_the_directory(directory: Path) -> None:
-    assert (_refused(directory, 40).file, _refused(directory, 40).position) == (str(directory), 40)
-
-
-@pytest.mark.parametrize("offset", [0, 299, 500, 2**63 - 2147483649])
-def test_an_address_outside_the_files_names_what_there_is(directory: Path, offset: int) -> None:
-    for start in (300, 400):
-        (directory / f"{start:020d}").write_bytes(bytes(100))
-    error = _refused(directory, offset)
-    assert (error.file, error.position, error.found) == (str(directory), offset, "files of bytes 300 to 500")
+# ConsumeQueue.getExt of a broker finds nothing there, and takes the tags code as unknown.
+_UNIT = struct.pack(">hqqh", 20, 7, 8, 0)
 
 
 @pytest.mark.parametrize(
-    ("content", "position", "found"),
+    ("files", "offset"),
     [
-        (bytes(100), 20, "size 0, bit map of 0"),  # nothing written there
-        (struct.pack(">hqqh", 20, 1, 2, 0), 81, "the end of the file"),
-        (struct.pack(">hqqh", 21, 1, 2, 0), 0, "size 21, bit map of 0"),
-        (struct.pack(">hqqh", 19, 1, 2, -1), 0, "size 19, bit map of -1"),
-        (struct.pack(">hqqh", 101, 1, 2, 81), 0, "size 101, bit map of 81"),  # reaches beyond the file
-        (b"\xff\xff", 0, "size -1, bit map of 0"),  # the mark of a file's end
+        ({}, 40),  # no file, or no directory
+        *[({300: bytes(100), 400: bytes(100)}, offset) for offset in (0, 299, 320, 500, 2**63 - 2147483649)],
+        ({0: _UNIT.ljust(100, b"\0"), 200: bytes(100)}, 120),  # the file between is lost
+        ({0: bytes(80) + _UNIT}, 81),  # cut off
+        ({0: struct.pack(">hqqh", 21, 1, 2, 0).ljust(100, b"\0")}, 0),
+        ({0: struct.pack(">hqqh", 19, 1, 2, -1).ljust(100, b"\0")}, 0),
+        ({0: struct.pack(">hqqh", 101, 1, 2, 81).ljust(100, b"\0")}, 0),  # reaches beyond the file
+        ({0: struct.pack(">hqqh", -32749, 1, 2, 32767).ljust(100, b"\0")}, 0),  # 20 + 32767 as a short
+        ({0: b"\xff\xff".ljust(100, b"\0")}, 0),  # the mark of a file's end
     ],
 )
-def test_bytes_that_are_no_unit_are_named(directory: Path, content: bytes, position: int, found: str) -> None:
-    (directory / f"{0:020d}").write_bytes(content.ljust(100, b"\0"))
-    error = _refused(directory, position)
-    assert (error.file, error.position, error.found) == (f"{directory}/{0:020d}", position, found)
+def test_an_address_without_a_whole_unit_stays_and_is_counted(
+    directory: Path, files: dict[int, bytes], offset: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    files = {600: _UNIT.ljust(100, b"\0"), **files}
+    for start, content in files.items():
+        (directory / f"{start:020d}").write_bytes(content)
+    asked = [600 - 2**63, offset - 2**63, 5]
+    assert resolve_tags_codes(str(directory), _longs(asked)).tolist() == [7, offset - 2**63, 5]
+    assert [record.getMessage() for record in caplog.records] == [
+        f"{directory}: the tags codes of 1 messages are lost: filters by tag look at the messages"
+    ]
+
+
+def test_without_a_directory_all_addresses_stay(tmp_path: Path) -> None:
+    assert resolve_tags_codes(f"{tmp_path}/none", _longs([-(2**63), 5])).tolist() == [-(2**63), 5]

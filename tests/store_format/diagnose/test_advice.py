@@ -348,6 +348,19 @@ def index_file(root: Path) -> Path:
     return sorted((root / "index").iterdir())[0]
 
 
+def lost_extension(root: Path, whole: Path) -> None:
+    """A unit that has its tags code in an extension, which is nowhere."""
+    written(CQ_FILE, 12, struct.pack(">q", -(2**63)))(root, whole)
+
+
+def copied_extension(root: Path, whole: Path) -> None:
+    tags_code = (whole / CQ_FILE).read_bytes()[12:20]
+    directory = root / "consumequeue_ext/Orders/1"
+    directory.mkdir(parents=True)
+    (directory / f"{0:020d}").write_bytes(struct.pack(">h8sqh", 20, tags_code, 0, 0).ljust(64, b"\0"))
+    assert "consumequeue_ext" not in str(diagnose(str(root)))
+
+
 def bad_index(root: Path, _: Path) -> None:
     written(f"index/{index_file(root).name}", 40, struct.pack(">i", 3_000))(root, _)
 
@@ -426,6 +439,7 @@ CASES = {
         "Move away the file that does not belong", two_logs, moved_out("commitlog/00000000000000786532")
     ),
     "a bad index file": Case(_INDEX, bad_index, recovered),
+    "a lost extension": Case("No message is lost: readers take the tags", lost_extension, copied_extension),
     "a damaged message": Case(_DAMAGE, written("commitlog/00000000000000262144", 39_043, b"X"), read_around),
     "a commitlog file that is gone": Case(
         "Restore the missing file", removed("commitlog/00000000000000262144"), restored("commitlog")
