@@ -43,8 +43,8 @@ INDEX_ADVICE = (
 )
 EXTENSION_ADVICE = (
     "No message is lost: readers take the tags from the messages, and a broker hands these messages out for "
-    "all tags. Copy the extension back before a broker starts: it begins the extension again, and the old "
-    "addresses then lead to the tags codes of new messages"
+    "all tags. Copy the extension back before a broker starts: without it, a broker begins it again, and old "
+    "addresses then lead to the tags codes of new messages; with a file that is cut off, it does not start"
 )
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
