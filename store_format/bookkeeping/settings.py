@@ -21,7 +21,14 @@ from store_format.commitlog.walk import Damage
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_directories, list_store_files, read_bytes
 from store_format.files.view import open_view
-from store_format.index.file import DEFAULT_GEOMETRY, IndexFile, IndexGeometry, confirms, list_index_files
+from store_format.index.file import (
+    DEFAULT_GEOMETRY,
+    IndexFile,
+    IndexGeometry,
+    confirms,
+    has_entries,
+    list_index_files,
+)
 from store_format.layouts import CQ_UNIT, CRC_PROPERTY_NAME, CRC_PROPERTY_SIZE, NAME_VALUE_SEPARATOR
 from store_format.metadata.read import BrokerConf, parse_properties, read_broker_conf
 
@@ -135,8 +142,9 @@ def settings_of(
     """The sizes of new files of the store: those of existing files, else the remembered or `given` ones.
 
     Raises OptionError for an index file whose units do not prove its geometry: the caller must then give the
-    geometry. The same for an index file of another size than our store remembers, unless its units prove the
-    broker's default geometry or the given one. `geometry` is used without a look at the index files.
+    geometry, which counts where no index file has an entry. The same for an index file of another size than
+    our store remembers, unless its units prove the broker's default geometry or the given one. `geometry` is
+    used without a look at the index files.
     """
     remembered = read_settings(root)
     settings = remembered or given or StoreSettings(broker_name)
@@ -149,7 +157,10 @@ def settings_of(
         return replace(settings, max_hash_slot_num=geometry.hash_slot_num, max_index_num=geometry.index_num)
     index_files = [file for file in list_index_files(f"{root}/index") if file.size]
     if index_files and index_files[-1].size != settings.geometry.file_size:
-        path = index_files[-1].path
+        path = next((file.path for file in reversed(index_files) if has_entries(file.path)), None)
+        if path is None and given is not None:
+            return settings
+        path = path or index_files[-1].path
         settings = (
             _with_proved_geometry(settings, path)
             if remembered is None

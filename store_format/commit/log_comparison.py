@@ -23,7 +23,7 @@ from store_format.consumequeue.files import QueueKind, list_queues
 from store_format.consumequeue.units import queue_bounds, valid_units
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files.read import list_store_files
-from store_format.index.file import IndexFile, list_index_files
+from store_format.index.file import IndexFile, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.names import DELAY_LEVELS_MS, QueueKey
@@ -388,18 +388,22 @@ def of_known_topics(root: str, queues: Collection[QueueKey]) -> list[QueueKey]:
 
 
 def settings_of_files(root: str, log: CommitLog, options: RecoverOptions) -> StoreSettings:
-    """The sizes of the store's files; of a damaged index file those of the other index files."""
+    """The sizes of the store's files; of a damaged index file those of the other index files, and of files
+    that are all blank the default ones (see `is_index_size_known`).
+    """
     name = root.rstrip("/").rpartition("/")[2]
     try:
         return settings_of(root, log, name, options.settings)
     except OptionError:
-        for listed in list_index_files(f"{root}/index"):
-            with IndexFile.open(listed.path) as file:
+        listed = [file.path for file in list_index_files(f"{root}/index")]
+        for path in listed:
+            with IndexFile.open(path) as file:
                 if file.geometry is not None:
                     return settings_of(root, log, name, options.settings, geometry=file.geometry)
-        if options.settings is None:
+        if options.settings is None and any(map(has_entries, listed)):
             raise
-        return settings_of(root, log, name, options.settings, geometry=options.settings.geometry)
+        given = options.settings or StoreSettings(name)
+        return settings_of(root, log, name, options.settings, geometry=given.geometry)
 
 
 def known_queue_file_size(root: str, log: CommitLog, options: RecoverOptions) -> int | None:

@@ -45,7 +45,7 @@ from store_format.display.columns import BROKER, INT, LONG, TEXT, ViewColumn, ba
 from store_format.errors import OptionError, StoreInUseError
 from store_format.files import paths
 from store_format.files.lock import StoreLock
-from store_format.files.read import list_store_files, stat_identity
+from store_format.files.read import entry_names, list_store_files, stat_identity
 from store_format.files.view import FileCache
 from store_format.files.write import FileWrites
 from store_format.index.file import list_index_files
@@ -131,7 +131,7 @@ class RecoverPlan:
         return self._table(survey, before)
 
     def _apply_into(self, target: str) -> pa.Table:
-        """Recovers the copy; the store itself is only read."""
+        """Recovers the copy; the store itself is only read. A new copy that fails is removed."""
         self._refuse_running()
         self._refuse_change("since the recovery was planned; plan it again")
         self._seen = _identity_of_files(self.root, self.options)
@@ -142,11 +142,18 @@ class RecoverPlan:
         if known_queue_file_size(self.root, survey.log, self.options) is None:
             survey.compare()  # raises before anything is copied
             survey = _survey_of_copy(self.root, target, self.options)
-        FileWrites(sync=True).make_directories(paths.parent(target), paths.base_name(target))
-        with StoreLock(target, timeout=self.options.lock_timeout):
-            survey = _carry_out_into(survey)
-        self._refuse_running()
-        self._refuse_change("while it was copied; remove the copy, stop what writes to the store, and repeat")
+        is_new = not entry_names(target, missing_ok=True)
+        files = FileWrites(sync=True)
+        try:
+            files.make_directories(paths.parent(target), paths.base_name(target))
+            with StoreLock(target, timeout=self.options.lock_timeout):
+                survey = _carry_out_into(survey)
+            self._refuse_running()
+            self._refuse_change("while it was copied; stop what writes to the store, and repeat")
+        except Exception:
+            if is_new:
+                files.remove_tree(target)
+            raise
         return self._table(survey)
 
     def _refuse_running(self) -> None:
@@ -294,7 +301,7 @@ def _carry_out_into(survey: RecoverySurvey) -> RecoverySurvey:
     copy_store(source, survey.log, target, files)
     mine = replace(survey.options, log_directories=(), into=None)
     # The end stays that of the survey: bytes behind it may look like a message in a file of full length.
-    survey.log = _open_store_log(target, mine)
+    survey.whole_in, survey.log = survey.log, _open_store_log(target, mine)
     if survey.holes:
         fill_holes(survey.log, f"{target}/commitlog", read_ledger(source), survey.holes, files)
         mine = replace(mine, cut_after_damage=True)  # What can be read lies before the end now.
@@ -307,13 +314,15 @@ def _carry_out_into(survey: RecoverySurvey) -> RecoverySurvey:
 
 
 def _finish(survey: RecoverySurvey, files: FileWrites) -> None:
-    root = survey.root
+    root, options = survey.root, _commit_options(survey.options)
+    if survey.index_problem:  # no index file shows its sizes, and none is changed
+        options = replace(options, settings=survey.settings)
     if survey.is_crashed:
         # Complete, but the checkpoint does not say so: as after an ASYNC commit. `open_store` flushes it.
         write_abort_mark(root, "recovered", files)
         end_rebuild(root)
     if abort_mark(root):
-        open_store(root, _commit_options(survey.options), files)
+        open_store(root, options, files)
     end_rebuild(root)
     files.remove(sizes_path(root))
 

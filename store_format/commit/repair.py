@@ -201,7 +201,8 @@ class RecoverySurvey(LogComparison):
     the queues of `source`, -1 without any. `ahead` are those with entries that point behind the log's end,
     each with the number of the first unit that is cut. An interrupted commit has `staged` all messages behind
     a physical offset, up to a time (ms): it writes them again. `topics` are those that topics.json has lost,
-    with their numbers of queues. A salvage leaves out the `remains`.
+    with their numbers of queues. A salvage leaves out the `remains`. `whole_in` is the log that shows which
+    messages are whole, if `log` is that of a copy, whose short files got their full length.
     """
 
     end: LogEnd
@@ -214,6 +215,7 @@ class RecoverySurvey(LogComparison):
     topics: dict[str, int] = field(default_factory=dict)
     copied: list[CopiedPart] = field(default_factory=list)
     remains: ReadableEnd | None = None
+    whole_in: CommitLog | None = None
 
     @property
     def short(self) -> list[StoreFile]:
@@ -479,7 +481,7 @@ def cut_behind_end(survey: RecoverySurvey, files: FileWrites) -> None:
     limit = OFFSET_MAX if survey.staged is None else max(survey.staged[0], end.offset)
     gone = pointing_to(survey.queues, [(end.offset, limit)]) if end.offset < limit else []
     is_cut = survey.options.cut_after_damage and not survey.options.salvage
-    lost = [each for each in gone if is_cut or not _is_whole(log, each.physical)]
+    lost = [each for each in gone if is_cut or not _is_whole(survey.whole_in or log, each.physical)]
     holes = [(hole.start, hole.stop) for hole in survey.holes]
     fillers = tuple(holes) if root != survey.source else ()
     ends = {(queue.topic, queue.queue_id): queue.max_offset for queue in survey.queues}
@@ -551,7 +553,7 @@ def _cut_queues(survey: RecoverySurvey, gone: Sequence[Gone], files: FileWrites)
         sum(each.count for each in gone), len(survey.ahead),
     )  # fmt: skip
     lower_checkpoint(root, log, end)
-    if survey.options.index:
+    if survey.index is not None:
         cut_index(f"{root}/index", end.offset, log.store_timestamp_at, survey.settings.geometry, files)
     for queue, _ in survey.ahead:
         cut_queue(queue.directory, queue.kind, end.offset, files)

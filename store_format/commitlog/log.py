@@ -35,6 +35,9 @@ from store_format.message.one import HEAD_SIZE_MAX, UnitKind, check_unit, read_h
 _PART_SIZE = 8 << 20
 _LIKELY_SIZE_MAX = 32 << 10
 _LONG_SIZE = 4 << 20
+STRAY_ADVICE = (
+    "Move this file out of the store before a broker starts: a broker refuses to start, or ends its log there"
+)
 BLOCK_SIZE = 1 << 16  # in which the log's last bytes are searched
 _LOOK_SIZE = 1 << 12  # so many zeros: nothing was written there
 _NEAR_BLOCKS = 16  # that are looked at together
@@ -50,7 +53,7 @@ class CommitLog:
     `findings` are problems of the files that leave the others readable: gaps between files, which a broker
     only logs (MappedFileQueue.checkSelf), and files that are too short, as in an incomplete copy. `unusable`
     are those of the findings that have the name of a file and no byte of the log, so that the log is read as
-    if they were missing. A writer refuses them, as a broker does.
+    if they were missing. A writer refuses them, as a broker does. Some are no files of the log (`strays`).
     """
 
     files: tuple[StoreFile, ...]
@@ -70,9 +73,9 @@ class CommitLog:
 
         The file size is the size that most files have. An empty last file is left out. Another file that is
         too short is a finding and is read up to its end, though a broker would not start with it; of an empty
-        one, and of what is not a file, nothing is read. Raises CorruptStoreError for two files with one name,
-        for files that are too long or overlap, where a broker would read wrong bytes, and if no file can be
-        used.
+        one, of what is not a file, and of `strays`, nothing is read. Raises CorruptStoreError for two files
+        with one name that both have bytes, for files that are too long or overlap, where a broker would read
+        wrong bytes, and if no file can be used.
 
         With `holds_last`, the log ends before the file that a broker writes: the last one with a message. It
         and the empty files that a broker has allocated behind it are `held`.
@@ -85,6 +88,8 @@ class CommitLog:
         ]
         found += [StoreFile(path, int(paths.base_name(path)), 0) for path in odd]
         found.sort(key=lambda file: file.start)
+        stray = strays(found, cache)
+        found = [file for file in found if file.path not in stray]
         for file, following in pairwise(found):
             if file.start == following.start:
                 raise CorruptStoreError(
@@ -98,9 +103,15 @@ class CommitLog:
         files = [file for file in found if file.size]
         whole = f"a file of {_usual_size(files)} bytes, like the others"
         unusable = [
-            odd.get(file.path) or CorruptStoreError(file.path, 0, whole, "0 bytes")
-            for file in found
-            if not file.size
+            *(
+                CorruptStoreError(each.file, 0, each.expected, f"{each.found}. {STRAY_ADVICE}")
+                for each in stray.values()
+            ),
+            *(
+                odd.get(file.path) or CorruptStoreError(file.path, 0, whole, "0 bytes")
+                for file in found
+                if not file.size
+            ),
         ]
         if unusable and not files:
             raise unusable[0]
@@ -388,6 +399,56 @@ def expect_end(log: CommitLog, queued: int) -> None:
         log.view(file).expect(first * BLOCK_SIZE, (first + _NEAR_BLOCKS + 3) * BLOCK_SIZE)
 
 
+# ---- files of the directories that are not of the log ------------------------------------------------------
+
+
+def strays(files: Sequence[StoreFile], cache: FileCache) -> dict[str, CorruptStoreError]:
+    """Returns what is wrong with the files, sorted by start, that are no files of the log, by their paths.
+
+    The names of a log's files are multiples of their length (MappedFileQueue.getLastMappedFile). A file of
+    another name is none of them, unless it begins with a message of that physical offset. Of two files with
+    one name, in two directories, the one without a byte other than zero is none. A broker refuses the first
+    if its length is another one, too (doLoad), and takes the second for the end of the log.
+    """
+    found: dict[str, CorruptStoreError] = {}
+    size = _usual_size([file for file in files if file.size])
+    for file in files:
+        if file.start > OFFSET_MAX - file.size:
+            expected, name = "a name below 2^63 - 1, less the file's size", str(file.start)
+        elif size and file.start % size and not _begins_with_own(file, cache):
+            expected = f"a name that is a multiple of {size}, the length of the files"
+            name = f"{file.start}, and no message of that physical offset"
+        else:
+            continue
+        found[file.path] = CorruptStoreError(file.path, 0, expected, name)
+    left = [file for file in files if file.path not in found]
+    for start in {file.start for file, following in pairwise(left) if file.start == following.start}:
+        same = [file for file in left if file.start == start]
+        blank = [file for file in same if first_byte(file, cache) is None]
+        used = next((file for file in same if file not in blank), same[0])
+        for file in blank:
+            if file is not used:
+                expected = f"one file that starts at {start}"
+                twin = f"another one, {used.path}; this one is blank"
+                found[file.path] = CorruptStoreError(file.path, 0, expected, twin)
+    return found
+
+
+def _begins_with_own(file: StoreFile, cache: FileCache) -> bool:
+    head = read_head(cache.view(file).read(0, HEAD_SIZE_MAX)) if file.size else None
+    return head is not None and head.magic in (MAGIC_V1, MAGIC_V2) and head.physical_offset == file.start
+
+
+def first_byte(file: StoreFile, cache: FileCache) -> int | None:
+    """The position of the first byte that is not zero; None in a file of zeros."""
+    for start in range(0, file.size, _LONG_SIZE):
+        data = cache.view(file).read(start, min(_LONG_SIZE, file.size - start))
+        block = np.frombuffer(data, np.uint8)
+        if block.any():
+            return start + int((block != 0).argmax())
+    return None
+
+
 # ---- parts of a file ---------------------------------------------------------------------------------------
 
 
@@ -442,10 +503,6 @@ def _size_findings(files: Sequence[StoreFile]) -> list[CorruptStoreError]:
         expected, found = f"a file of {size} bytes, like the others", f"{file.size} bytes"
         if file.size > size:
             raise CorruptStoreError(file.path, size, expected, found)
-        if file.stop > OFFSET_MAX:
-            raise CorruptStoreError(
-                file.path, 0, "a name below 2^63 - 1, less the file's size", f"{file.start}"
-            )
         if file.size < size:
             findings.append(TruncatedRecordError(file.path, file.size, expected, found))
     return findings

@@ -76,7 +76,7 @@ def diagnose(
         return unchecked(findings.problems(), is_checked=False)
     directories = tuple(commit_log_paths) or (f"{root}/commitlog",)
     lost = Lost()
-    log, file_size, unplaced_bytes = usable_log(findings, root, directories)
+    log, file_size, (unplaced_bytes, stray_bytes) = usable_log(findings, root, directories)
     lost_log = None if unplaced_bytes else check_lost_log(findings, root, log)
     if lost_log is not None:
         return unchecked(findings.problems(), lost_log=lost_log)
@@ -106,7 +106,8 @@ def diagnose(
     is_last_crash = has_crashed and readable is not None and not readable.remains_of  # else of an earlier one
     summary = replace(
         summary,
-        unplaced_bytes=unplaced_bytes,
+        unplaced_bytes=unplaced_bytes + stray_bytes,
+        stray_bytes=stray_bytes,
         lost_entries=lost_entries,
         lost_in_crash=queues.ahead if is_last_crash else 0,
         readable=summary.readable - queues.contradicted + queues.batched,

@@ -17,11 +17,9 @@ from numpy.typing import NDArray
 from store_format.arrays.ranges import within_ranges
 from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import FILLER_TOPIC
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import CommitLog, first_byte
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
 from store_format.diagnose.problems import Findings, LogSummary, Severity
-from store_format.files.read import StoreFile
-from store_format.files.view import FileView
 from store_format.layouts import OFFSET_MAX
 from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
@@ -39,7 +37,6 @@ _CUT_ADVICE = (
 _REMAINS_ADVICE = (
     "An earlier recovery has cut these messages: readers do not show them, and a broker overwrites them"
 )
-_ZEROS_BLOCK = 1 << 22
 
 
 class Lost:
@@ -257,7 +254,7 @@ def _check_end(
         )
     for file in log.files:
         if file.start > end.offset:
-            byte = _first_byte(log.view(file), file)
+            byte = first_byte(file, log.cache)
             if byte is not None:
                 advice = "A broker overwrites it; if the start of the file was zeroed, restore the file"
                 findings.add(
@@ -268,12 +265,3 @@ def _check_end(
                     "other bytes",
                     advice,
                 )
-
-
-def _first_byte(view: FileView, file: StoreFile) -> int | None:
-    """The position of the first byte that is not zero; None in a file of zeros."""
-    for start in range(0, file.size, _ZEROS_BLOCK):
-        block = np.frombuffer(view.read(start, min(_ZEROS_BLOCK, file.size - start)), np.uint8)
-        if block.any():
-            return start + int((block != 0).argmax())
-    return None

@@ -17,7 +17,7 @@ from itertools import pairwise
 import numpy as np
 
 from store_format.bookkeeping.settings import size_of_cut_file
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import STRAY_ADVICE, CommitLog, strays
 from store_format.consumequeue.files import FOLDERS, FileRun, file_run, is_queue_id
 from store_format.diagnose.problems import Findings
 from store_format.display.text import first_names
@@ -87,8 +87,11 @@ def checked_files(
 # ---- commitlog ---------------------------------------------------------------------------------------------
 
 
-def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tuple[CommitLog, int, int]:
-    """(the commitlog of the files that fit, the length that files should have, bytes of the others)
+def usable_log(
+    findings: Findings, root: str, directories: Sequence[str]
+) -> tuple[CommitLog, int, tuple[int, int]]:
+    """(the commitlog of the files that fit, the length that files should have, bytes of files that do not
+    fit, and of `strays`)
 
     The log begins with the first name of a file, also if that file does not fit. The walk finds the gaps.
     """
@@ -96,6 +99,11 @@ def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tup
     files = sorted(
         (StoreFile(entry.path, int(entry.name), entry.size) for entry in entries), key=lambda file: file.start
     )
+    stray = strays(files, FileCache())
+    for error in stray.values():
+        findings.add_error("damage", error, STRAY_ADVICE)
+    stray_bytes = sum(file.size for file in files if file.path in stray)
+    files = [file for file in files if file.path not in stray]
     if files and files[-1].size == 0:
         empty = files.pop()
         advice = "Nothing needs to be done: a broker deletes it when it starts (MappedFileQueue.doLoad)"
@@ -123,9 +131,10 @@ def usable_log(findings: Findings, root: str, directories: Sequence[str]) -> tup
         int(entry.name)
         for directory in directories
         for entry in entries_of(findings, directory)
-        if OFFSET_NAME.match(entry.name)
+        if OFFSET_NAME.match(entry.name) and entry.path not in stray
     ]
-    return replace(_log_of(kept, directories), begin=min(named, default=OFFSET_MAX)), size, unplaced
+    begin = min(named, default=OFFSET_MAX)
+    return replace(_log_of(kept, directories), begin=begin), size, (unplaced, stray_bytes)
 
 
 def _log_of(files: Sequence[StoreFile], directories: Sequence[str]) -> CommitLog:
@@ -145,8 +154,6 @@ def _likely_size(files: Sequence[StoreFile]) -> int:
 
 def _misfit(file: StoreFile, before: StoreFile | None) -> tuple[str, str] | None:
     """(expected, found) of a file whose name does not fit the log or the file before it; else None."""
-    if file.start > OFFSET_MAX - file.size:
-        return "a name below 2^63 - 1, less the file's size", str(file.start)
     if before is None or file.start >= before.stop:
         return None
     if file.start == before.start:

@@ -113,7 +113,8 @@ class LogSummary:
     """How many bytes of the commitlog files are messages, padding, damage or unwritten.
 
     `files` and `units` are the numbers of files and messages. `unplaced_bytes` are in files that do not fit
-    into the sequence, `missing_bytes` in files that do not exist. `torn_bytes` of the damage are the part of
+    into the sequence, `stray_bytes` of them in files that never were of the log; `missing_bytes` are in files
+    that do not exist. `torn_bytes` of the damage are the part of
     a message at the end of a crashed store. `total_bytes` is the exact sum of the lengths of all files.
     `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
@@ -128,6 +129,7 @@ class LogSummary:
     torn_bytes: int = 0
     unwritten_bytes: int = 0
     unplaced_bytes: int = 0
+    stray_bytes: int = 0
     missing_bytes: int = 0
     log_end: int = 0
     state: str = ""
@@ -269,12 +271,13 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
     crash = crash if summary.lost_in_crash else ""
     if damages:
         places = f"{len(damages):,} place{'s' * (len(damages) != 1)}"
-        gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes + summary.unplaced_bytes
-        lost = "the commitlog has no damaged byte"  # damage of queues and index files costs no message
+        gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
+        gone += summary.unplaced_bytes - summary.stray_bytes
+        lost = "" if crash or diagnosis.given_up else ", none lost"  # damage of queues and index files
         if summary.lost_entries:
-            lost = f"{summary.lost_entries:,} {_messages(summary.lost_entries)} lost"
+            lost = f", {summary.lost_entries:,} {_messages(summary.lost_entries)} lost"
         elif gone:
-            lost = f"messages in {gone:,} damaged or missing bytes are lost"
+            lost = f", messages in {gone:,} damaged or missing bytes are lost"
         is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
         step = NextStep.SALVAGE if is_salvage else _recovery(diagnosis)
         if diagnosis.lacks_last_files:
@@ -283,10 +286,11 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
             file = diagnosis.refusal.file
             lost += f"; all other commands refuse the store until {file} is restored, or moved out of a copy"
             step = NextStep.AGAIN
-        return f"damaged in {places}: {whole}, {lost}{crash}{notes}{_start(diagnosis)}", step
+        return f"damaged in {places}: {whole}{lost}{crash}{notes}{_start(diagnosis)}", step
     if summary.cut_messages:
         return f"damaged before its end: {whole}{crash}{notes}{_start(diagnosis)}", NextStep.SALVAGE
-    whole += (_NOT_ALL if diagnosis.has_more else crash or ", none lost") + notes
+    none = "" if diagnosis.given_up else ", none lost"
+    whole += (_NOT_ALL if diagnosis.has_more else crash or none) + notes
     if summary.state == "live":
         return f"in use, and sound so far: {whole}", NextStep.AGAIN
     if summary.state == "crashed":

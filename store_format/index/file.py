@@ -380,6 +380,12 @@ def each_at_once(directory: str, items: Sequence[_Item], look: Callable[[_Item],
     return (said for _, said in blocks.looked_at([directory], items, look))
 
 
+def has_entries(path: str) -> bool:
+    """Whether the header of an index file counts a unit. A power loss leaves files of zeros."""
+    with IndexFile(open_view(path), None) as file:
+        return file.header().index_count > 1
+
+
 # ---- geometry ----------------------------------------------------------------------------------------------
 
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from store_format.bookkeeping.journal import StoreState, abort_mark, read_journal
 from store_format.bookkeeping.ledger import given_up_ranges, read_given_up, read_ledger
-from store_format.commitlog.log import CommitLog, written_stop
+from store_format.commitlog.log import CommitLog, first_byte, written_stop
 from store_format.commitlog.walk import EndKind
 from store_format.consumequeue.files import QueueBounds, list_queues
 from store_format.consumequeue.slices import QueueRange
@@ -43,7 +43,6 @@ _log = logging.getLogger(__name__)
 _UNUSED_MAX = 64 << 20  # bytes at the end of a full file: less than its next message needs
 _BLANK_HEAD_SIZE = 8  # with less room in a file, nothing can be written
 _HEAD_SIZE = 8  # of a unit or a BLANK: never all zero
-_BLOCK = 1 << 22  # bytes that are read at once
 FULL = (EndKind.BLANK, EndKind.MISSING)  # why a log ends with a whole file
 ADVICE = (
     "Mount the commitlog's disk, or give the commitlog's directories (storePathCommitLog: option --commitlog "
@@ -398,11 +397,7 @@ def _may_be_whole(root: str, log: CommitLog) -> bool:
     try:
         if log.min_offset or any(log.read(0, _HEAD_SIZE)) or abort_mark(root) == "":
             return True
-        return any(
-            np.frombuffer(log.read(start, min(_BLOCK, file.stop - start)), np.uint8).any()
-            for file in log.files
-            for start in range(file.start, file.stop, _BLOCK)
-        )
+        return any(first_byte(file, log.cache) is not None for file in log.files)
     except StoreError:  # who needs the file raises the error
         return True
 

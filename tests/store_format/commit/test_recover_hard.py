@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
 import struct
@@ -55,6 +56,32 @@ def _units(root: Path, topic: str) -> list[tuple[int, int]]:
     units = np.frombuffer(b"".join(path.read_bytes() for path in files), CQ_UNIT)
     found = [(int(unit["physical_offset"]), int(unit["size"])) for unit in units]
     return found[: next((i for i, each in enumerate(found) if not each[1]), len(found))]
+
+
+def test_a_copy_notes_the_message_that_it_gives_up(golden: Golden, tmp_path: Path) -> None:
+    """Zeros behind the cut file's end would complete the message: no checksum covers its last bytes."""
+    root, copy = Path(shutil.copytree(golden("basic-5.5.0"), tmp_path / "damaged")), tmp_path / "copy"
+    cut_last_file_within_the_last_properties(Damaged(root))
+    assert "2,009 messages readable, 1 message lost" in diagnose(str(root)).verdict
+    recover(str(root), into=str(copy), salvage=True).apply()
+    found = diagnose(str(copy))
+    assert (found.given_up, found.summary.readable) == ("1 message", 2009)
+    assert "none lost" not in found.verdict
+
+
+def test_a_new_copy_that_fails_is_removed(golden: Golden, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    plan = recover(str(golden("basic-5.5.0")), into=str(copy), salvage=True)
+    originals = install(Failure("ENOSPC", 60))
+    try:
+        with pytest.raises(StoreError, match="No space left"):
+            plan.apply()
+    finally:
+        for name, original in originals.items():
+            setattr(os, name, original)
+    assert not copy.exists()
+    assert plan.apply().num_rows
+    assert not diagnose(str(copy))
 
 
 def test_of_a_repeated_offset_the_later_message_counts(tmp_path: Path) -> None:

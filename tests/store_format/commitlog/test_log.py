@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store_format.commitlog.log import CommitLog
+from store_format.commitlog.log import STRAY_ADVICE, CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.errors import (
     CorruptStoreError,
@@ -93,7 +93,6 @@ def test_an_empty_last_file_is_as_good_as_none(tmp_path: Path) -> None:
     ("files", "where", "expected", "found"),
     [
         ([(0, 100), (100, 101), (200, 100)], 100, "a file of 100 bytes, like the others", "101 bytes"),
-        ([(0, 100), (60, 100)], 60, "00000000000000000100 as the file after 00000000000000000000", "60"),
         ([(10**20 - 1, 100)], 10**20 - 1, "a name below 2^63 - 1, less the file's size", "9" * 20),
         ([(2**63 - 50, 100)], 2**63 - 50, "a name below 2^63 - 1, less the file's size", f"{2**63 - 50}"),
     ],
@@ -105,7 +104,42 @@ def test_files_that_do_not_fit_together_are_refused(
     with pytest.raises(CorruptStoreError) as caught:
         _open(directory)
     position = 100 if found == "101 bytes" else 0
+    found += "" if position else f". {STRAY_ADVICE}"
     assert caught.value.args == (f"{directory}/{offset_file_name(where)}", position, expected, found)
+
+
+@pytest.mark.parametrize("start", [1, 60, 2**63 - 1, 2**64 - 1, 10**20 - 1])
+@pytest.mark.parametrize("size", [40, 100])
+def test_a_file_of_a_name_that_no_file_of_the_log_has_is_left_out(
+    tmp_path: Path, start: int, size: int
+) -> None:
+    log = _open(_write(tmp_path / "log", (300, 100), (400, 100), (start, size)))
+    (error,) = log.unusable
+    assert (error.file, error.position) == (f"{tmp_path}/log/{offset_file_name(start)}", 0)
+    assert error.found.endswith(STRAY_ADVICE)
+    assert ([file.start for file in log.files], log.min_offset, log.stop) == ([300, 400], 300, 500)
+    assert log.findings == log.unusable
+
+
+def test_a_file_that_begins_with_its_own_message_is_of_the_log(tmp_path: Path) -> None:
+    """All files were cut, to lengths of which their names are no multiples."""
+    _write(tmp_path / "log", (0, 90))
+    (tmp_path / "log" / offset_file_name(128)).write_bytes(placed([Message(b"T", b"x")], 128)[0][:90])
+    assert [file.start for file in _open(str(tmp_path / "log")).files] == [0, 128]
+
+
+@pytest.mark.parametrize("blank", [0, 1])
+@pytest.mark.parametrize("size", [0, 100])
+def test_a_blank_file_beside_one_of_the_same_name_is_left_out(tmp_path: Path, blank: int, size: int) -> None:
+    """storePathCommitLog names several directories. The order of the directories says nothing."""
+    directories = [_write(tmp_path / name, (100, 100)) for name in "ab"]
+    path = f"{directories[blank]}/{offset_file_name(100)}"
+    Path(path).write_bytes(bytes(size))
+    log = _open(*directories)
+    (error,) = log.unusable
+    assert (error.file, error.expected) == (path, "one file that starts at 100")
+    assert [file.path for file in log.files] == [f"{directories[1 - blank]}/{offset_file_name(100)}"]
+    assert [each.args for each in _open(*directories[::-1]).unusable] == [error.args]
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from store_format import MessageStore
+from store_format.commit.recover import recover
 from store_format.diagnose import diagnose
 from store_format.diagnose.problems import NextStep, verdict
 from store_format.errors import CorruptStoreError
@@ -89,7 +90,7 @@ def test_a_lost_queue_costs_no_message(copy: Callable[[str], Path]) -> None:
     found = diagnose(str(root))
     text, step = verdict(found)
     assert found.of("damage")
-    assert text.endswith("2,010 messages readable, the commitlog has no damaged byte")
+    assert text.endswith("2,010 messages readable, none lost")
     assert step is NextStep.RECOVER
 
 
@@ -124,16 +125,66 @@ def test_lost_last_files_are_counted(copy: Callable[[str], Path], lost_files: in
     assert step is NextStep.SALVAGE
 
 
-def test_a_store_whose_files_overlap_is_refused_by_all_other_commands(copy: Callable[[str], Path]) -> None:
+def test_a_store_with_a_file_that_is_too_long_is_refused_by_all_other_commands(
+    copy: Callable[[str], Path],
+) -> None:
     root = copy(CLEAN)
-    first, second = sorted((root / "commitlog").iterdir())[:2]
-    other = first.with_name(f"{int(second.name) - 100:020d}")
-    shutil.copy(first, other)
+    first = min((root / "commitlog").iterdir())
+    os.truncate(first, first.stat().st_size + 10)
     with pytest.raises(CorruptStoreError):
         MessageStore.open(str(root))
     text, step = verdict(diagnose(str(root)))
     assert "; all other commands refuse the store until " in text
     assert step is NextStep.AGAIN
+
+
+@pytest.mark.parametrize("name", [f"{1:020d}", "9" * 20, f"{2**63 - 1:020d}", f"{2**64 - 1:020d}"])
+def test_a_file_that_never_was_of_the_log_costs_no_message(copy: Callable[[str], Path], name: str) -> None:
+    root = copy("cleaned-5.5.0")
+    (root / "commitlog" / name).write_bytes(b"junk" * 1000)
+    found = diagnose(str(root))
+    (damage,) = found.of("damage")
+    assert damage.file == f"{root}/commitlog/{name}"
+    assert damage.advice.startswith("Move this file out of the store")
+    assert (found.log_begin, found.summary.unplaced_bytes, found.summary.stray_bytes) == (196608, 4000, 4000)
+    text, step = verdict(found)
+    assert text.startswith("damaged in 1 place: 1,003 messages readable, none lost")
+    assert step is NextStep.NOTHING  # by hand
+    assert len(MessageStore.open(str(root)).find(since=0).table) == 1003
+    with pytest.raises(CorruptStoreError, match=name) as caught:
+        recover(str(root)).table()
+    with pytest.raises(CorruptStoreError) as again:
+        recover(str(root)).apply()
+    assert again.value.args == caught.value.args
+
+
+def test_the_blank_one_of_two_files_of_one_name_is_to_be_moved_away(copy: Callable[[str], Path]) -> None:
+    """A broker with two directories in storePathCommitLog made the file in the other one, too."""
+    root = copy("cleaned-5.5.0")
+    path = max((root / "commitlog").iterdir())
+    (root / "a").mkdir()
+    (root / "a" / path.name).write_bytes(bytes(path.stat().st_size))
+    found = diagnose(str(root), [f"{root}/a", f"{root}/commitlog"])
+    assert [each.file for each in found.of("damage")] == [f"{root}/a/{path.name}"]
+    assert verdict(found)[0].startswith("damaged in 1 place: 1,003 messages readable, none lost")
+
+
+def test_blank_index_files_of_unknown_sizes_hide_no_other_problem(copy: Callable[[str], Path]) -> None:
+    """A power loss: IndexService flushes a file only when it is full."""
+    root = copy(CLEAN)
+    for path in (root / "index").iterdir():
+        path.write_bytes(bytes(4040))
+    shutil.rmtree(root / "consumequeue" / "Orders" / "1")
+    found = diagnose(str(root))
+    blank = [each.file for each in found.of("warning") if "blank" in each.found]
+    assert blank == sorted(str(path) for path in (root / "index").iterdir())
+    assert found.of("damage")
+    rows = recover(str(root)).table().to_pylist()
+    assert {"index": "left", "consumequeue": "create"}.items() <= {
+        r["part"]: r["action"] for r in rows
+    }.items()
+    assert recover(str(root)).apply().to_pylist() == rows
+    assert not diagnose(str(root)).of("damage")
 
 
 def test_bytes_are_counted_where_no_queue_tells_the_messages(copy: Callable[[str], Path]) -> None:
