@@ -27,6 +27,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from operator import attrgetter
+from types import MappingProxyType
 from typing import Any, NamedTuple
 from zlib import crc32
 
@@ -81,6 +82,8 @@ class LedgerEntry:
     began: int | None = None
     members: tuple[ClusterMember, ...] = ()
     given_up: bool = False  # its last message was lost, and a recovery has said so
+    # (topic, queue id, first queue offset, stop); empty for an old batch, and in a ledger of an older release
+    queues: tuple[tuple[str, int, int, int], ...] = ()
 
     def damage(self, log: CommitLog) -> str | None:
         """What happened to the batch since the commit; None if it is intact or was deleted by retention."""
@@ -139,19 +142,31 @@ class ServiceTurn:
         return SERVICE_PREFIX + self.part if self.batch is None else self.batch
 
 
+class CreatedTopic(NamedTuple):
+    """A topic that a commit created: its number of queues, the counter in the dataVersion of the topics.json
+    that has it, and the physical offset before which messages are of a deleted topic with the same name.
+    """
+
+    queue_nums: int
+    counter: int
+    start: int
+
+
 @dataclass(frozen=True, slots=True)
 class Ledger:
     """`keys` by the id of a key; `last` is the last committed batch, with or without a key.
 
     `ends` has the offset behind the last message of each queue of that batch, and of the batches right before
     it; empty in a ledger of an older release. `begun` names commits over a cluster that this store completed,
-    and the members that may not know yet that they must complete theirs.
+    and the members that may not know yet that they must complete theirs. `created` has the newest topics that
+    commits created.
     """
 
     keys: Mapping[str, LedgerEntry] = field(default_factory=dict)
     last: LedgerEntry | None = None
     begun: Mapping[str, tuple[ClusterMember, ...]] = field(default_factory=dict)
     ends: Mapping[QueueKey, int] = field(default_factory=dict)
+    created: Mapping[str, CreatedTopic] = field(default_factory=dict)
 
     @property
     def members(self) -> set[ClusterMember]:
@@ -174,7 +189,11 @@ class Ledger:
         return entry is not None and entry.number >= key[1]
 
     def with_entry(
-        self, key_id: str | None, entry: LedgerEntry, ends: Mapping[QueueKey, int] | None = None
+        self,
+        key_id: str | None,
+        entry: LedgerEntry,
+        ends: Mapping[QueueKey, int] | None = None,
+        created: Mapping[str, CreatedTopic] = MappingProxyType({}),
     ) -> Ledger:
         """The ledger after the commit of this batch.
 
@@ -186,14 +205,24 @@ class Ledger:
             known.pop(queue, None)
             known[queue] = end
         newest = dict(list(known.items())[-max(QUEUES_MAX, len(ends or ())) :])
-        return replace(self if key_id is None else self.with_key(key_id, entry), last=entry, ends=newest)
+        older = {topic: each for topic, each in self.created.items() if topic not in created}
+        topics = dict(list({**older, **created}.items())[-max(QUEUES_MAX, len(created)) :])
+        changed = self if key_id is None else self.with_key(key_id, entry)
+        return replace(changed, last=entry, ends=newest, created=topics)
 
     def with_key(self, key_id: str, entry: LedgerEntry) -> Ledger:
-        """The ledger with this entry as the newest key. The oldest keys of batch jobs are forgotten."""
+        """The ledger with this entry as the newest key. The oldest keys of batch jobs are forgotten, and the
+        queues of older batches.
+        """
         keys = {key: each for key, each in self.keys.items() if key != key_id} | {key_id: entry}
         jobs = [key for key, each in keys.items() if not each.kept and not key.startswith(SERVICE_PREFIX)]
         for key in jobs[:-JOB_KEYS_MAX]:
             del keys[key]
+        room = QUEUES_MAX
+        for key in [*keys][-2::-1]:
+            room -= len(keys[key].queues)
+            if room < 0 and keys[key].queues:
+                keys[key] = replace(keys[key], queues=())
         return replace(self, keys=keys)
 
     def resume(self, part: str, progress: int, log: CommitLog) -> int:
@@ -311,7 +340,10 @@ def _parsed(data: bytes | None, path: str) -> Ledger:
             for topic, table in value.get("ends", {}).items()
             for queue_id, end in table.items()
         }
-        return Ledger(keys, last, begun, ends)
+        created = {
+            str(topic): CreatedTopic(*map(int, each)) for topic, each in value.get("created", {}).items()
+        }
+        return Ledger(keys, last, begun, ends, created)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise CorruptStoreError(
             path, 0, "a ledger of this project", str(error) or "something else"
@@ -335,6 +367,10 @@ def _ledger_entry(value: Mapping[str, Any], key_id: str = "") -> LedgerEntry:  #
         None if value.get("began") is None else int(value["began"]),
         members_from(value.get("members", [])),
         bool(value.get("given_up", False)),
+        tuple(
+            (str(topic), int(queue_id), int(first), int(stop))
+            for topic, queue_id, first, stop in value.get("queues", ())
+        ),
     )
     refuse_types(entry)
     return entry
@@ -385,6 +421,8 @@ def _as_value(ledger: Ledger) -> dict[str, Any]:  # Any: JSON
         ends.setdefault(topic, {})[queue_id] = end
     if ends:
         value["ends"] = ends
+    if ledger.created:
+        value["created"] = dict(ledger.created)
     return value
 
 

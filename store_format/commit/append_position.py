@@ -388,11 +388,15 @@ def complete_queues(
     written: Collection[str] = (),
     note: _Note | None = None,
     bad: Collection[QueueKey] = (),
+    *,
+    index: bool = False,
+    mended: int | None = None,
 ) -> frozenset[QueueKey]:
     """Compares all queues with the log from `start` on, and writes what they lack. Returns the queues that
     have messages in the log, as far as it was read now or for the `note`.
 
-    Where all queues and the index are gone, the log is indexed too, as by a broker. Raises `question` if the
+    Where all queues and the index are gone, the log is indexed too, as by a broker; and with `index`, where
+    index files that reach to the physical offset `mended` are rebuilt. Raises `question` if the
     store does not show whether a topic that is `written` to was deleted, or has lost its queues. Always
     synced: checkpoint and `abort` stay as they are, and may say that the queues are on the disk. Of the `bad`
     queues, which have entries that contradict each other, the note has those that still do.
@@ -403,7 +407,8 @@ def complete_queues(
     )
     found = LogComparison(
         root=root, source=root, log=held.log, start=start, stop=end.offset, settings=held.settings,
-        options=held.compared(index=is_all_gone), written=written, unfiled=held.options.unfiled_queues,
+        options=held.compared(index=index or is_all_gone), written=written, mended=mended,
+        unfiled=held.options.unfiled_queues,
     )  # fmt: skip
     built = compare_aside(found)
     found = built.found
@@ -418,6 +423,7 @@ def complete_queues(
             shown(found.changes[0].queue[0]),
             found.changes[0].queue[1],
         )
+    if found.changes or (found.index is not None and found.index.bad_from is not None):
         built.apply(files)
     met = frozenset(found.compared) | (note.queues if found.is_part and note is not None else frozenset())
     if not found.is_part or (note is not None and found.start <= note.stop):

@@ -214,6 +214,12 @@ class Publication:
             kept=journal.keeps_key,
             began=journal.began,
             members=journal.members,
+            queues=tuple(
+                (*queue, first, stop)
+                for queue, first, stop in zip(
+                    journal.queues, journal.queue_bases, self._queue_stops, strict=True
+                )
+            ),
         )
 
     def _with_bytes(self) -> Iterator[tuple[Chunk, NDArray[np.uint8], NDArray[np.int64]]]:

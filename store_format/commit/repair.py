@@ -413,16 +413,6 @@ def end_rebuild(root: str) -> None:
     FileWrites(sync=True).remove_tree(rebuild_path(root))
 
 
-def mend_index(held: HeldStore, mended: int, stop: int) -> None:
-    """Rebuilds the index files that reach to the physical offset `mended`, from the log up to `stop`."""
-    found = LogComparison(
-        root=held.root, source=held.root, log=held.log, start=mended, stop=stop, mended=mended,
-        settings=held.settings, options=replace(held.compared(index=True), queues=False),
-    )  # fmt: skip
-    compare_aside(found).apply(held.files)
-    end_rebuild(held.root)
-
-
 # ---- after a crash, and in a recovery ----------------------------------------------------------------------
 
 

@@ -19,13 +19,18 @@ from store_format.bookkeeping.journal import (
     write_crash_mark,
     write_journal,
 )
-from store_format.commit.append_position import WriterEnd, gaps_before, queue_append_positions
+from store_format.commit.append_position import (
+    WriterEnd,
+    complete_queues,
+    gaps_before,
+    queue_append_positions,
+)
 from store_format.commit.held_store import HeldStore
 from store_format.commit.journal_place import bytes_before, is_lost_with_power, refuse_incomplete
 from store_format.commit.publication import Present, Publication, Torn
-from store_format.commit.repair import mend_index, refuse_cut, repair
+from store_format.commit.repair import refuse_cut, repair
 from store_format.commit.staged_units import newest_timestamp, remove_staging
-from store_format.commit.steps import conclude, note_in_ledger, publish, remove_journal
+from store_format.commit.steps import conclude, note_in_ledger, publish, remove_journal, write_topics
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.updates import CqBatch, QueueFiles
@@ -160,10 +165,11 @@ def _complete_behind_broker(
 ) -> None:
     """Completes the batch behind what a broker kept of it.
 
-    The broker has indexed and queued the messages it kept, or `repair` does so in its place. Only the rest of
-    the batch is written, at the log's end.
+    The broker has indexed and queued the messages it kept, or that is done here in its place: a missing
+    `abort` does not prove that a broker has run. Only the rest of the batch is written, at the log's end.
     """
     root, files = held.root, held.files
+    write_topics(root, journal.new_topics, journal.written_at, files)
     staged = (journal.base, newest_timestamp(root, journal))
     lost = _lost_index_file(root, journal)
     if crashed:
@@ -180,8 +186,10 @@ def _complete_behind_broker(
         held.log_files.clear_behind(end.offset)
         held = held.relisted()
         torn = _mend_log(held, end.offset, journal, present)
-        if torn is not None or lost is not None:
-            mend_index(held, present.position if lost is None else lost, end.offset)
+        mended = present.position if lost is None and torn is not None else lost
+        start = journal.base if mended is None else min(mended, journal.base)
+        reading = replace(held, options=replace(held.options, unfiled_queues="read"))
+        complete_queues(reading, _writer_end(held, end), start, journal.new_topics, index=True, mended=mended)
     if torn is not None:
         _mend_queue(root, torn, journal, present.position, files)
     count = present.units + (torn is not None)
@@ -191,10 +199,15 @@ def _complete_behind_broker(
         _write_rest(held, journal, count, end)
 
 
+def _writer_end(held: HeldStore, end: LogEnd) -> WriterEnd:
+    timestamp = held.log.store_timestamp_at(end.last_unit_offset)
+    return WriterEnd(end.offset, timestamp, end.last_unit_offset)
+
+
 def _write_rest(held: HeldStore, journal: Journal, count: int, end: LogEnd) -> None:
     """Publishes the messages behind the first `count` at the log's end, with a journal of their own."""
     root, log, files = held.root, held.log, held.files
-    last = WriterEnd(end.offset, log.store_timestamp_at(end.last_unit_offset), end.last_unit_offset)
+    last = _writer_end(held, end)
     held = replace(held, options=replace(held.options, unfiled_queues="skip"))
     places = queue_append_positions(held, last, journal.queues)
     rest = replace(

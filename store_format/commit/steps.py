@@ -29,6 +29,7 @@ from store_format.index.file import list_index_files
 from store_format.java.fastjson import loads
 from store_format.metadata.read import Checkpoint, config_path, read_checkpoint
 from store_format.metadata.values import TopicConfig, add_topics
+from store_format.survey.fates import created_topics
 
 
 def publish(publication: Publication, files: FileWrites) -> None:
@@ -53,7 +54,10 @@ def publish(publication: Publication, files: FileWrites) -> None:
 def note_in_ledger(publication: Publication, files: FileWrites) -> None:
     root, journal = publication.root, publication.journal
     ends = dict(zip(journal.queues, publication.queue_stops, strict=True))
-    ledger = read_ledger(root).with_entry(journal.key[0] if journal.key else None, publication.entry, ends)
+    created = created_topics(root, journal)
+    ledger = read_ledger(root).with_entry(
+        journal.key[0] if journal.key else None, publication.entry, ends, created
+    )
     write_ledger(root, ledger, files)
 
 
@@ -113,7 +117,9 @@ def write_topics(root: str, new_topics: Mapping[str, int], timestamp: int, files
     topics = [TopicConfig(name, number, number) for name, number in new_topics.items()]
     data = read_bytes(path)
     is_good = bool(data) and _is_json(data or b"", path)
-    text = add_topics(data if is_good else read_bytes(f"{path}.bak"), topics, timestamp, path)
+    # A topics.json from before topics were created, as in a copy, is older than the ledger.
+    least = max((each.counter for each in read_ledger(root).created.values()), default=0)
+    text = add_topics(data if is_good else read_bytes(f"{path}.bak"), topics, timestamp, path, least)
     if text is not None:
         files.make_directories(root, "config")
         files.persist_config(path, text, is_good=is_good)

@@ -502,14 +502,18 @@ def _convert(value: Any, path: list[str]) -> Any:
 
 
 def add_topics(
-    data: bytes | None, topics: Iterable[TopicConfig], timestamp: int, file: str = "config/topics.json"
+    data: bytes | None,
+    topics: Iterable[TopicConfig],
+    timestamp: int,
+    file: str = "config/topics.json",
+    counter_min: int = 0,
 ) -> bytes | None:
     """topics.json with these topics added (TopicConfigManager.createTopicInSendMessageMethod).
 
     `data` is the present file, None or empty without one; `timestamp` is the clock in ms. Existing topics do
-    not change; if all topics exist, the result is None. The data version is incremented. Unknown members and
-    the order are kept; a 4.9 file, which has neither attributes nor a state version, gets none. Raises
-    CorruptStoreError for a file that is no topics.json.
+    not change; if all topics exist, the result is None. The data version is incremented, to `counter_min` at
+    least. Unknown members and the order are kept; a 4.9 file, which has neither attributes nor a state
+    version, gets none. Raises CorruptStoreError for a file that is no topics.json.
     """
     with bean_errors_of(file):
         raw = members(loads(data, file) if data else None, "the file")
@@ -525,6 +529,7 @@ def add_topics(
             return None
         # The keys of a bean are sorted; existing keys keep their places.
         version = next_version({"counter": 0, "stateVersion": 0} | version if not old else version, timestamp)
+        version["counter"] = max(version["counter"], counter_min or version["counter"])
     return dumps({"dataVersion": version} | raw | {"dataVersion": version, "topicConfigTable": table | added})
 
 

@@ -36,7 +36,7 @@ from store_format.names import LMQ_PREFIX, REVIVE_GROUP, QueueKey, is_light_queu
 from store_format.read.log_reader import survey
 from store_format.read.snapshot import Snapshot, take_snapshot
 from store_format.read.store_root import OpenStore
-from store_format.survey.fates import Fate, LogQueue, decide, has_light_queues, question
+from store_format.survey.fates import Fate, LogQueue, decide, has_light_queues, missing_topics, question
 from store_format.survey.log_end import last_unit
 from store_format.survey.right_entries import Contradictions
 
@@ -178,6 +178,7 @@ class UnfiledQueues:
                 numbers[topic] = queue_id + 1
         else:
             numbers = {topic: len(each.queue_ids) for topic, each in topics.items()}
+            numbers |= missing_topics(store.path, topics)
         numbers = {topic: number for topic, number in numbers.items() if can_be_queue(topic, 0)}
         self._topics = (topics, {topic: number for topic, number in numbers.items() if number})
         return self._topics[1]

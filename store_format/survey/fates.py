@@ -25,8 +25,15 @@ from typing import Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from store_format.bookkeeping.journal import read_journal
-from store_format.bookkeeping.ledger import Ledger, given_up_ranges, ledger_path, noted_begins, read_ledger
+from store_format.bookkeeping.journal import Journal, read_journal
+from store_format.bookkeeping.ledger import (
+    CreatedTopic,
+    Ledger,
+    given_up_ranges,
+    ledger_path,
+    noted_begins,
+    read_ledger,
+)
 from store_format.commitlog.log import CommitLog
 from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
 from store_format.consumequeue.slices import QueueRange
@@ -260,6 +267,9 @@ _DELETED = FateDecision(Fate.DELETED, "the topic was deleted: topics.json does n
 _AGAIN = FateDecision(Fate.DELETED, "the topic was deleted and created again after these messages")
 _WAITING = FateDecision(Fate.WAITING, "the running broker has not dispatched these messages yet")
 _SYSTEM = FateDecision(Fate.LOST, "a broker does not delete the topic")
+_COMMITTED = FateDecision(
+    Fate.LOST, "the ledger has a commit that created the topic, and topics.json is from before this commit"
+)
 _NONE_FILED = FateDecision(Fate.LOST, "no consume queue of the store has a file")
 _SIBLING = FateDecision(Fate.LOST, "another queue of the topic has an earlier message")
 _UNKNOWN = FateDecision(
@@ -294,8 +304,11 @@ def decide(
     if not open_keys or not has_queue_files(root):
         return found | dict.fromkeys(open_keys, _NONE_FILED)
     begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
-    known = committed_ends(root)
+    known, kept = committed_ends(root), kept_topics(root)
     for key in open_keys:
+        if seen[key].last >= kept.get(key[0], OFFSET_MAX):
+            found[key] = _COMMITTED
+            continue
         queues = {other: queue for other, queue in seen.items() if other[0] == key[0]}
         alive = {other: begin for other, begin in begins.items() if other[0] == key[0]}
         if _is_left_over(key, queues, alive):
@@ -385,8 +398,8 @@ def deleted_until(root: str) -> Callable[[str], int]:
     """A function of a topic: its messages before this physical offset belong to a deleted topic.
 
     0 if none do, and without topics.json. OFFSET_MAX if topics.json does not have the topic, and no directory
-    of it is left. While a commit is not complete that creates a topic, the earlier messages of the topic
-    belong to a deleted one.
+    of it is left, unless a commit created the topic and topics.json is older (`kept_topics`). While a commit
+    is not complete that creates a topic, the earlier messages of the topic belong to a deleted one.
     """
     try:
         topics = known_topics(root)
@@ -395,16 +408,7 @@ def deleted_until(root: str) -> Callable[[str], int]:
         return lambda topic: 0
     if not topics or _has_rocksdb_config(root):  # a broker's topics.json is never empty
         return lambda topic: 0
-    created: dict[str, int] = {}
-    if journal is not None:
-        continued = {
-            topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base
-        }
-        new = journal.new_topics.keys() - continued
-        continued |= {
-            each[0] for each in filed_queues(root, new.__contains__) if each[:2] not in journal.queues
-        }
-        created = dict.fromkeys(new - continued, journal.base)
+    created = {} if journal is None else _starts_of_new(root, journal)
 
     @cache
     def end(topic: str) -> int:
@@ -412,13 +416,73 @@ def deleted_until(root: str) -> Callable[[str], int]:
             return created[topic]
         if topic in topics or is_light_queue(topic) or _is_of_system(root, topic):
             return 0
-        return 0 if has_directory(root, topic) else OFFSET_MAX
+        return 0 if has_directory(root, topic) else kept_topics(root).get(topic, OFFSET_MAX)
 
     return end
 
 
+def _starts_of_new(root: str, journal: Journal) -> dict[str, int]:
+    """The topics that the commit creates, each with the physical offset before which messages are of a
+    deleted topic: 0 for one whose queues go on.
+    """
+    begun = {topic for (topic, _), base in zip(journal.queues, journal.queue_bases, strict=True) if base}
+    new = journal.new_topics.keys() - begun
+    begun |= {each[0] for each in filed_queues(root, new.__contains__) if each[:2] not in journal.queues}
+    return {topic: 0 if topic in begun else journal.base for topic in journal.new_topics}
+
+
+def created_topics(root: str, journal: Journal) -> dict[str, CreatedTopic]:
+    """The topics that the commit has created in topics.json, for the ledger."""
+    version = _topics_counter(root) if journal.new_topics else None
+    if version is None:
+        return {}
+    starts = _starts_of_new(root, journal)
+    return {
+        topic: CreatedTopic(number, version, starts[topic]) for topic, number in journal.new_topics.items()
+    }
+
+
+def _topics_counter(root: str) -> int | None:
+    """The counter of topics.json, which each change increments; None without it."""
+    topics = read_topics(root)
+    return None if topics is None or topics.data_version is None else topics.data_version.counter
+
+
+def kept_topics(root: str, *, listed: bool = False) -> dict[str, int]:
+    """The topics that commits created after this topics.json was written, as in a copy that was made during
+    commits: its counter is lower than the ledger says. Each with the physical offset at which its messages
+    begin. Empty for files that cannot be read: who needs them raises the error.
+
+    With `listed` also the topics in topics.json, if commits account for each change of the file since: nobody
+    has deleted the topic and created it again.
+    """
+    with suppress(StoreError, OSError):
+        created = known_ledger(root).created
+        now = _topics_counter(root) if created else None
+        if now is not None:
+            ours = {each.counter for each in created.values()} if listed else set()
+            return {
+                topic: each.start
+                for topic, each in created.items()
+                if all(counter in ours for counter in range(each.counter, now + 1))
+            }
+    return {}
+
+
+def missing_topics(root: str, topics: Container[str]) -> dict[str, int]:
+    """The topics of commits that `topics`, those of topics.json, lack because it is older, with their numbers
+    of queues.
+    """
+    with suppress(StoreError, OSError):  # who needs the file raises the error
+        created = {name: each for name, each in known_ledger(root).created.items() if name not in topics}
+        kept = kept_topics(root) if created else {}
+        return {name: each.queue_nums for name, each in created.items() if name in kept}
+    return {}
+
+
 def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
-    """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues.
+    """The topics of a store that has lost topics.json and its `.bak`, with their numbers of queues; those of
+    commits that topics.json lacks because it is older (`missing_topics`).
 
     The directories of the simple consume queues show them, the queues that the log has `named`, and those of
     which a recovery has given up messages. A broker makes its own topics when it starts, and batch queues
@@ -429,8 +493,10 @@ def lost_topics(root: str, named: Collection[QueueKey] = ()) -> dict[str, int]:
         *entry_names(f"{root}/config", missing_ok=True),
         *entry_names(f"{root}/.rmqlog", missing_ok=True),
     }
-    if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root) or read_topics(root):
+    if names.isdisjoint(_BESIDE_TOPICS) or _has_rocksdb_config(root):
         return {}
+    if topics := read_topics(root):
+        return missing_topics(root, topics)
 
     def select(topic: str) -> bool:
         return topic.startswith(_OF_GROUPS) or not (is_light_queue(topic) or is_system_topic(topic))

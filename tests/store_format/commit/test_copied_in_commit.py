@@ -1,0 +1,119 @@
+"""A store whose commit was interrupted, and that lacks `abort`, or is a copy that was made meanwhile: what
+the commitlog has of the batch gets its topics, queue entries and index entries.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from store_format.bookkeeping.journal import Abort, Writing, read_journal, state_of
+from store_format.commit.append import commit
+from store_format.commit.options import CommitOptions
+from store_format.metadata.read import read_topics
+from store_format.store import MessageStore
+from tests.support.failing_writer import Failure, install
+from tests.support.fork_server import ForkServer
+from tests.support.kills import States, killed_stores
+from tests.support.oracle import build_index_files
+from tests.support.staged import append, make_store, messages_of, numbered, stage
+
+_FIRST, _OLD, _NEW = 20, 30, 20  # messages before, and in the batch: of T, and of U, which the batch creates
+_BATCH = [*numbered("T", _FIRST, _OLD), *numbered("U", _FIRST + _OLD, _NEW)]
+_KEY = ("job", 1)
+_EVERY = 16  # without --whole
+
+
+def write_both(root: Path, failure: Failure) -> None:
+    """Commits the batch."""
+    staged = stage(root, _BATCH, write="w1", sync=False)
+    install(failure)
+    options = CommitOptions(new_topics={"U": 4}, clock=lambda: 1_700_000_200_000)
+    commit(str(root), [staged], key=_KEY, options=options)
+
+
+@pytest.fixture(scope="module")
+def before(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = make_store(tmp_path_factory.mktemp("copied") / "store")
+    append(root, numbered("T", 0, _FIRST), key=("job", 0))
+    return root
+
+
+def _of_before(root: Path, before: Path, *names: str) -> None:
+    for name in names:
+        shutil.rmtree(root / name)
+        shutil.copytree(before / name, root / name)
+
+
+_LACKING: dict[str, tuple[str, ...]] = {
+    "all but the log": ("config", "consumequeue", "index"),
+    "abort only": (),
+    "config": ("config",),
+    "queues and index": ("consumequeue", "index"),
+}
+
+
+def _variants(killed: Path, before: Path, directory: Path, count: int) -> Iterator[tuple[str, Path]]:
+    """Copies of the store without `abort`, by what they lack more."""
+    for name, lacking in [*_LACKING.items()][:count]:
+        for behind in (False, True):
+            root = Path(shutil.copytree(killed, directory / "variant"))
+            (root / "abort").unlink(missing_ok=True)
+            _of_before(root, before, *lacking)
+            if behind:
+                _write_behind(root)
+            yield name + ", with a message behind" * behind, root
+            shutil.rmtree(root)
+
+
+def _write_behind(root: Path) -> None:
+    """Gives the store the commitlog that another writer left which had completed the batch."""
+    other = Path(shutil.copytree(root, root.parent / "other"))
+    append(other, numbered("T", 900, 1))
+    _of_before(root, other, "commitlog")
+    shutil.rmtree(other)
+
+
+def _check_whole(root: Path, expected: set[str]) -> None:
+    found: list[str] = []
+    for queue in MessageStore.open(str(root)).queues():
+        for batch in queue.read(columns=["body"]):
+            found += [body.decode().rstrip(".") for body in batch["body"].to_pylist()]
+    assert sorted(found) == sorted(expected)
+    messages = messages_of(root)
+    assert sorted(m.body.decode().rstrip(".") for m in messages) == sorted(expected)
+    files = [path.read_bytes() for path in sorted((root / "index").iterdir())]
+    assert files == build_index_files(tuple(messages), 50, 200)
+    topics = read_topics(str(root))
+    assert topics is not None
+    assert topics["U"].read_queue_nums == 4
+    diagnosis = MessageStore.open(str(root)).diagnose()
+    assert [str(problem) for problem in diagnosis if problem.severity != "info"] == []
+
+
+@pytest.mark.process
+@pytest.mark.timeout(300)
+def test_a_batch_without_abort_is_completed(
+    before: Path, tmp_path: Path, forks: ForkServer, whole: bool
+) -> None:
+    expected = {m.body.decode().rstrip(".") for m in [*numbered("T", 0, _FIRST), *_BATCH]}
+    states, checked = States(), 0
+    every = 1 if whole else _EVERY
+    for _, killed in killed_stores(forks, before, tmp_path, "kill", write_both, every=every):
+        journal = read_journal(str(killed))
+        if journal is None or not states.is_new(killed):
+            continue
+        for name, root in _variants(killed, before, tmp_path, 4 if whole else 1):
+            state = state_of(str(root), journal)
+            assert state.abort is Abort.NONE
+            if state.writing is Writing.CONCLUDE:
+                continue
+            again = commit(str(root), [stage(root, _BATCH, write="w2")], key=_KEY, options=CommitOptions())
+            assert not again.committed, name
+            more = {"message 900 of T"} if name.endswith("behind") else set()
+            _check_whole(root, expected | more)
+            checked += 1
+    assert checked >= 4
