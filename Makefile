@@ -39,10 +39,10 @@ run_in = PYSPARK_PYTHON="$(CURDIR)/$(1)/bin/python" PYSPARK_DRIVER_PYTHON="$(CUR
 .PHONY: help demo quick kernels lint-and-kernels test test-all brokers proofs sparks notebooks docs images format lint bench bench-peers figures clean check-java check-python
 
 help:
-	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it"
+	@echo "make demo      read a store that a real broker wrote with Spark, and print what is in it; 2 minutes"
 	@echo "make quick     lint and the tests that need no JVM and no process of their own (under a minute)"
-	@echo "make test      lint, types and every test not marked slow or interop (about 5 minutes)"
-	@echo "make test-all  lint, types and all tests, also slow ones and those with a real broker (about 18 minutes)"
+	@echo "make test      lint, types, and all tests without brokers and long kills; 5 minutes"
+	@echo "make test-all  all tests, what .ci/run runs; 18 minutes"
 	@echo "make proofs    the slow tests at every point, in every order, with every kill: some hours;"
 	@echo "               PART=2/6 runs the second of six parts, each shorter than two hours"
 	@echo "make sparks    the matrix of docs/compatibility.md on each Spark of the package index, 4.0 and newer;"

@@ -66,6 +66,17 @@ def test_the_first_screen_says_what_for_whom_and_what_to_type() -> None:
     assert ENGLISH.split("\n## ")[1].startswith("Install\n")
 
 
+def test_the_first_screen_has_the_sentences_of_make() -> None:
+    """What `make` says of the three targets that a newcomer types, with the minutes."""
+    screen = " ".join(ENGLISH.split("\n## ")[0].replace("`", "").split())
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in ("demo", "test", "test-all"):
+        (sentence,) = re.findall(rf'^\t@echo "make {target} +(.+)"$', makefile, re.MULTILINE)
+        assert re.search(r"; \d+ minutes$", sentence)
+        assert f"make {target} ({sentence})" in screen
+    assert (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()[-1] == "make test-all"
+
+
 @pytest.mark.parametrize("name", READMES)
 def test_links_lead_somewhere(name: str) -> None:
     text = READMES[name]

@@ -135,6 +135,29 @@ class Zone:
         moment = self.moment(iso)
         return iso if moment is None else moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
+    def aware(self, clock: datetime) -> datetime:
+        """A moment that a person typed without a zone, in this zone.
+
+        Raises ValueError, with both moments as a person can type them, if a clock of this zone never shows
+        that time, or shows it twice, because the clock is put forward or back.
+        """
+        found = [
+            (
+                clock.replace(fold=fold).astimezone()
+                if self.place is None
+                else clock.replace(tzinfo=self.place, fold=fold)
+            )
+            for fold in (0, 1)
+        ]
+        offsets = [moment.utcoffset() or timedelta() for moment in found]
+        if offsets[0] == offsets[1]:
+            return found[0]
+        first, second = (
+            clock.replace(tzinfo=timezone(offset)).isoformat() for offset in sorted(offsets, reverse=True)
+        )
+        shows = "shows this time twice" if offsets[0] > offsets[1] else "does not show this time"
+        raise ValueError(f"the clock {shows}: type {first} or {second}")
+
     def label(self, moment: datetime) -> str:
         """The zone at a moment, such as `UTC+08:00`."""
         offset = moment.strftime("%z")

@@ -147,10 +147,13 @@ def now_option(command: Command) -> Command:
     """The option `--now`, as `now_ms`: the time to which ages are measured."""
 
     def called(now: str | None, **others: Any) -> Any:
-        clock_ms = time.time_ns() // 1_000_000
-        return command(now_ms=clock_ms if now is None else _time_ms("--now", now, clock_ms), **others)
+        now_ms = time.time_ns() // 1_000_000 if now is None else _time_ms("--now", now)
+        return command(now_ms=now_ms, **others)
 
-    about = "The time to which ages are measured, such as the time of a backup; by default now."
+    about = (
+        "The time to which ages are measured, such as the time of a backup; by default now. Without a zone: "
+        "in --tz, else in the zone of this machine."
+    )
     return click.option("--now", metavar="TIME", help=about)(standing_for(command, called))
 
 
@@ -211,9 +214,12 @@ _OPTIONS: dict[str, Callable[[Command], Command]] = {
     "tag": click.option("--tag", "tags", multiple=True, help="Messages with this tag; repeatable."),
     "key": click.option("-k", "--key", help="Messages with this key or UNIQ_KEY."),
     "since": click.option(
-        "--since", metavar="TIME", help="Stored at or after: ISO 8601, ms since 1970, or -2h."
+        "--since",
+        metavar="TIME",
+        help="Stored at or after: ISO 8601, ms since 1970, or -2h. Without a zone: in --tz, else in the zone "
+        "of this machine.",
     ),
-    "until": click.option("--until", metavar="TIME", help="Stored before this time."),
+    "until": click.option("--until", metavar="TIME", help="Stored before this time; zones as for --since."),
     "where": click.option(
         "--where", metavar="SQL92", help="A condition on message properties: \"region = 'north'\"."
     ),
@@ -256,18 +262,17 @@ def filter_options(*names: str, limit: int | None = None) -> Callable[[Command],
     return decorate
 
 
-def _time_ms(option: str, text: str, now_ms: int) -> int:
-    from rmq_spark.options.option import Given, timestamp_ms  # `rmqlog --help` needs none of it
+def _time_ms(option: str, text: str) -> int:
+    from rmq_spark.cli.typed_times import typed_time_ms  # `rmqlog --help` needs none of it
 
-    return timestamp_ms(Given(option, text, now_ms))
+    return typed_time_ms(option, text)
 
 
 def _filters(given: dict[str, Any], limit: int | None) -> MessageChoice:  # Any: what click parsed
-    now_ms = time.time_ns() // 1_000_000
     for name in ("since", "until"):
         if name in given:
             text = given.pop(name)
-            given[f"{name}_ms"] = None if text is None else _time_ms(f"--{name}", text, now_ms)
+            given[f"{name}_ms"] = None if text is None else _time_ms(f"--{name}", text)
     if (
         given.get("since_ms") is not None
         and given.get("until_ms") is not None

@@ -132,10 +132,11 @@ def body_form_option(spelling: str = "--body") -> Callable[[Command], Command]:
 _wide_option = click.option("--wide", is_flag=True, help="Do not fit tables to the width of the terminal.")
 
 
-_tz_option = click.option(
+tz_option = click.option(
     "--tz",
     metavar="ZONE",
-    help="Time zone of times in tables: local (the default on a terminal), UTC, or such as Asia/Shanghai.",
+    help="Time zone: local, UTC, or such as Asia/Shanghai. By default, typed times and times on a terminal "
+    "are local, and other output is in UTC.",
 )
 
 
@@ -165,7 +166,7 @@ def output_options(*, raw: bool = False, body_form_as: str = "--body") -> Callab
             return command(output=look, **others)
 
         called = standing_for(command, called)
-        called = _wide_option(_tz_option(called))
+        called = _wide_option(tz_option(called))
         called = columns_option(body_form_option(body_form_as)(called) if raw else called)
         about = "Output format; JSON and CSV have the DataFrame's columns."
         return click.option(

@@ -270,10 +270,16 @@ def duration_ms(given: Given) -> int:
     return sum(_time_part_ms(error, *part) for part in _RELATIVE_PART.findall(word))
 
 
-def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) -> int:
-    """Milliseconds since the epoch, from digits, ISO 8601 (UTC without a zone) or `-2 hours` before `now_ms`.
+def timestamp_ms(
+    given: Given,
+    where: str = "",
+    value: str | int | None = None,
+    aware: Callable[[datetime], datetime] = lambda clock: clock.replace(tzinfo=UTC),
+) -> int:
+    """Milliseconds since the epoch, from digits, ISO 8601 or `-2 hours` before `now_ms`.
 
-    Parts of a millisecond round up, so that no message before the given time is at or after the result.
+    `aware` gives a time without a zone its zone, UTC unless given, or raises ValueError. Parts of a
+    millisecond round up, so that no message before the given time is at or after the result.
     """
     word = (given.text if value is None else str(value)).strip()
     found = "" if value is None else found_json(value)
@@ -291,7 +297,7 @@ def timestamp_ms(given: Given, where: str = "", value: str | int | None = None) 
         raise given.error(expected, found, _time_advice(word))
     try:
         moment = datetime.fromisoformat(word.upper())
-        since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
+        since = (moment if moment.tzinfo else aware(moment)) - _EPOCH
     except (ValueError, OverflowError) as error:
         raise given.error(expected, found, str(error)) from error
     below_us = _BELOW_MICROSECONDS.search(word) is not None  # `fromisoformat` drops them

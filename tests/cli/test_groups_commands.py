@@ -74,7 +74,10 @@ def test_a_reset_by_time_and_a_copy_are_written(rmqlog: Runner, store: Path) -> 
     times = [row["storeTimestamp"] for row in rows if (row["topic"], row["queueId"]) == ("Orders", 1)]
     moved = ("--to-time", times[40], "--topic", "Orders", "--apply", "-o", "jsonl")
     plan = rmqlog("offsets", store, "CG_some", *moved)
-    assert (plan.code, plan.err) == (0, "rmqlog: 4 offsets of CG_some written\n")
+    instant, written = plan.err.splitlines()
+    assert instant.startswith("rmqlog: --to-time is 20")
+    assert instant.endswith(f" ({times[40]})")
+    assert (plan.code, written) == (0, "rmqlog: 4 offsets of CG_some written")
     targets = {row["queueId"]: row["targetOffset"] for row in map(json.loads, plan.out.splitlines())}
     assert targets[1] == times.index(times[40])
     assert _offsets(store, "CG_some", "Orders") == targets

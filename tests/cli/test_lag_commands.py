@@ -75,13 +75,14 @@ def test_the_next_loss_is_that_of_the_files_that_expire_first(rmqlog: Runner, go
             if each["topic"] == topic
         ]
         assert row["nextLostMessages"] == sum(unread) > 0, (group, topic)
-    said = rmqlog("lag", store, *NOW).err
+    instant, said = rmqlog("lag", store, *NOW).err.splitlines()
+    assert instant.endswith(f" ({NOW_MS})")
     assert said == (
         f"rmqlog: unread messages of {len({group for group, _ in found})} groups have expired: "
-        f"rmqlog retention {store}\n"
+        f"rmqlog retention {store}"
     )
-    assert rmqlog("lag", store, *NOW, "-o", "json").err == ""
-    assert rmqlog("lag", golden("retry-dlq-5.5.0"), *NOW).err == ""
+    assert rmqlog("lag", store, *NOW, "-o", "json").err == f"{instant}\n"
+    assert rmqlog("lag", golden("retry-dlq-5.5.0"), *NOW).err == f"{instant}\n"
 
 
 def test_rocketmq_s_own_groups_only_with_all(rmqlog: Runner, golden: Golden) -> None:
@@ -131,7 +132,8 @@ def test_messages_that_pop_has_in_flight(rmqlog: Runner, golden: Golden) -> None
     assert [row["queueOffset"] for row in rows] == [1, 2, 4, 6, 15, 17, 18, 22]
     assert {row["source"] for row in rows} == {"broker"}
     none = rmqlog("lag", golden(STORE), *NOW, "--in-flight")
-    assert (none.out, none.err) == ("", "rmqlog: no message is in flight with pop\n")
+    assert none.out == ""
+    assert none.err.endswith(f" ({NOW_MS})\nrmqlog: no message is in flight with pop\n")
     assert "inFlightMessages" in rmqlog.table("lag", golden("pop-5.5.0"), *NOW)[0]
     assert "inFlightMessages" not in rmqlog.table("lag", golden(STORE), *NOW)[0]
 

@@ -294,7 +294,8 @@ def test_what_is_not_there_is_told(rmqlog: Runner, golden: Golden) -> None:
     # an empty answer to a question that has one
     for verb in ("head", "tail"):
         done = rmqlog(verb, golden(STORE), "--until", "1000")
-        assert (done.code, done.out, done.err) == (1, "", "rmqlog: no message matches\n")
+        instant = "rmqlog: --until is 1970-01-01 00:00:01 UTC (1000)\n"
+        assert (done.code, done.out, done.err) == (1, "", f"{instant}rmqlog: no message matches\n")
 
 
 def test_wrong_usage_is_one_sentence(rmqlog: Runner, golden: Golden) -> None:

@@ -59,6 +59,7 @@ _ROW_GROUP_BYTES = 64 << 20
 @body_form_option()
 @skip_damage_option
 @filter_options(*MESSAGE_FILTERS)
+@click.option("--tz", metavar="ZONE", help="Time zone of --since and --until, by default local.")
 def export_(
     stores: list[MessageStore],
     out: str,
@@ -68,6 +69,7 @@ def export_(
     body_form: str,
     skip_damage: bool,
     filters: MessageChoice,
+    tz: str | None,  # for the times of `filters`
 ) -> int:
     """Write messages to a Parquet, JSONL or CSV file of any size.
 

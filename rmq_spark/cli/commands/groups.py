@@ -120,7 +120,8 @@ def _move_options(command: Any) -> Any:  # Any: click's own
             click.option(
                 "--to-time",
                 metavar="TIME",
-                help="To the first message stored at or after: ISO 8601, ms since 1970, or -2h.",
+                help="To the first message stored at or after: ISO 8601, ms since 1970, or -2h. Without a "
+                "zone: in --tz, else in the zone of this machine.",
             ),
             click.option(
                 "--to-offset",
@@ -198,6 +199,10 @@ def offsets_(
         return what_is_unknown(stores)
     if group is None:
         raise click.UsageError("a reset needs a group: rmqlog offsets STORE GROUP")
+    if apply_ and to_time is not None:
+        from rmq_spark.cli.typed_times import refuse_without_zone
+
+        refuse_without_zone("--to-time", to_time)
     plan = _plan(stores, group, move, filters, places)
     show_batches(output, plan.table().to_batches(), plan.table().schema.names)
     if not apply_:
@@ -212,11 +217,10 @@ def _plan(
     stores: list[MessageStore], group: str, move: _Move, filters: MessageChoice, places: dict[str, str | None]
 ) -> OffsetPlan:
     import os
-    import time
 
+    from rmq_spark.cli.typed_times import typed_time_ms
     from rmq_spark.consume import reset
     from rmq_spark.consume.consumer import MessageQueue
-    from rmq_spark.options.option import Given, timestamp_ms
 
     paths = {
         name: None if places[name] is None else os.path.abspath(str(places[name]))
@@ -244,8 +248,7 @@ def _plan(
             topics,
         )
     if move.time is not None:
-        moment = timestamp_ms(Given("--to-time", move.time, time.time_ns() // 1_000_000))
-        return reset.reset_by_time(place, stores, moment, topics)
+        return reset.reset_by_time(place, stores, typed_time_ms("--to-time", move.time), topics)
     return (reset.reset_to_earliest if move.earliest else reset.reset_to_latest)(place, stores, topics)
 
 
