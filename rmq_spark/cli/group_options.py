@@ -12,6 +12,7 @@ from rmq_spark.cli.exit_codes import OK, PARTIAL, NotFoundError
 from rmq_spark.cli.options import Command
 from rmq_spark.cli.remarks import nothing, remark
 from rmq_spark.cli.view_rows import keep_where
+from store_format.display.text import first_names
 from store_format.names import did_you_mean
 
 if TYPE_CHECKING:
@@ -40,10 +41,16 @@ def group_options(command: Command) -> Command:
 def what_is_unknown(stores: list[MessageStore]) -> int:
     """The exit code: PARTIAL, with a remark on stderr, if a store keeps offsets in RocksDB."""
     from store_format.errors import UnsupportedFormatError
-    from store_format.metadata.group_offsets import refuse_foreign_offsets
+    from store_format.metadata.group_offsets import groups_without_file, refuse_foreign_offsets
 
     code = OK
     for store in stores:
+        left_out = sorted(groups_without_file(store.path))
+        if left_out:
+            remark(
+                f"{len(left_out)} groups of consumerOffset.json are not shown: {first_names(left_out)}. A "
+                "broker with enableLmq has written lmqConsumerOffset.json later, and reads only that file"
+            )
         try:
             refuse_foreign_offsets(store.path)
         except UnsupportedFormatError as error:

@@ -124,6 +124,20 @@ def read_broker_offsets(root: str, *, is_needed: bool = False) -> tuple[str, Con
     return _LIGHT, light
 
 
+def groups_without_file(root: str) -> set[str]:
+    """The groups of consumerOffset.json, if lmqConsumerOffset.json counts and does not have them.
+
+    See `read_broker_offsets`. For hints: an unreadable file counts as empty.
+    """
+    with suppress(StoreError):
+        name, light = read_broker_offsets(root)
+        plain = read_consumer_offsets(root) if name == _LIGHT else None
+        if plain is not None and light is not None:
+            known = {group for _, group, _ in light.by_topic_and_group()}
+            return {group for _, group, _ in plain.by_topic_and_group()} - known
+    return set()
+
+
 def offsets_identity(root: str) -> object:
     """A value that changes when a file of consumer offsets is replaced. Costs two stat calls."""
     return tuple(stat_identity(config_path(root, name)) for name in (_PLAIN, _LIGHT))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -155,3 +156,40 @@ def test_offsets_beyond_the_end_of_a_queue_are_said(rmqlog: Runner, golden: Gold
             f"its last messages; check with rmqlog verify {store}\n"
         ) in rmqlog(words[0], store, *NOW, *words[1:]).err
     assert "lie beyond" not in rmqlog("lag", golden(STORE), *NOW).err
+
+
+def test_queues_that_no_consumer_reads_are_named(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    """readQueueNums was made smaller: the messages behind it still count as unread."""
+    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    topics = store / "config" / "topics.json"
+    document = json.loads(topics.read_text(encoding="utf-8"))
+    document["topicConfigTable"]["Orders"]["readQueueNums"] = 2
+    topics.write_text(json.dumps(document), encoding="utf-8")
+    assert (
+        "rmqlog: consumers do not read the queues 2 to 3 of Orders (readQueueNums=2 in topics.json): their "
+        "messages count as unread here. To have them consumed: mqadmin updateTopic -r 4\n"
+    ) in rmqlog("lag", store).err
+    assert "consumers do not read" not in rmqlog("lag", golden(STORE)).err
+
+
+def test_a_static_topic_has_no_lag_and_is_named(rmqlog: Runner, golden: Golden, tmp_path: Path) -> None:
+    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    detail = {"bname": "broker-a", "currIdMap": {}, "dirty": False, "epoch": 1, "hostedQueues": {}}
+    detail |= {"scope": "__global__", "topic": "Orders", "totalQueues": 4}
+    mapping = store / "config" / "topicQueueMapping.json"
+    mapping.write_text(json.dumps({"topicQueueMappingInfoMap": {"Orders": detail}}), encoding="utf-8")
+    said = rmqlog("lag", store).err
+    assert "rmqlog: the lag of Orders is unknown: the offsets of a static topic count over the queues" in said
+
+
+def test_groups_of_the_file_that_a_broker_no_longer_reads(
+    rmqlog: Runner, golden: Golden, tmp_path: Path
+) -> None:
+    """With enableLmq a broker reads lmqConsumerOffset.json alone (BrokerController)."""
+    store = Path(shutil.copytree(golden(STORE), tmp_path / "store"))
+    light = {"offsetTable": {}, "lmqOffsetTable": {}, "dataVersion": {"counter": 1, "timestamp": 1 << 60}}
+    (store / "config" / "lmqConsumerOffset.json").write_text(json.dumps(light), encoding="utf-8")
+    done = rmqlog("lag", store)
+    assert done.code == 1
+    assert "groups of consumerOffset.json are not shown: CG_all, " in done.err
+    assert "A broker with enableLmq has written lmqConsumerOffset.json later" in done.err

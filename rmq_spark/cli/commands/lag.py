@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 import click
@@ -22,8 +23,9 @@ from rmq_spark.cli.options import (
 from rmq_spark.cli.output import Output, output_options
 from rmq_spark.cli.remarks import given_store, nothing, remark
 from rmq_spark.cli.view_rows import has_values, in_order, keep_where, show_batches, show_view, view_rows
-from store_format.display.text import shown
+from store_format.display.text import first_names, shown
 from store_format.display.units import size_text, until_text
+from store_format.errors import StoreError
 from store_format.files import paths
 from store_format.read.choice import MessageChoice
 
@@ -156,6 +158,7 @@ def lag_(
     if not show_batches(output, batches, _names(view), shown_columns, limit=filters.limit):
         return no_rows_of_groups(stores, group)
     _warn_of_lost_end(batches)
+    _say_what_consumers_do_not_read(stores, {name for each in batches for name in each["topic"].to_pylist()})
     _say_what_streams_hold_back(stores)
     if not queues and output.form == "table":
         _warn_of_loss(batches)
@@ -195,6 +198,32 @@ def _warn_of_lost_end(batches: list[pa.RecordBatch]) -> None:
             f"committed offsets of {names} lie beyond the end of the queues (lag below 0): the store has "
             f"lost its last messages; check with rmqlog verify {given_store()}"
         )
+
+
+def _say_what_consumers_do_not_read(stores: list[MessageStore], topics: set[str]) -> None:
+    """Says which messages count as unread though no consumer asks for them, and which lag is unknown."""
+    from store_format.metadata.read import read_queue_mappings, read_topics
+
+    for store in stores:
+        with suppress(StoreError):  # who needs the files raises the error
+            static = sorted(topics & (read_queue_mappings(store.path) or {}).keys())
+            if static:
+                remark(
+                    f"the lag of {first_names(static)} is unknown: the offsets of a static topic count over "
+                    "the queues of several brokers (topicQueueMapping.json), which rmqlog does not add up"
+                )
+            configs, most = read_topics(store.path) or {}, dict[str, int]()
+            for queue in store.queues((topics & configs.keys()).__contains__):
+                if queue.max_offset > queue.min_offset:
+                    most[queue.topic] = max(most.get(queue.topic, 0), queue.queue_id + 1)
+            for topic in sorted(most):
+                readable = configs[topic].read_queue_nums
+                if readable < most[topic]:
+                    remark(
+                        f"consumers do not read the queues {readable} to {most[topic] - 1} of {shown(topic)} "
+                        f"(readQueueNums={readable} in topics.json): their messages count as unread here. To "
+                        f"have them consumed: mqadmin updateTopic -r {most[topic]}"
+                    )
 
 
 def _say_what_streams_hold_back(stores: list[MessageStore]) -> None:
