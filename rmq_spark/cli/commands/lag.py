@@ -30,9 +30,12 @@ from store_format.files import paths
 from store_format.read.choice import MessageChoice
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from store_format import MessageStore
+    from store_format.metadata.values import TopicConfig
 
 _LAG_OF_POP = ("lagMessages", "readyMessages", "inFlightMessages", "oldestPopTimestamp")
 _BY_TOPIC: tuple[str, ...] = (
@@ -212,7 +215,8 @@ def _say_what_consumers_do_not_read(stores: list[MessageStore], topics: set[str]
                     f"the lag of {first_names(static)} is unknown: the offsets of a static topic count over "
                     "the queues of several brokers (topicQueueMapping.json), which rmqlog does not add up"
                 )
-            configs, most = read_topics(store.path) or {}, dict[str, int]()
+            configs: Mapping[str, TopicConfig] = read_topics(store.path) or {}
+            most: dict[str, int] = {}
             for queue in store.queues((topics & configs.keys()).__contains__):
                 if queue.max_offset > queue.min_offset:
                     most[queue.topic] = max(most.get(queue.topic, 0), queue.queue_id + 1)
