@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from rmq_spark.cli.output import Output
 from rmq_spark.cli.remarks import Progress
+from store_format.display.text import first_names
 from store_format.errors import OptionError
 from store_format.message.columns import COLUMNS, DEFAULT_COLUMNS, arrow_schema
 from store_format.names import TRACE_PREFIXES, did_you_mean
@@ -53,6 +54,8 @@ _HELPERS = ("storeTimestampMs", _ORDER, "queueOffset")
 
 # offsets of the first read of a queue from its end backwards; each further read takes twice as many
 _WINDOW = 256
+_LOOKS = 32  # messages of a queue, to see whether its store times ascend
+_QUEUES_LOOKED_AT = 100
 _WINDOW_MAX = 1 << 18
 _OFFSET_ID = re.compile("(?:[0-9A-Fa-f]{32}|[0-9A-Fa-f]{56})")
 
@@ -89,6 +92,32 @@ def chosen_queues(store: Store, filters: MessageChoice) -> list[Queue]:
         for queue in store.queues(filters.chooses_topic)
         if filters.chooses_queue(queue.topic, store.broker_name, queue.queue_id)
     ]
+
+
+def clock_hint(stores: Sequence[MessageStore], filters: MessageChoice) -> str:
+    """The end of the sentence that no message matches, if store times of a queue do not ascend; else "".
+
+    A range of times is found by bisection, as by a broker, and misses messages where the broker's clock was
+    set back. Looks at some messages of each of the first queues, if the filters have a range of times.
+    """
+    from store_format.views.measure import look
+
+    if filters.since_ms is None and filters.until_ms is None:
+        return ""
+    queues = [queue for store in stores for queue in chosen_queues(store, filters) if queue.scanned is None]
+    back = []
+    for queue in queues[:_QUEUES_LOOKED_AT]:
+        step = max((queue.max_offset - queue.min_offset) // _LOOKS, 1)
+        looks = (look(queue, offset)[0] for offset in range(queue.min_offset, queue.max_offset, step))
+        times = [time for time in looks if time is not None]
+        if times != sorted(times):
+            back.append(f"{queue.topic}-{queue.queue_id}")
+    if not back:
+        return ""
+    return (
+        f"; store times of {first_names(back)} do not ascend, because the broker's clock was set back: there "
+        "a range of times can miss messages; leave out --since and --until"
+    )
 
 
 def wanted_range(queue: Queue, filters: MessageChoice, mode: str) -> tuple[int, int]:

@@ -321,3 +321,12 @@ def test_damage_stops_a_command_or_is_left_out_and_counted(
     assert "1 damaged messages or stretches of the commitlog" in done.err
     offsets = [json.loads(line)["physicalOffset"] for line in done.out.splitlines()]
     assert broken["physicalOffset"] not in offsets
+
+
+def test_no_match_names_queues_whose_clock_was_set_back(rmqlog: Runner, golden: Golden) -> None:
+    """The store times of the golden store "edge" go back, those of the others do not."""
+    back = "do not ascend, because the broker's clock was set back"
+    for verb in (("head",), ("tail",), ("find",), ("export", "-", "--format", "csv")):
+        for name, is_told in (("edge-5.5.0", True), (STORE, False)):
+            done = rmqlog(verb[0], golden(name), *verb[1:], "--until", "1000")
+            assert (done.code, back in done.err) == (1, is_told), done.err

@@ -79,7 +79,7 @@ def export_(
     \b
     rmqlog export /data/store orders.parquet --topic Orders --since 2024-05-01
     """
-    from rmq_spark.cli.reading import bytes_to_read, message_columns
+    from rmq_spark.cli.reading import bytes_to_read, clock_hint, message_columns
 
     form = form or _form_of(out)
     names = message_columns(Output(form, column_names(columns)))
@@ -104,7 +104,7 @@ def export_(
         f"{source.rows:,} messages, {size_text(progress.done)} of the log, into {shown(out)}",
     )
     code = warn_of_damage(tolerance)
-    return code if code or source.rows else nothing("no message matches")
+    return code if code or source.rows else nothing(f"no message matches{clock_hint(stores, filters)}")
 
 
 def _refuse_inside_store(out: str, stores: Sequence[MessageStore]) -> None:

@@ -72,7 +72,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
     rmqlog head /data/store --topic Orders --since 2024-05-01T12:00:00Z
     rmqlog head /data/store --topic Orders --queue 2 --offset 100 -n 5
     """
-    from rmq_spark.cli.reading import first_messages, merged, message_columns
+    from rmq_spark.cli.reading import clock_hint, first_messages, merged, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -81,7 +81,7 @@ def head_(stores: list[MessageStore], skip_damage: bool, filters: MessageChoice,
         refuse_unknown_topic(filters, known_topics(stores))
         _refuse_offset_after_all(stores, filters)
         if filters.limit:
-            return warn_of_damage(tolerance) or nothing("no message matches")
+            return warn_of_damage(tolerance) or nothing(f"no message matches{clock_hint(stores, filters)}")
     return warn_of_damage(tolerance)
 
 
@@ -127,7 +127,7 @@ def tail_(
     \b
     rmqlog tail -f /data/store --topic Orders --where "region = 'north'"
     """
-    from rmq_spark.cli.reading import chosen_queues, last_messages, merged, message_columns
+    from rmq_spark.cli.reading import chosen_queues, clock_hint, last_messages, merged, message_columns
 
     names, tolerance = message_columns(output), tolerance_for(skip_damage)
     assert filters.limit is not None
@@ -150,7 +150,7 @@ def tail_(
     if not write_rows(output, merged(tables, names, filters.limit, last=True).to_batches(), names):
         refuse_unknown_topic(filters, known_topics(stores))
         if filters.limit:
-            return warn_of_damage(tolerance) or nothing("no message matches")
+            return warn_of_damage(tolerance) or nothing(f"no message matches{clock_hint(stores, filters)}")
     return warn_of_damage(tolerance)
 
 
@@ -219,7 +219,7 @@ def find_(
     rmqlog find /data/store --topic Orders --tag paid --since -2h
     rmqlog find /data/store --topic Orders --since -2h --body '"amount":0'
     """
-    from rmq_spark.cli.reading import find_in, find_word, message_columns
+    from rmq_spark.cli.reading import clock_hint, find_in, find_word, message_columns
 
     given = [
         name
@@ -245,9 +245,10 @@ def find_(
         _limited((batch for found in founds for batch in found.table.select(names).to_batches()), filters),
         names,
     )
+    hint = ""
     if not count:
         refuse_unknown_topic(filters, known_topics(stores))
-    hint = ""
+        hint = clock_hint(stores, filters)
     if word is not None and parse_address(word) is not None:
         hint = f"; rmqlog get STORE {shown(word)} shows the message at this offset"
     elif filters.body in BODY_FORMS:
