@@ -87,10 +87,16 @@ class StreamPositions:
 
     @collector_paused()
     def initial(self) -> _Json:
-        """The first offset of a new query. Spark asks more than once, and always gets the same answer."""
+        """The first offset of a new query. Spark asks more than once, and always gets the same answer.
+
+        It has `at`, because the topic may be deleted and created again before the first micro-batch, and
+        `starts`, because Spark repeats an empty first micro-batch from the answer of a later process.
+        """
         if self._initial is None:
             self.stores.look(anew=True)
-            self._initial = StreamOffset(_first_starts(self.stores)).to_json()
+            starts = _first_starts(self.stores)
+            at = self._places(starts, Step(), StreamOffset())
+            self._initial = StreamOffset(starts, starts, at=at).to_json()
         return self._initial
 
     def bound_now(self) -> None:

@@ -11,7 +11,7 @@ import os
 import stat
 import sys
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 from mmap import ACCESS_COPY, mmap
@@ -204,9 +204,9 @@ class FileView:
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
+    def __del__(self, close: Callable[[int], None] = os.close) -> None:  # `os` is None as a process ends
         if getattr(self, "_descriptor", -1) >= 0:
-            os.close(self._descriptor)
+            close(self._descriptor)
             self._descriptor = -1
 
 

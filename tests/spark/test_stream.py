@@ -13,7 +13,7 @@ import pytest
 from tests.rmq_spark.stream.test_positions import expected
 from tests.support.reads import Place
 from tests.support.spark.frames import places
-from tests.support.staged import append, make_store, numbered, update_topic
+from tests.support.staged import append, deleted_topic, make_store, numbered, update_topic
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -62,6 +62,16 @@ def test_a_restart_goes_on_at_the_checkpoint(spark: SparkSession, root: Path, tm
         [*expected("T", (5, 7), (5, 7), (5, 6), (5, 6), (0, 1), (0, 1)), *expected("New", (0, 2), (0, 2))]
     )
     assert run(spark, root, checkpoint) == []
+
+
+def test_a_query_without_a_message_yet_notices_a_topic_that_was_created_again(
+    spark: SparkSession, root: Path, tmp_path: Path
+) -> None:
+    assert run(spark, root, tmp_path / "checkpoint", subscribe="T") == [[]]  # from `latest`, the default
+    deleted_topic(root, "T")
+    append(root, numbered("T", 100, 40))
+    batches = run(spark, root, tmp_path / "checkpoint", subscribe="T", failOnDataLoss="false")
+    assert batches == [expected("T", *[(0, 10)] * 4)]
 
 
 def test_a_table_in_the_catalog_is_a_stream_too(spark: SparkSession, root: Path, tmp_path: Path) -> None:

@@ -113,6 +113,33 @@ def test_the_new_topic_is_read_from_its_first_message(
     assert life.query.step() == expected("T", *[(count // 4, count // 4 + 1)] * 4)
 
 
+@pytest.mark.parametrize(
+    "starting",
+    [
+        {"startingOffsets": "latest"},
+        {"startingOffsets": '{"T":{"0":5,"1":5,"2":5,"3":5}}'},
+        {"startingOffsets": '{"T":{"broker-a":{"0":5,"1":5,"2":5,"3":5}}}'},
+        {"startingTimestamp": "1900000000000", "startingOffsetsByTimestampStrategy": "latest"},
+    ],
+    ids=["latest", "json", "json with broker", "timestamp"],
+)
+@_FAILS
+def test_a_query_that_has_read_nothing_notices_the_new_topic(
+    root: Path, starting: dict[str, Any], fails: str
+) -> None:
+    stream = Stream(root, subscribe="T", failOnDataLoss=fails, **starting)
+    first = stream.start()
+    assert stream.positions.latest(first) is first  # Spark logs it as an empty micro-batch
+    stream.log.append((first, first))
+    _created_again(root, 40)
+    stream.restart()
+    if fails == "true":
+        with pytest.raises(OffsetOutOfRangeError, match="the topic was deleted and created again"):
+            stream.step()
+        return
+    assert stream.step() == expected("T", *[(0, 10)] * 4)
+
+
 @_LIVES
 @_FAILS
 def test_other_messages_at_the_same_places_show_a_store_from_a_backup(
@@ -252,11 +279,14 @@ def test_damage_of_the_last_message_that_was_read_is_no_other_store(root: Path) 
     assert stream.step() == expected("T", *[(5, 6)] * 4)
 
 
-def test_a_checkpoint_without_places_goes_on_as_before(root: Path) -> None:
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_a_checkpoint_without_places_goes_on_as_before(root: Path, start: str) -> None:
     """An earlier version wrote it: nothing tells the new topic from the deleted one."""
-    stream = Stream(root, subscribe="T", failOnDataLoss=False)
-    stream.step()
-    stream.log[-1][1].pop("$at")
+    stream = Stream(root, subscribe="T", failOnDataLoss=False, startingOffsets=start)
+    if stream.step() is None:
+        first = stream.start()
+        stream.log.append((first, {"T": first["T"]}))
+    stream.log[-1][1].pop("$at", None)
     append(root, numbered("T", 20, 4))
     stream.restart()
     assert stream.step() == expected("T", *[(5, 6)] * 4)

@@ -134,6 +134,18 @@ def test_the_first_batch_replays_from_its_own_starts(root: Path) -> None:
     assert stream.replay(0) == seen
 
 
+def test_an_empty_first_batch_is_repeated(root: Path) -> None:
+    """Spark logs it, and a driver that ends before it is committed repeats it behind newer messages."""
+    stream = Stream(root, startingOffsets="latest")
+    start = stream.start()
+    assert stream.positions.latest(start) is start
+    append(root, numbered("T", 20, 4))
+    later = stream.positions_of(StreamStores(stream.options))
+    stream.log.append((later.initial(), start))
+    assert stream.read(0, later) == []
+    assert stream.step() == expected("T", *[(5, 6)] * 4)
+
+
 @pytest.mark.process
 def test_however_a_batch_is_divided(tmp_path: Path) -> None:
     """Queues that were seen at different looks, before and behind new files of the log."""
@@ -191,8 +203,14 @@ def test_names_that_lead_elsewhere_are_none(
     ],
 )
 def test_the_starting_options(root: Path, options: dict[str, Any], first: list[int]) -> None:
-    ends = {str(queue): offset for queue, offset in enumerate(first)}
-    assert Stream(root, **options).start() == {"T": {"broker-a": ends}}
+    ends = {"T": {"broker-a": {str(queue): offset for queue, offset in enumerate(first)}}}
+    start = Stream(root, **options).start()
+    assert {name: start[name] for name in ("T", "$from")} == {"T": ends["T"], "$from": ends}
+    assert start.get("$at", {"T": {"broker-a": {}}})["T"]["broker-a"].keys() == {
+        str(queue)
+        for queue, offset in enumerate(first)
+        if offset  # `$at`: the message before the offset
+    }
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -81,3 +83,10 @@ def test_a_file_that_became_shorter_is_named(file: Path) -> None:
             view.window(0, 1001)
         with pytest.raises(FileReplacedError, match=str(file)):
             list(view.windows([(np.array([0, 5000]), np.array([10, 5010]))]))
+
+
+def test_a_process_that_leaves_views_open_ends_without_a_word(file: Path) -> None:
+    """A module written in C keeps them until the modules written in Python have lost their names."""
+    program = "import sys, time, store_format.files.view as v; time.kept = v.FileView(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", program, file], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("", "")
