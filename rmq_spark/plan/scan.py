@@ -15,7 +15,9 @@ from rmq_spark.plan.output_fields import OutputFields
 from rmq_spark.plan.splits import Split, StoreShare
 from rmq_spark.plan.starts import reach_stores
 from store_format.consumequeue.slices import QueueSlice
+from store_format.files.paths import is_remote
 from store_format.files.read import all_answered
+from store_format.files.tree import with_objects
 from store_format.files.view import FileCache
 from store_format.message.columns import DecodeOptions
 from store_format.read.choice import MessageChoice
@@ -47,7 +49,11 @@ class Scan:
         where = self._condition()
         with modules_frozen(), all_answered():
             for share in split.shares:
-                for batch in self._read_share(share, tolerance, where):
+                rows = self._read_share(share, tolerance, where)
+                if share.objects:
+                    places = filter(is_remote, dict.fromkeys((share.store_path, *share.commit_log_paths)))
+                    rows = with_objects(places, share.objects, share.others, rows)
+                for batch in rows:
                     yield pa.RecordBatch.from_arrays(batch.columns, schema=schema)
         if tolerance.dropped or tolerance.lost:
             _log.warning(
@@ -69,8 +75,6 @@ class Scan:
             broker_name=share.broker_name,
             commit_log_paths=share.commit_log_paths,
             files=_FILES,
-            objects=share.objects,
-            others=share.others,
         )
         choice, retry = self.options.choice, self.options.choice.retry_topic
         for is_retry in (False, True):

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
+from contextvars import ContextVar, copy_context
 from functools import cache
 from typing import TypeVar
 
@@ -46,8 +47,9 @@ _lock = threading.Lock()
 _held = 0  # bytes of all blocks
 _pages: OrderedDict[_Key, bytes] = OrderedDict()  # of objects that are fetched whole
 _gone: set[StoredObject] = set()  # objects that were fetched whole, and had to go
-_whole_max = WHOLE_MAX
-_begins_first = False  # the first block comes before a whole object
+# for the look of this thread: up to which size an object is fetched whole, and whether its first block comes
+# before a whole object
+_fetched: ContextVar[tuple[int, bool]] = ContextVar("_fetched", default=(WHOLE_MAX, False))
 
 
 def read(item: StoredObject, start: int, stop: int) -> memoryview:
@@ -84,8 +86,9 @@ def holds(item: StoredObject, start: int, stop: int) -> bool:
 
 def _size_of_blocks(item: StoredObject, stop: int) -> int:
     """The bytes of the blocks that serve a look up to byte `stop`: BLOCK_SIZE, or all of the object."""
-    is_begin = _begins_first and stop <= BLOCK_SIZE and (item, item.size, 0) not in _blocks
-    return BLOCK_SIZE if is_begin or item.size > _whole_max else item.size
+    whole_max, begins_first = _fetched.get()
+    is_begin = begins_first and stop <= BLOCK_SIZE and (item, item.size, 0) not in _blocks
+    return BLOCK_SIZE if is_begin or item.size > whole_max else item.size
 
 
 def _numbers(start: int, stop: int, size: int) -> range:
@@ -122,19 +125,19 @@ def looked_at(
     On object storage, many are looked at at once. Of very many objects, only the blocks that are needed are
     fetched.
     """
-    global _whole_max, _begins_first
     if not any(map(paths.is_remote, places)):
         yield from ((each, look(each)) for each in found)
         return
     every = list(found)
     is_many = len(every) > _MANY
-    _whole_max, _begins_first = BLOCK_SIZE if is_many else WHOLE_MAX, len(every) > _FEW
-    threads = _THREADS_OF_MANY if is_many else _THREADS
+    _fetched.set((BLOCK_SIZE if is_many else WHOLE_MAX, len(every) > _FEW))
+    threads, context = _THREADS_OF_MANY if is_many else _THREADS, copy_context()
     with ThreadPoolExecutor(threads, thread_name_prefix="rmqlog-look") as pool:
         try:
-            yield from zip(every, pool.map(look, every), strict=True)
+            said = pool.map(lambda each: context.copy().run(look, each), every)
+            yield from zip(every, said, strict=True)
         finally:
-            _whole_max, _begins_first = WHOLE_MAX, False
+            _fetched.set((WHOLE_MAX, False))
 
 
 def fetch(item: StoredObject, start: int, stop: int) -> Future[memoryview]:

@@ -1,7 +1,8 @@
 """The objects of a store on object storage, by one listing: what directories and files are on a local disk.
 
 A listing costs a request for each 1,000 objects, so it is taken once by who opens a store, and again by who
-looks at the store again (`renew`). All that asks in between gets the answer of one moment.
+looks at the store again (`renew`). All that asks in between gets the answer of one moment. A task that was
+given the objects it needs sees these only (`with_objects`); the other code of its process does not.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import threading
 import time
 from bisect import bisect_left, bisect_right
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import chain
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeVar
 
 from store_format.errors import OptionError
 from store_format.files.client import Access, StoredObject
@@ -31,6 +34,10 @@ _UNLISTED_MS = -1  # the time of an object of which only the name and the size a
 _trees: OrderedDict[str, Tree] = OrderedDict()
 _levels: dict[str, Tree] = {}  # what is directly in directories that are no stores
 _lock = threading.Lock()
+# parts of stores, for the code that runs now in this thread: they hide `_trees`
+_parts: ContextVar[Mapping[str, Tree]] = ContextVar("_parts", default=MappingProxyType({}))
+
+_Row = TypeVar("_Row")
 
 
 @dataclass(slots=True)
@@ -130,11 +137,12 @@ class NumberedFiles:
 def numbered_files(directory: str) -> NumberedFiles:
     """The numbered files of a directory; as good as nothing at the second call."""
     tree = _tree_of(directory)
-    if directory not in tree.found:
+    files: NumberedFiles | None = tree.found.get(directory)
+    if files is None:
         objects = [item for item in objects_of(directory) if _is_number(item.path.rpartition("/")[2])]
         starts = [int(item.path[-_OFFSET_SIZE:]) for item in objects]
-        tree.found[directory] = NumberedFiles(starts, objects, _series_of(directory, objects, starts))
-    files: NumberedFiles = tree.found[directory]
+        files = NumberedFiles(starts, objects, _series_of(directory, objects, starts))
+        tree.found[directory] = files
     return files
 
 
@@ -155,15 +163,30 @@ def _is_number(name: str) -> bool:
     return len(name) == _OFFSET_SIZE and name.isdigit()
 
 
-def adopt(root: str, objects: Iterable[StoredObject], others: Iterable[FileSeries] = ()) -> None:
-    """Keeps those of the objects below a root, which another process has listed: a task lists nothing, unless
-    it needs another one of the series: an entry of a queue may lead anywhere if it is damaged.
+def with_objects(
+    roots: Iterable[str], objects: Iterable[StoredObject], others: Iterable[FileSeries], rows: Iterator[_Row]
+) -> Iterator[_Row]:
+    """Yields `rows`, whose iterator sees of the objects below the roots only these, as another process has
+    listed them, and the names of the series. It lists nothing, unless it needs one of the series: an entry of
+    a queue may lead anywhere if it is damaged.
+
+    Who takes the rows, and every other thread, sees whole listings.
     """
-    tree = Tree(root)
-    for item in chain(*(series.objects() for series in others), objects):
-        if item.path.startswith(f"{root}/"):
-            tree.add(item)
-    _keep(tree)
+    trees = {root: Tree(root, taken=math.inf) for root in roots}
+    every = [*chain.from_iterable(series.objects() for series in others), *objects]
+    for root, tree in trees.items():
+        for item in every:
+            if item.path.startswith(f"{root}/"):
+                tree.add(item)
+    while True:
+        before = _parts.set(trees)
+        try:
+            row = next(rows)
+        except StopIteration:
+            return
+        finally:
+            _parts.reset(before)
+        yield row
 
 
 def is_listed(item: StoredObject) -> bool:
@@ -172,7 +195,7 @@ def is_listed(item: StoredObject) -> bool:
 
 
 def _listed(tree: Tree, path: str) -> StoredObject | None:
-    """The object of a path. Lists the directory of one that an adopted tree only has the name of."""
+    """The object of a path. Lists the directory of one that a task only has the name of."""
     found = tree.objects.get(path)
     if found is None or is_listed(found):
         return found
@@ -234,10 +257,11 @@ def _is_young(tree: Tree) -> bool:
 
 def _known(path: str) -> Tree | None:
     """The tree with the longest root that a path lies in."""
+    parts = _parts.get()
     with _lock:
         while "://" in path:
-            if path in _trees:
-                return _trees[path]
+            if path in parts or path in _trees:
+                return parts.get(path) or _trees[path]
             path = path.rpartition("/")[0]
     return None
 

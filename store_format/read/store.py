@@ -38,9 +38,7 @@ from store_format.errors import (
     UnsupportedFormatError,
 )
 from store_format.files import paths
-from store_format.files.client import StoredObject
 from store_format.files.read import all_answered, look_again, refuse
-from store_format.files.tree import FileSeries, adopt
 from store_format.files.view import FileCache
 from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
@@ -94,9 +92,7 @@ class Store:
         skip_unreadable: bool = False,
         unfiled_queues: Unfiled | None = None,
         fail_on_unknown: bool | None = None,
-        objects: Collection[StoredObject] = (),
         holds_last: bool = False,
-        others: Collection[FileSeries] = (),
     ) -> Self:
         """Opens the store at `path` for reading.
 
@@ -110,9 +106,6 @@ class Store:
         them, or "skip" them. None is an OptionError when you ask for the queue; with `fail_on_unknown` False,
         the queue is skipped with a warning. By default it is treated as one that may not be read.
 
-        `objects` are those of a store on object storage that the reader needs, `others` the names of other
-        files in their directories: nothing is listed then.
-
         With `holds_last`, messages in the last commitlog file do not count: a program that copies the store
         of a running broker copies that file again and again. The other files are read as after a crash.
 
@@ -120,12 +113,7 @@ class Store:
         and CorruptStoreError if the commitlog files do not form a sequence.
         """
         root = paths.given(path)
-        if objects:
-            outside = [place for place in commit_log_paths if not paths.is_inside(place, root)]
-            for place in dict.fromkeys([root, *outside]):
-                adopt(place, objects, others)
-        else:
-            look_again(root)
+        look_again(root)
         directories = log_directories(root, commit_log_paths)
         files = FileCache() if files is None else files
         log = CommitLog.open(directories, files, holds_last=holds_last)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pickle
 import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +21,7 @@ from store_format import MessageStore
 from store_format.errors import OptionError
 from store_format.files import tree
 from store_format.message.encode import MessageColumns
+from tests.support import goldens
 from tests.support.object_server import ObjectServer
 
 _SPLIT_SIZE_MAX = 4000  # bytes
@@ -39,6 +42,55 @@ def _read(options: dict[str, str], server: ObjectServer | None = None) -> pa.Tab
 
 def test_tasks_list_nothing(server: ObjectServer, basic: Path) -> None:
     assert _read({"path": server.url_of(basic)}, server) == _read({"path": str(basic)})
+
+
+# ---- a part of a listing -----------------------------------------------------------------------------------
+
+_VIEWED = ("queues", "lagByTopic", "retention", "usage", "files", "index", "problems")
+
+
+def _views(url: str) -> dict[str, pa.Table]:
+    return {name: MessageStore.open(url).view(name, now_ms=1_795_300_000_000) for name in _VIEWED}
+
+
+@pytest.fixture
+def cleaned(server: ObjectServer, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A store of 120 files, of which the first are gone. What is listed is believed for as long as a test."""
+    monkeypatch.setattr(tree, "_AGE_MIN_S", 600.0)
+    (server.bucket / "store").mkdir()
+    return server.url_of(goldens.unpack("cleaned-5.5.0", server.bucket / "store"))
+
+
+def _tasks(url: str, topic: str) -> Iterator[Iterator[pa.RecordBatch]]:
+    """The batches of each task of a read."""
+    parsed = parse_read_options({"path": url, "subscribe": topic, "columns": "queueOffset"})
+    scan = Scan(fields_from_options(parsed), parsed)
+    return (scan.read(split) for split in plan(parsed, cores=4).splits)
+
+
+def test_a_view_behind_or_within_a_task_sees_the_whole_store(server: ObjectServer, cleaned: str) -> None:
+    """As tasks of `messages.union(view)` in one Python worker of Spark."""
+    right = _views(cleaned)
+    assert (right["files"].num_rows, right["problems"].num_rows) == (120, 0)
+    batches = next(_tasks(cleaned, "Orders"))
+    assert next(batches).num_rows
+    assert _views(cleaned) == right
+    for _ in batches:
+        pass
+    assert _views(cleaned) == right
+
+
+def test_two_threads_see_what_each_was_given(server: ObjectServer, cleaned: str) -> None:
+    right, expected = _views(cleaned), {"Orders": 687, "Audit": 163}
+
+    def read(topic: str) -> int:
+        return sum(batch.num_rows for batches in _tasks(cleaned, topic) for batch in batches)
+
+    with ThreadPoolExecutor(4) as pool:
+        reads = {topic: pool.submit(read, topic) for topic in expected}
+        viewed = [pool.submit(_views, cleaned) for _ in range(2)]
+        assert {topic: count.result() for topic, count in reads.items()} == expected
+        assert all(views.result() == right for views in viewed)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pickle
 import random
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
@@ -294,6 +295,19 @@ def test_a_part_of_an_object_is_never_taken_for_all_of_it(server: ObjectServer, 
     for _, first in blocks.looked_at([item.path], every, lambda each: bytes(blocks.read(each, 0, 100))):
         assert first == data[:100]
     assert read_bytes(server.url_of(path)) == data
+
+
+def test_a_look_at_many_queues_is_one_of_its_thread(server: ObjectServer, basic: Path) -> None:
+    """Another thread fetches a file whole meanwhile, as it does alone."""
+    path = server.bucket / "store/config/large.json"
+    path.write_bytes(data := bytes(range(256)) * 1000)
+    item, small = (tree.existing_object(server.url_of(each)) for each in (path, basic / "config/topics.json"))
+    look = blocks.looked_at([small.path], [small] * 2001, lambda each: blocks.read(each, 0, 100))
+    next(look)
+    with ThreadPoolExecutor(1) as pool:
+        assert bytes(pool.submit(blocks.read, item, 0, 100).result()) == data[:100]
+    assert server.requests[-1].stop == len(data)
+    assert sum(1 for _ in look) == 2000
 
 
 def test_objects_that_are_replaced_are_not_lost(server: ObjectServer, basic: Path) -> None:
