@@ -235,8 +235,9 @@ class CommitLog:
             )
         return data
 
-    def store_timestamp_at(self, physical_offset: int) -> int:
-        """The store timestamp (ms) of the unit at the offset, by one read of its head; -1 without a unit.
+    def store_timestamp_at(self, physical_offset: int, claim: tuple[int, int] | None = None) -> int:
+        """The store timestamp (ms) of the unit at the offset, by one read of its head; -1 without a unit, and
+        where its queue id and queue offset are not those of the `claim`.
 
         CommitLog.pickupStoreTimestamp; we also check magic and physicalOffset, which are in the same read. A
         file that was deleted or cannot be read gives -1 too. Raises StorePermissionError, and the errors of
@@ -254,6 +255,8 @@ class CommitLog:
                 raise
             return -1
         if head is None or head.magic not in (MAGIC_V1, MAGIC_V2):
+            return -1
+        if claim is not None and claim != (head.queue_id, head.queue_offset):
             return -1
         return head.store_timestamp if head.physical_offset == physical_offset else -1
 

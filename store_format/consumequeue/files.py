@@ -39,6 +39,7 @@ from store_format.names import QueueKey
 _BLOCK_SIZE = 4096
 _ZEROS = bytes(2 * _BLOCK_SIZE)
 _READ_SIZE = 4 << 20  # one read of a range; larger ones gain nothing
+_CONFIRMING = 8  # invalid units that confirm the end of a queue
 _RECOVERED_FILES = 3  # ConsumeQueue.recover reads the last three files, and takes the earlier ones as full
 QUEUE_OFFSET_MAX = 2**63 - 1 - 2**15  # so that the end of a batch is a queue offset, too
 FILE_SIZE_MAX = 2**31 - 1  # MappedFile: positions are Java ints
@@ -120,6 +121,9 @@ class FileRun(NamedTuple):
     last_file: int
 
 
+DISORDER = -2
+
+
 class Edges(NamedTuple):
     """Where the units of a queue begin and end; the fields are those of QueueBounds."""
 
@@ -131,6 +135,7 @@ class Edges(NamedTuple):
     last_physical_offset: int = -1
     last_size: int = 0
     blank_stop: int = 0
+    front: int = -1
 
 
 class QueueBounds(NamedTuple):
@@ -158,6 +163,9 @@ class QueueBounds(NamedTuple):
     last_physical_offset: int  # of the last message; -1 when there is none
     last_size: int  # bytes of the last message, as its unit says
     blank_stop: int = 0  # the number behind the pre-blank units with which the files begin; 0 without them
+    # the physical offset in the expired unit in front of the first one; -1 without one, DISORDER if the units
+    # beside the first one are not in the order of the log
+    front: int = -1
 
     @property
     def file_starts(self) -> range:
@@ -298,6 +306,12 @@ class UnitFiles:
         fields: tuple[Any, ...] = self._block[number - self._block_start].item()
         return fields
 
+    def around(self, start: int, stop: int) -> NDArray[np.void]:
+        """`read`, of few units: from the block that was read last, if it has them."""
+        if self._block_start <= start and stop <= self._block_stop:
+            return self._block[start - self._block_start : stop - self._block_start]
+        return self.read(start, stop)
+
     def read(self, start: int, stop: int) -> NDArray[np.void]:
         """The units `start` to `stop`, read-only, in a few large reads.
 
@@ -327,12 +341,13 @@ class UnitFiles:
         broker does. Without `scan` each file is bisected, which is right if no invalid unit has valid ones
         behind it; only a crash or damage leaves such a unit. In a store that was shut down cleanly (`clean`)
         all bytes behind the last unit are zeros. If few reads show other bytes, the stop is behind the last
-        valid unit there; raises CorruptStoreError when there is none, and the bytes are in the same block.
+        valid unit there; raises CorruptStoreError when there is none, and the bytes are in the same block. In
+        a store in use, a valid unit beside the stop shows that the queue goes on.
         `likely` is looked at first: it is the stop if the last file ends there.
         """
         stop = likely if self._is_stop(likely, is_valid) else None
         stop = self._find_stop(is_valid, scan) if stop is None else stop
-        while clean and (data := self._data_behind(stop)) is not None:
+        while not scan and (data := self._behind(stop, is_valid, clean)) is not None:
             behind = self._find_stop(is_valid, scan, data)
             if behind == data:
                 self._refuse_rest(stop)
@@ -346,6 +361,19 @@ class UnitFiles:
             return False
         before = self._stop_in_block(number - 1, is_valid)
         return before == number == self._stop_in_block(number, is_valid)
+
+    def _behind(self, stop: int, is_valid: Validity, clean: bool) -> int | None:
+        """`_data_behind` after a clean shutdown; else the next valid unit beside the stop, which is then an
+        invalid unit at which the bisection looked.
+        """
+        if clean:
+            return self._data_behind(stop)
+        if stop * self._layout.itemsize >= self._run.last_file + self._run.file_size:
+            return None
+        if not self._block_start <= stop < self._block_stop:
+            self._load(stop)
+        valid = np.flatnonzero(is_valid(self._block[stop - self._block_start :][:_CONFIRMING]))
+        return stop + int(valid[0]) if len(valid) else None
 
     def _data_behind(self, stop: int) -> int | None:
         """The number of the first unit behind a queue's end that is not zeros, by one look at each file."""

@@ -16,6 +16,7 @@ from store_format.consumequeue.slices import QueueSlice, read_slice
 from store_format.layouts import BATCH_CQ_UNIT, CQ_PRE_BLANK_SIZE, CQ_UNIT
 
 Boundary = Literal["LOWER", "UPPER"]
+TimeOf = Callable[[int, int], int]  # of a physical offset and a queue offset
 
 _NO_TIME = -1
 _LAST_TIME = 2**63 - 1
@@ -25,9 +26,7 @@ _STORE_TIMESTAMP = _NAMES.index("store_timestamp")
 _BASE_OFFSET = _NAMES.index("base_offset")
 
 
-def offset_at(
-    bounds: QueueBounds, timestamp: int, boundary: Boundary, store_timestamp_at: Callable[[int], int]
-) -> int:
+def offset_at(bounds: QueueBounds, timestamp: int, boundary: Boundary, store_timestamp_at: TimeOf) -> int:
     """The queue offset for a time, between `min_offset` and `max_offset`.
 
     In a simple queue whose times never fall, LOWER is the first message at or after `timestamp` (the maximum
@@ -35,8 +34,8 @@ def offset_at(
     result is the base offset of a unit: LOWER of a time after the last unit is the last unit, and UPPER of a
     time that no unit has may be the minimum. The broker gives the same answers.
 
-    `store_timestamp_at` gives the store time of the message at a physical offset, -1 outside the commitlog;
-    batch units hold their own.
+    `store_timestamp_at` gives the store time of the message at a physical offset to which the unit of a queue
+    offset leads, -1 without one; batch units hold their own.
 
     Raises OffsetOutOfRangeError when a file was deleted after planning.
     """
@@ -54,9 +53,7 @@ def offset_at(
 class _SimpleSearch:
     """ConsumeQueue.binarySearchInQueueByTime in the file of getConsumeQueueMappedFileByTime."""
 
-    def __init__(
-        self, files: UnitFiles, bounds: QueueBounds, store_timestamp_at: Callable[[int], int]
-    ) -> None:
+    def __init__(self, files: UnitFiles, bounds: QueueBounds, store_timestamp_at: TimeOf) -> None:
         self._files = files
         self._bounds = bounds
         self._store_timestamp_at = store_timestamp_at
@@ -64,7 +61,7 @@ class _SimpleSearch:
     def _time(self, number: int) -> int:
         physical_offset, size, _ = self._files.unit(number)
         # A message cannot have the pre-blank size, so CommitLog.pickupStoreTimestamp finds none either.
-        return _NO_TIME if size == CQ_PRE_BLANK_SIZE else self._store_timestamp_at(physical_offset)
+        return _NO_TIME if size == CQ_PRE_BLANK_SIZE else self._store_timestamp_at(physical_offset, number)
 
     def search(self, timestamp: int, boundary: Boundary) -> int:
         file_start = self._choose_file(timestamp, boundary)
@@ -101,9 +98,6 @@ class _SimpleSearch:
         low, high, smaller, greater = floor, ceiling, start - 1, start - 1
         while low <= high:
             middle = (low + high) // 2
-            if self._files.unit(middle)[0] < self._bounds.commit_log_min:
-                low, smaller = middle + 1, middle
-                continue
             time = self._time(middle)
             if time < 0:
                 return 0
@@ -164,7 +158,7 @@ class QueueTimes(Sequence[int]):
     readable message, the latest possible time.
     """
 
-    def __init__(self, piece: QueueSlice, store_timestamp_at: Callable[[int], int]) -> None:
+    def __init__(self, piece: QueueSlice, store_timestamp_at: TimeOf) -> None:
         self._piece = piece
         self._store_timestamp_at = store_timestamp_at
         self._start, self._stop, self._time = (
@@ -192,7 +186,7 @@ class QueueTimes(Sequence[int]):
                 self._piece._replace(start=low, stop=min(low + step, self._piece.stop))
             )
             for offset, physical in zip(offsets.tolist(), units["physical_offset"].tolist(), strict=True):
-                time = self._store_timestamp_at(physical)
+                time = self._store_timestamp_at(physical, offset)
                 if time >= 0:
                     return max(offset - self._piece.start, index) + 1, time
             at, step = at + step, min(2 * step, _STEP_MAX)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from store_format.arrays.ranges import gather_units
 from store_format.consumequeue.files import (
+    DISORDER,
     FILE_SIZE_MAX,
     QUEUE_OFFSET_MAX,
     Edges,
@@ -56,6 +57,7 @@ _SIZE = _NAMES.index("size")
 _BASE_OFFSET = _NAMES.index("base_offset")
 _BATCH_SIZE = _NAMES.index("batch_size")
 _CHUNK_UNITS = 1 << 16
+_NEIGHBOURS = 8  # units on either side of a queue's first one that confirm it
 
 _LISTINGS = 3  # the broker may delete the oldest file between the listing and the opening
 
@@ -99,17 +101,30 @@ def lost_mask(units: NDArray[np.void]) -> NDArray[np.bool_]:
 
 
 def simple_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> Edges:
-    """The edges of a simple queue whose last valid unit is `stop` - 1."""
-    start, first_physical_offset, blank_stop = _find_start(files, run, stop, commit_log_min)
-    if first_physical_offset < 0:
-        return Edges(start, stop, start, stop)
+    """The edges of a simple queue whose last valid unit is `stop` - 1.
+
+    `first_physical_offset` is -1 where no message is left: the queue keeps its offset.
+    """
+    begin = run.first_file // CQ_UNIT.itemsize
+    start, first, blank_stop = _find_start(files, run, stop, commit_log_min)
+    is_split, in_order = _compared(files, begin, start, stop, message_mask, commit_log_min)
+    if not is_split:
+        start = first = _best_split(files, begin, stop, message_mask, commit_log_min)
+    front = files.unit(start - 1)[0] if commit_log_min and start > begin else -1
+    if commit_log_min and not (is_split and in_order and (start == stop or _is_valid(files, start))):
+        front = DISORDER
+    first = max(first, blank_stop)
+    if first >= stop:
+        return Edges(start, stop, start, stop, front=front)
+    first_physical_offset = files.unit(first)[0]
     last_physical_offset, last_size, _ = files.unit(stop - 1)
-    return Edges(start, stop, start, stop, first_physical_offset, last_physical_offset, last_size, blank_stop)
+    found = (start, stop, start, stop, first_physical_offset, last_physical_offset, last_size)
+    return Edges(*found, blank_stop, front)
 
 
 def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) -> tuple[int, int, int]:
-    """The minimum offset (ConsumeQueue.correctMinOffset), the physical offset there or -1, and the number
-    behind the pre-blank units with which the file begins, or 0.
+    """The minimum offset (ConsumeQueue.correctMinOffset), the number of the first valid unit there, and the
+    number behind the pre-blank units with which the file begins, or 0.
 
     The broker's rule looks at the first file only. This function first skips leading files whose last unit is
     expired, because a running broker deletes them before it applies the rule
@@ -119,7 +134,7 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
     per_file = run.file_size // CQ_UNIT.itemsize
     start = run.first_file // CQ_UNIT.itemsize
     if stop == start or files.unit(stop - 1)[0] < commit_log_min:
-        return stop, -1, 0  # the queue keeps its offset even without a readable message
+        return stop, stop, 0
     while start + per_file < stop and _is_expired(files, start + per_file - 1, stop, commit_log_min):
         start += per_file
     file_stop = min(start + per_file, stop)
@@ -131,10 +146,32 @@ def _find_start(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int) 
     blank_stop = _blank_stop(files, first, file_stop)
     if physical_offset < commit_log_min:
         start = first = _bisect_expired(files, first, file_stop - 1, commit_log_min)
-        physical_offset = files.unit(first)[0]
-    if first < blank_stop:
-        physical_offset = files.unit(blank_stop)[0] if blank_stop < stop else -1
-    return start, int(physical_offset), blank_stop
+    return start, first, blank_stop
+
+
+def _compared(
+    files: UnitFiles, begin: int, start: int, stop: int, is_known: Validity, commit_log_min: int
+) -> tuple[bool, bool]:
+    """Whether the units beside `start` confirm that it is the first one of [begin, stop) that leads into the
+    log, and whether they are in the order of the log. A wrong unit at a probe takes a bisection elsewhere.
+    """
+    if not commit_log_min:
+        return True, True  # nothing has expired
+    low, high = max(begin, start - _NEIGHBOURS), min(stop, start + _NEIGHBOURS)
+    units = files.around(low, high)
+    known = is_known(units)
+    physical = units["physical_offset"][known]
+    is_split = (physical >= commit_log_min) == (np.arange(low, high)[known] >= start)
+    return bool(is_split.all()), bool((physical[1:] >= physical[:-1]).all())
+
+
+def _best_split(files: UnitFiles, begin: int, stop: int, is_known: Validity, commit_log_min: int) -> int:
+    """The number in [begin, stop] that parts units before the log from those that lead into it, with as few
+    exceptions as possible: by a look at each.
+    """
+    units = files.read(begin, stop)
+    steps = np.where(units["physical_offset"] < commit_log_min, 1, -1) * is_known(units)
+    return begin + int(np.concatenate(([0], np.cumsum(steps))).argmax())
 
 
 def _is_valid(files: UnitFiles, number: int) -> bool:
@@ -230,6 +267,8 @@ def _batch_edges(files: UnitFiles, run: FileRun, stop: int, commit_log_min: int)
     if stop == first:
         return Edges(stop, stop, 0, 0)
     start = _first_unit(files, first, stop, _PHYSICAL_OFFSET, commit_log_min)
+    if not _compared(files, first, start, stop, valid_batch_units, commit_log_min)[0]:
+        start = _best_split(files, first, stop, valid_batch_units, commit_log_min)
     _check_edges(files, run, first, start, stop)
     if start > first:
         min_offset = _end_offset(files.unit(start - 1))
@@ -446,10 +485,15 @@ def _block_ends(
     """
     size = CQ_UNIT.itemsize
     units = blocks[:, : blocks.shape[1] // size * size].view(CQ_UNIT)
-    stops = is_valid(units).argmin(axis=1)
+    valid = is_valid(units)
+    stops = valid.argmin(axis=1)
     first, last = units[:, 0], units[np.arange(len(blocks)), stops - 1]
     plain = (stops > 0) & ~pre_blank_mask(first) & (first["physical_offset"] >= commit_log_min)
-    plain &= last["physical_offset"] >= commit_log_min
+    plain &= (last["physical_offset"] >= commit_log_min) & (np.count_nonzero(valid, axis=1) == stops)
+    if commit_log_min:  # else nothing has expired
+        physical, behind = units["physical_offset"], np.arange(units.shape[1]) >= stops[:, np.newaxis]
+        plain &= ((physical >= commit_log_min) | behind).all(axis=1)
+        plain &= ((physical[:, 1:] >= physical[:, :-1]) | behind[:, 1:]).all(axis=1)
     if clean:
         is_used = blocks.view(np.uint32) != 0
         used_stops = np.where(is_used.any(axis=1), is_used.shape[1] - is_used[:, ::-1].argmax(axis=1), 0)

@@ -294,10 +294,10 @@ def _grown(queue: QueueRange, newest: Newest) -> QueueRange:
     """Returns the queue up to its newest entry. `_replace` would take four times as long."""
     assert queue.bounds is not None
     stop, last_offset, last_size, _, _, _, _ = newest
-    topic, number, path, kind, size, first_file, _, log, start, _, low, _, first, _, _, blank = queue.bounds
+    topic, number, path, kind, size, first_file, _, log, start, _, low, _, first, _, _, *rest = queue.bounds
     position = (stop - 1) * _UNIT.size
     last_file = position - position % size
-    edges = (start, stop, low, stop, first, last_offset, last_size, blank)
+    edges = (start, stop, low, stop, first, last_offset, last_size, *rest)
     grown = QueueBounds(topic, number, path, kind, size, first_file, last_file, log, *edges)
     return QueueRange(topic, number, queue.min_offset, stop, grown)
 

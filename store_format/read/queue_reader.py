@@ -43,13 +43,20 @@ from store_format.message.locate import BadUnit, Identity, UnitRefs
 from store_format.names import SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.read.tolerance import Tolerance
 from store_format.survey.gone import lost_ranges
-from store_format.survey.right_entries import NOWHERE, entries_of, is_own, read_right_slice
+from store_format.survey.right_entries import (
+    NOWHERE,
+    entries_of,
+    is_own,
+    place_of_message,
+    read_right_slice,
+)
 
 _log = logging.getLogger(__name__)
 
 CHUNK_ENTRIES = 1 << 16  # their arrays fit a core's own cache: 28 ns an entry, 43 ns in chunks of 2^18
 _GROUP_CHUNKS = 4  # so many slices are read at once that their first blocks are at most four chunks
 _BLOCK_ENTRIES_MIN = 256  # a smaller read of a queue costs more for each entry than decoding the message
+_SHIFTED_MAX = 1 << 16
 _UNREAD, _EVERYTHING = -(2**63), 2**63 - 1
 
 # (bytes, rows): a batch has at least so many rows as long as it stays below so many bytes. Spark's socket
@@ -501,26 +508,34 @@ class QueueReader:
             if not any(start <= each[2][0] < stop for start, stop in lost)
         }
         wanted: dict[QueueKey, set[int]] = {}
-        for key, offset, _ in suspects.values():
+        before = dict[int, range]()  # shifted entries hide the first messages of a queue
+        for i, (key, offset, (physical, _)) in suspects.items():
             wanted.setdefault(key, set()).add(offset)
+            if offset == pieces[numbers[key]].queue.min_offset:
+                there = place_of_message(self.log, physical)
+                if there is not None and there.key == key and offset - there.offset <= _SHIFTED_MAX:
+                    before[i] = range(there.offset, offset)
+                    wanted[key].update(before[i])
         found = entries_of(
             self.log,
             [(pieces[numbers[key]].queue, np.array(sorted(mine))) for key, mine in wanted.items()],
         )
         right: dict[int, Entries] = {}
         for i, (key, offset, place) in suspects.items():
-            units = found[key].units[found[key].queue_offsets == offset] if key in found else []
-            for unit in units:
-                physical, size, tags = int(unit["physical_offset"]), int(unit["size"]), int(unit["tags_code"])
-                if (physical, size) != place:
-                    number = np.array([numbers[key]], np.int32)
-                    right[i] = Entries(number, *(np.array([n]) for n in (offset, physical, size, tags)))
+            if key not in found:
+                continue
+            offsets, units = found[key].queue_offsets, found[key].units
+            mine = (offsets == offset) | np.isin(offsets, before.get(i, ()))
+            offsets, units = offsets[mine], units[mine]
+            columns = [units[name].astype(np.int64) for name in ("physical_offset", "size", "tags_code")]
+            if len(units) and (columns[0][-1], columns[1][-1]) != place:
+                right[i] = Entries(np.full(len(units), numbers[key], np.int32), offsets, *columns)
         if right:
             (topic, queue_id), offset, _ = suspects[min(right)]
             _log.warning(
                 "%d entries of consume queues lead to other messages, the first at offset %d of %s-%d: their "
                 "messages are read from the commitlog",
-                len(right), offset, shown(topic), queue_id,
+                sum(map(len, right.values())), offset, shown(topic), queue_id,
             )  # fmt: skip
         return right
 

@@ -54,7 +54,7 @@ from store_format.survey.log_end import (
     warn_once,
 )
 from store_format.survey.newest_entries import completed_queues, judged_queues, recovered_queues, settled
-from store_format.survey.right_entries import first_live
+from store_format.survey.right_entries import first_live, is_flipped
 
 _log = logging.getLogger(__name__)
 
@@ -126,7 +126,7 @@ def _taken(
         queues, also_damaged = _queues_on_disk(root, log, select, refused, end.offset)
         damaged |= also_damaged
         queues = {key: queue for key, queue in queues.items() if key not in damaged}
-    astray = _astray(log, before.values())
+    astray = _astray(log, before.values(), end)
     queues, gaps = _settled_queues(root, log, state, queues, log_end, end, astray)
     damaged |= gaps
     if end is None:
@@ -159,15 +159,19 @@ def _last_queued(queues: Iterable[QueueRange]) -> int:
     )
 
 
-def _astray(log: CommitLog, queues: Iterable[QueueRange]) -> set[QueueKey]:
+def _astray(log: CommitLog, queues: Iterable[QueueRange], end: WrittenEnd | None) -> set[QueueKey]:
     """The queues whose newest entry leads behind the file that follows the log's last one: it is wrong, while
-    one that leads into that file may be of a message that a recovery has cut.
+    one that leads into that file may be of a message that a recovery has cut. It is wrong, too, if a change
+    of one bit leads to its message before the `end`.
     """
     stop = log.stop + log.file_size if log.files else OFFSET_MAX
+    written = stop if end is None else end.offset
     return {
         (queue.topic, queue.queue_id)
         for queue in queues
-        if queue.bounds is not None and queue.bounds.last_physical_offset >= stop
+        if queue.bounds is not None
+        and (place := queue.bounds.last_physical_offset) >= written
+        and (place >= stop or is_flipped(log, queue, queue.max_offset - 1, place, log.min_offset, written))
     }
 
 
@@ -233,7 +237,7 @@ def take_queue(
             continue
         log = _listed_for(log, [queue]) if state is StoreState.LIVE else log
         end = None if log_end is not None else certain_end(root, log, state, _last_queued([queue]))
-        astray = _astray(log, [queue])
+        astray = _astray(log, [queue], end)
         if end is not None and _last_queued([queue]) >= end.offset:
             queue = _queue_at(log, directory, topic, queue_id, kind, end.offset) or queue
         found, gaps = _settled_queues(root, log, state, {(topic, queue_id): queue}, log_end, end, astray)

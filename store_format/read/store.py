@@ -44,7 +44,7 @@ from store_format.layouts import OFFSET_MAX
 from store_format.message.columns import DEFAULT_COLUMNS, DecodeOptions, arrow_schema, decode_options_of
 from store_format.message.one import HEAD_SIZE_MAX, read_head
 from store_format.metadata.read import known_topics
-from store_format.names import QueueKey
+from store_format.names import QueueKey, is_light_queue
 from store_format.read.log_reader import LogReader, LogSurvey, scan_units, survey
 from store_format.read.queue_reader import QueueReader
 from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
@@ -529,9 +529,9 @@ def _offset_at_time(
     if bounds is not None and not queue.extra and queue.max_offset == bounds.max_offset:
         unknown: list[int] = []
 
-        def time_at(physical_offset: int) -> int:
-            time = _time_at(queue, log, physical_offset, on_damage)
-            if time < 0 and physical_offset >= bounds.commit_log_min:
+        def time_at(physical_offset: int, offset: int) -> int:
+            time = _time_at(queue, log, physical_offset, offset, on_damage)
+            if time < 0 and (physical_offset >= bounds.commit_log_min or offset >= queue.min_offset):
                 unknown.append(physical_offset)
             return time
 
@@ -539,7 +539,7 @@ def _offset_at_time(
         if not unknown:
             return found
     piece = queue.piece(queue.min_offset, queue.max_offset)
-    times = QueueTimes(piece, lambda physical_offset: _time_at(queue, log, physical_offset, on_damage))
+    times = QueueTimes(piece, lambda place, offset: _time_at(queue, log, place, offset, on_damage))
     if boundary == "LOWER":
         return queue.min_offset + bisect_left(times, timestamp_ms)
     return queue.min_offset + max(bisect_right(times, timestamp_ms) - 1, 0)
@@ -560,8 +560,9 @@ def _offset_in_rows(
     return found if boundary == "LOWER" else before
 
 
-def _time_at(queue: QueueRange, log: CommitLog, physical_offset: int, on_damage: str) -> int:
-    time = log.store_timestamp_at(physical_offset)
+def _time_at(queue: QueueRange, log: CommitLog, physical_offset: int, offset: int, on_damage: str) -> int:
+    claim = None if queue.is_batch or is_light_queue(queue.topic) else (queue.queue_id, offset)
+    time = log.store_timestamp_at(physical_offset, claim)
     error = _damage_at(queue, log, physical_offset) if time < 0 and on_damage == "FAILFAST" else None
     if error is not None:
         raise error
@@ -584,14 +585,16 @@ def _damage_at(queue: QueueRange, log: CommitLog, physical_offset: int) -> Corru
     head = log.view(file).read(position, HEAD_SIZE_MAX)
     expected = (
         f"a message of {name}, for a search by time: magic code 0xDAA320A7 (V1) or 0xDAA320AB (V2), "
-        f"physicalOffset {physical_offset}"
+        f"physicalOffset {physical_offset}, the queue id and the offset of the entry"
     )
     return CorruptStoreError(file.path, position, expected, _head_found(head))
 
 
 def _head_found(data: bytes) -> str:
     head = read_head(data)
-    return "the end of the file" if head is None else f"0x{head.magic:08X}, {head.physical_offset}"
+    if head is None:
+        return "the end of the file"
+    return f"0x{head.magic:08X}, {head.physical_offset}, queue id {head.queue_id}, offset {head.queue_offset}"
 
 
 # ---- the queues that a read needs --------------------------------------------------------------------------

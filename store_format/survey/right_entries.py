@@ -25,7 +25,7 @@ from store_format.arrays.ranges import gather_units, merged_ranges
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
-from store_format.consumequeue.files import list_queues
+from store_format.consumequeue.files import DISORDER, list_queues
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
@@ -46,6 +46,7 @@ _CHUNK = 1 << 16  # entries
 _MANY = 64  # messages of one file that are worth whole arrays
 _AT_ONCE = 4096  # messages, with the bytes between those that are near each other: at most 70 MB
 _NEIGHBOURS = 64  # entries that are read at once to find one that leads to its message
+_BESIDE = 8  # entries in front of a queue's first one that are doubted with it
 _DIFFERENT_MAX = 2  # characters of two topics of one length
 
 _Ints = NDArray[np.int64]
@@ -280,19 +281,43 @@ def first_live(log: CommitLog, queue: QueueRange) -> int:
     the first message in the log. Where the log is damaged there the queue stays as it is.
     """
     bounds = queue.bounds
-    if bounds is None or queue.is_batch or not 0 <= bounds.first_physical_offset < log.min_offset:
+    if bounds is None or queue.is_batch or log.min_offset != bounds.commit_log_min:
         return queue.min_offset
-    offsets, units = read_slice(
-        queue.piece(queue.min_offset, min(queue.max_offset, queue.min_offset + _CHUNK))
-    )
-    good = np.flatnonzero((units["physical_offset"] >= log.min_offset) & (units["size"] > 0))
-    if not len(good) or not good[0]:
+    low, front = queue.min_offset, bounds.front
+    stop = log.stop if bounds.first_physical_offset < 0 else bounds.first_physical_offset
+    if 0 <= front < log.min_offset and is_flipped(log, queue, low - 1, front, log.min_offset, stop):
+        return low - 1
+    if front == DISORDER:
+        low = max(low - _BESIDE, bounds.first_file // bounds.unit_size)
+    elif not 0 <= bounds.first_physical_offset < log.min_offset:
+        return low
+    offsets, units = read_slice(queue.piece(low, min(queue.max_offset, queue.min_offset + _CHUNK)))
+    physical, sizes = units["physical_offset"].tolist(), units["size"].tolist()
+    for i in np.flatnonzero((units["physical_offset"] >= log.min_offset) & (units["size"] > 0)).tolist():
+        own = (queue.topic, queue.queue_id), int(offsets[i]), (physical[i], sizes[i])
+        if is_light_queue(queue.topic) or is_own(log, *own):
+            break
+    else:
         return queue.min_offset
-    stop = int(units["physical_offset"][good[0]])
-    if any(isinstance(step, Damage) for step in log.walk(log.min_offset, stop, verify_crc=True, resync=True)):
+    steps = log.walk(log.min_offset, physical[i], verify_crc=True, resync=True) if i else ()
+    if any(isinstance(step, Damage) for step in steps):
         return queue.min_offset
-    found = entries_of(log, [(queue, offsets[: good[0]])]).get((queue.topic, queue.queue_id))
-    return int(offsets[good[0]] if found is None or not len(found.units) else found.queue_offsets[0])
+    found = entries_of(log, [(queue, offsets[:i])] if i else []).get((queue.topic, queue.queue_id))
+    return int(offsets[i] if found is None or not len(found.units) else found.queue_offsets[0])
+
+
+def is_flipped(log: CommitLog, queue: QueueRange, offset: int, physical: int, start: int, stop: int) -> bool:
+    """Whether the entry of a queue offset, which leads out of [start, stop) of the log, is that of a message
+    there, apart from one bit. Costs a read only where a change of one bit leads into the range.
+    """
+    nearest = start - physical if physical < start else physical - stop + 1
+    for bit in range(nearest.bit_length() - 1, max(physical, stop).bit_length()):
+        place = physical ^ (1 << bit)
+        if start <= place < stop:
+            found = place_of_message(log, place)
+            if found and (found.key, found.offset) == ((queue.topic, queue.queue_id), offset):
+                return True
+    return False
 
 
 def last_own(log: CommitLog, queue: QueueRange) -> int | None:

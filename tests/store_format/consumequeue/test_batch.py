@@ -119,7 +119,7 @@ def test_lower_is_the_first_unit_at_or_after_the_time_in_the_file_that_holds_it(
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
         bounds = _bounds(queue.write(Path(name)))
-        found = offset_at(bounds, timestamp, "LOWER", lambda _: -1)  # the units have the times
+        found = offset_at(bounds, timestamp, "LOWER", lambda *_: -1)  # the units have the times
     files = [queue.units[i : i + queue.per_file] for i in range(0, len(queue.units), queue.per_file)]
     if not files:
         assert found == 0
@@ -146,7 +146,7 @@ def test_damaged_units_end_in_bounds(noise: list[tuple[int, int]], queue: Queue)
                 continue
             assert bounds.max_offset < 2**63
             for boundary in get_args(Boundary):
-                found = offset_at(bounds, 1010, boundary, lambda _: -1)
+                found = offset_at(bounds, 1010, boundary, lambda *_: -1)
                 assert found == bounds.max_offset or bounds.min_offset <= found <= bounds.max_offset
             if bounds.min_offset < bounds.max_offset:
                 try:
@@ -185,7 +185,7 @@ def test_upper_of_a_time_that_no_unit_has_may_be_the_minimum(directory: Path) ->
     Queue(5, 0, [(i * 100, 90, 0, time, i, 1, -1, 0) for i, time in enumerate(times)]).write(directory)
     bounds = _bounds(directory)
     probes = {5: 0, 10: 0, 20: 1, 30: 2, 35: 0, 40: 3, 45: 4, 50: 4, 60: 4}
-    assert {time: offset_at(bounds, time, "UPPER", lambda _: -1) for time in probes} == probes
+    assert {time: offset_at(bounds, time, "UPPER", lambda *_: -1) for time in probes} == probes
 
 
 def test_units_at_or_behind_the_end_of_the_commitlog_do_not_count(directory: Path) -> None:

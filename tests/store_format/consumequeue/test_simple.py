@@ -214,7 +214,7 @@ def test_offsets_by_time_are_the_definition_where_times_do_not_fall(
     )
     with tempfile.TemporaryDirectory() as name:
         bounds = _bounds(queue.write(Path(name)), commit_log_min)
-        found = offset_at(bounds, timestamp, boundary, lambda o: times[o] if o >= commit_log_min else -1)
+        found = offset_at(bounds, timestamp, boundary, lambda o, _: times[o] if o >= commit_log_min else -1)
     alive = [
         times[UNIT.unpack(queue.units[n - queue.start])[0]]
         for n in range(bounds.min_offset, bounds.max_offset)
@@ -253,7 +253,7 @@ def test_damaged_units_end_in_bounds_or_a_store_error(
             for boundary in get_args(Boundary):
                 assert (
                     bounds.min_offset
-                    <= offset_at(bounds, 77, boundary, lambda o: o % 100)
+                    <= offset_at(bounds, 77, boundary, lambda o, _: o % 100)
                     <= bounds.max_offset
                 )
 
@@ -278,7 +278,7 @@ def test_a_pre_blank_size_elsewhere_is_a_message_that_no_log_can_hold(directory:
     bounds = _bounds(queue.write(directory))
     assert (bounds.max_offset, bounds.last_physical_offset, bounds.last_size) == (3, 400, 0x7FFFFFFF)
     assert message_mask(read_units(bounds, 0, 3)).tolist() == [True, True, True]
-    assert offset_at(bounds, 5, "LOWER", lambda o: 1 + o) == 3  # its time is unknown, not asked for
+    assert offset_at(bounds, 5, "LOWER", lambda o, _: 1 + o) == 3  # its time is unknown, not asked for
 
 
 def test_a_hole_that_a_crash_left(directory: Path) -> None:

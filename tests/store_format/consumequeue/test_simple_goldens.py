@@ -41,7 +41,7 @@ class Log:
             file.seek(physical_offset - start)
             return file.read(length)
 
-    def store_timestamp(self, physical_offset: int) -> int:
+    def store_timestamp(self, physical_offset: int, _: int) -> int:
         head = self.read(physical_offset, 76)
         if physical_offset < self.min or not int.from_bytes(head[4:8], "big"):
             return -1
