@@ -50,6 +50,7 @@ class Pulled:
     claims: bool  # this topic, queue and offset
     body: tuple[int, int]  # CRC and length of the body as a client gets it
     uniq_key: str
+    tags_code: int  # of the entry
 
     @property
     def is_served(self) -> bool:
@@ -72,11 +73,12 @@ class Served:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a broker makes of a store. It does not start if `failure` says something."""
+    """What a broker makes of a store. Its message store does not start if `failure` says something."""
 
     failure: str
     log: tuple[int, int]
     queues: dict[QueueKey, Served]
+    topics: dict[str, tuple[int, int]] | None = None  # readQueueNums and perm; None: no broker starts
 
     @property
     def messages(self) -> dict[tuple[str, int, int], Pulled]:
@@ -86,6 +88,22 @@ class Verdict:
             for queue, served in self.queues.items()
             for at, each in served.messages.items()
         }
+
+    @property
+    def client(self) -> dict[tuple[str, int, int], Pulled]:
+        """Those that a client gets: of a topic that topics.json has, in a queue that it reads."""
+        topics = self.topics or {}
+        return {
+            place: each
+            for place, each in self.messages.items()
+            if self.topics is not None
+            and (place[0].startswith("%LMQ%") or _is_read(topics.get(place[0], (0, 0)), place[1]))
+        }
+
+
+def _is_read(topic: tuple[int, int], queue_id: int) -> bool:
+    read_queues, perm = topic
+    return queue_id < read_queues and bool(perm & 4)
 
 
 class Referee:
@@ -181,7 +199,13 @@ def verdict_of(answer: dict[str, Any]) -> Verdict:
         )
         for queue in answer.get("queues", ())
     }
-    return Verdict(failure, tuple(answer.get("log", (0, 0))), {} if failure else queues)
+    topics = answer.get("topics")
+    return Verdict(
+        failure,
+        tuple(answer.get("log", (0, 0))),
+        {} if failure else queues,
+        None if topics is None else {name: (table[0], table[1]) for name, table in topics.items()},
+    )
 
 
 def _pulled(topic: str, queue_id: int, each: dict[str, Any]) -> Pulled:
@@ -194,6 +218,7 @@ def _pulled(topic: str, queue_id: int, each: dict[str, Any]) -> Pulled:
         each["decodes"] and _claims(topic, queue_id, each),
         (each.get("body", 0), each.get("bodyLength", 0)),
         each.get("UNIQ_KEY", ""),
+        each["tagsCode"],
     )
 
 

@@ -21,9 +21,11 @@ import org.apache.rocketmq.common.message.MessageAccessor;
 import org.apache.rocketmq.common.message.MessageDecoder;
 import org.apache.rocketmq.common.message.MessageExt;
 import org.apache.rocketmq.store.AppendMessageResult;
+import org.apache.rocketmq.store.ConsumeQueue;
 import org.apache.rocketmq.store.DefaultMessageStore;
 import org.apache.rocketmq.store.GetMessageResult;
 import org.apache.rocketmq.store.PutMessageResult;
+import org.apache.rocketmq.store.SelectMappedBufferResult;
 import org.apache.rocketmq.store.config.MessageStoreConfig;
 import org.apache.rocketmq.store.stats.BrokerStatsManager;
 
@@ -75,6 +77,7 @@ public final class Referee {
 
     private static Map<String, Object> serve(String path, String conf) throws Exception {
         Map<String, Object> line = new LinkedHashMap<>();
+        line.put("topics", RefereeConfig.readable(path));
         DefaultMessageStore store = made(config(path, conf), path);
         try {
             boolean loaded = store.load();
@@ -131,7 +134,9 @@ public final class Referee {
                 continue;
             }
             if (!result.getMessageBufferList().isEmpty()) {
-                messages.add(message(offset, result.getMessageBufferList().get(0)));
+                Map<String, Object> message = message(offset, result.getMessageBufferList().get(0));
+                message.put("tagsCode", tagsCode(store, topic, queueId, offset));
+                messages.add(message);
             } else {
                 messages.add(Map.of("at", offset, "status", result.getStatus().toString()));
             }
@@ -144,6 +149,18 @@ public final class Referee {
         line.put("max", stop);
         line.put("messages", messages);
         return line;
+    }
+
+    private static long tagsCode(DefaultMessageStore store, String topic, int queueId, long offset) {
+        if (!(((Map<?, ?>) store.getConsumeQueueTable().get(topic)).get(queueId) instanceof ConsumeQueue queue)) {
+            return 0; // a batch queue
+        }
+        SelectMappedBufferResult units = queue.getIndexBuffer(offset);
+        try {
+            return units.getByteBuffer().getLong(units.getByteBuffer().position() + 12);
+        } finally {
+            units.release();
+        }
     }
 
     /** What a pull at that offset gets, as a client decodes it, and what the record claims. */

@@ -2,6 +2,7 @@ package rmqlog.interop;
 
 import java.lang.reflect.Method;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.concurrent.ConcurrentHashMap;
@@ -108,6 +109,17 @@ final class RefereeConfig {
         Topics topics = new Topics(store + "/config/topics.json");
         topics.load();
         return new ConcurrentHashMap<>(topics.getTopicConfigTable());
+    }
+
+    /** readQueueNums and perm of each topic; null if a broker does not start. */
+    static Map<String, Object> readable(String store) {
+        Topics topics = new Topics(store + "/config/topics.json");
+        if (!topics.load()) {
+            return null;
+        }
+        Map<String, Object> table = new TreeMap<>();
+        topics.getTopicConfigTable().forEach((name, topic) -> table.put(name, List.of(topic.getReadQueueNums(), topic.getPerm())));
+        return table;
     }
 
     /** A broker does not start when `load` is false. */

@@ -1,0 +1,131 @@
+"""`python -m tests.support.referee.judge --seed A --count N --from K`: stores A/K, A/K+1, … and every breach
+of the law, one a line. The same words give the same stores, so a run goes on where another one ended.
+
+With `--keep DIRECTORY` the stores with breaches stay there; `--version 4.9.7` asks the old classes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+from typing import Self
+
+from tests.interop.referee import Referee, Verdict
+from tests.support.fork_server import ForkServer
+from tests.support.referee import configs, law
+from tests.support.referee.generator import Generator
+from tests.support.referee.law import Breach, Case, Rows
+
+
+@dataclass
+class Judge:
+    """The real classes, the generator, and a place for stores."""
+
+    version: str
+    place: Path
+    forks: ForkServer | None = None
+    referee: Referee = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.generator = Generator(self.forks)
+        self.referee = Referee(self.version, self.place)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.referee.__exit__()
+
+    def judge(self, seed: str, number: int, keep: Path | None = None) -> tuple[Case, list[Breach]]:
+        """One store, with the leg of law 3 that is its turn."""
+        directory = self.place / "case"
+        directory.mkdir()
+        try:
+            case = self.generator.make(f"{seed}/{number}", directory)
+            found = self.judged(case, law.LEGS[number % len(law.LEGS)])
+            found += self.configuration(Random(f"configuration/{seed}/{number}"), directory / "files")
+            if found and keep is not None:
+                shutil.copytree(case.root, keep / f"{seed}-{number}", symlinks=True, dirs_exist_ok=True)
+            return case, found
+        finally:
+            shutil.rmtree(directory)
+
+    def configuration(self, random: Random, root: Path) -> list[Breach]:
+        """One file of config/; law 5 is that of 5.5.0."""
+        if self.version != "5.5.0":
+            return []
+        name = configs.make(root, random)
+        held = self.referee.config(root, configs.TABLES[name.partition(".json")[0]])
+        return list(configs.breaches(root, name, held))
+
+    def judged(self, case: Case, leg: str) -> list[Breach]:
+        verdict = self.referee.serve(case.root, dict(case.conf))
+        rows, found = law.breaches(case, verdict)
+        return [*found, *self._third(case, verdict, leg, rows)]
+
+    def _third(self, case: Case, verdict: Verdict, leg: str, rows: Rows) -> Iterator[Breach]:
+        copy = self.place / "changed"
+        conf = self.place / "case.conf"
+        conf.write_text("".join(f"{key}={value}\n" for key, value in case.conf.items()))
+        shutil.copytree(case.root, copy, symlinks=True)
+        try:
+            text, refusal = law.changed(case, copy, leg, conf)
+            if refusal and leg == "next" and refusal != law.NOTHING:
+                yield Breach(3, "the next command refuses", refusal)
+            if refusal:
+                return
+            moved = {key: value.replace(str(case.root), str(copy)) for key, value in case.conf.items()}
+            after = self.referee.serve(copy, moved)
+            if leg == "next" and law.tree(copy) == law.tree(case.root):
+                yield Breach(3, "the next command changes nothing", law.verify(case, copy).next)
+            rows_after = law.read(case, copy, skips=True)
+            if rows_after.asks:
+                rows_after = law.read(case, copy, skips=True, unfiled="read")
+            yield from law.third_law(case, leg, verdict, after, rows, rows_after, text)
+        finally:
+            shutil.rmtree(copy)
+
+
+def main(words: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.support.referee.judge", description=__doc__)
+    parser.add_argument("--version", default="5.5.0", choices=("5.5.0", "4.9.7"))
+    parser.add_argument("--seed", default="1")
+    parser.add_argument("--count", type=int, default=100)
+    parser.add_argument("--from", type=int, default=0, dest="first")
+    parser.add_argument("--seconds", type=float, default=0, help="at most so long")
+    parser.add_argument("--keep", type=Path)
+    options = parser.parse_args(words)
+    began, counts, stores = time.monotonic(), Counter[tuple[int, str]](), 0
+    with ExitStack() as stack:
+        shared = "/dev/shm" if os.path.isdir("/dev/shm") else None
+        place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=shared)))
+        forks = stack.enter_context(ForkServer())
+        judge = stack.enter_context(Judge(options.version, place, forks))
+        for number in range(options.first, options.first + options.count):
+            if options.seconds and time.monotonic() - began > options.seconds:
+                break
+            case, found = judge.judge(options.seed, number, options.keep)
+            stores += 1
+            for breach in found:
+                counts[breach.law, breach.kind] += 1
+                told = "; ".join(case.told).replace(str(place), "")
+                print(f"{options.seed}/{number} [{case.name}] {breach} ({told})", flush=True)
+    for (number_of_law, kind), count in sorted(counts.items()):
+        print(f"law {number_of_law}: {kind}: {count}")
+    seconds = time.monotonic() - began
+    print(f"{stores} stores in {seconds:.0f} s, {sum(counts.values())} breaches")
+    return 1 if counts else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,400 @@
+"""The law, which docs/architecture.md has among its invariants: what a real broker serves of a store decides
+what the product may say of it.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from rmq_spark.options.read_options import parse_read_options
+from rmq_spark.plan.batch import plan
+from rmq_spark.plan.output_fields import fields_from_options
+from rmq_spark.plan.scan import Scan
+from store_format.commit.append import commit
+from store_format.commit.options import CommitOptions
+from store_format.commit.session import stage_messages
+from tests.interop.referee import Pulled, Verdict, body_of
+from tests.support import oracle
+from tests.support.oracle import Message
+from tests.support.referee.answers import Answer, asked, rmqlog
+from tests.support.referee.truth import Truth
+from tests.support.staged import columns_of
+
+Place = tuple[str, int, int]  # topic, queue id, queue offset
+Body = tuple[int, int]  # CRC and length
+_COLUMNS = ("topic", "queueId", "queueOffset", "physicalOffset", "body", "storedTopic", "sysFlag")
+_OF_EVERY_BROKER = ("SCHEDULE_TOPIC_XXXX", "RMQ_SYS_TRANS_HALF_TOPIC")
+_INNER_BATCH = 0x80  # MessageSysFlag.INNER_BATCH_FLAG
+
+
+@dataclass(frozen=True)
+class Case:
+    """A store, and what is known of it without looking."""
+
+    root: Path
+    name: str  # its kind
+    conf: Mapping[str, str] = field(default_factory=dict)
+    told: tuple[str, ...] = ()  # what happened to it
+    is_damaged: bool = False
+    may_ask: bool = False  # nothing on disk shows whether a topic was deleted or its queues were lost
+    must_ask: bool = False
+    logs: tuple[str, ...] = ()  # directories of the commitlog, if it has several
+    # The bodies of a commit that was killed: readers have all of them or none (docs/write.md).
+    pending: frozenset[Body] = frozenset()
+    is_whole: bool = True  # False: the store was copied after the kill, without a part of it
+    delivery: Mapping[str, int] = field(default_factory=dict)  # UNIQ_KEY -> tags code of delayed messages
+
+
+@dataclass(frozen=True)
+class Breach:
+    """What the product does against the law."""
+
+    law: int
+    kind: str  # a few words, the same for all breaches of this kind
+    text: str
+
+    def __str__(self) -> str:
+        return f"law {self.law}: {self.kind}: {self.text}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """What a batch read gave: the messages at each place, and what it said."""
+
+    at: Mapping[Place, list[tuple[int, Body]]]  # physical offset and body
+    batches: frozenset[Place]
+    refusal: str
+    bug: str
+    warnings: tuple[str, ...]
+
+    @property
+    def asks(self) -> bool:
+        return "unfiledQueues" in " ".join([self.refusal, *self.warnings])
+
+    @property
+    def is_silent(self) -> bool:
+        return not self.refusal and not self.warnings
+
+
+def read(case: Case, root: Path, *, skips: bool, unfiled: str = "") -> Rows:
+    """A batch read as Spark does it. A question about queues without files is answered by `unfiled`."""
+    given = {"path": str(root), "includeSystemTopics": "true"}
+    if skips:
+        given |= {"failOnDataLoss": "false", "mode": "DROPMALFORMED"}
+    if unfiled:
+        given["unfiledQueues"] = unfiled
+    if case.logs:
+        given["storePathCommitLog"] = ",".join(_logs(case, root))
+    found: dict[Place, list[tuple[int, Body]]] = {}
+    batches = set[Place]()
+
+    def ask(answer: Answer) -> Answer:
+        options = parse_read_options(given | {"columns": ",".join(_COLUMNS)})
+        scan = Scan(fields_from_options(options), options)
+        for split in plan(options, cores=2).splits:
+            for batch in scan.read(split):
+                columns = [batch[name].to_pylist() for name in _COLUMNS]
+                for topic, queue_id, at, physical, body, _, sys_flag in zip(*columns, strict=True):
+                    found.setdefault((topic, queue_id, at), []).append((physical, body_of(body)))
+                    if sys_flag & _INNER_BATCH:
+                        batches.add((topic, queue_id, at))
+        return answer
+
+    answer = asked(Answer("read", Truth()), root, ask)
+    return Rows(found, frozenset(batches), answer.refusal, answer.bug, answer.warnings)
+
+
+@dataclass(frozen=True)
+class Verified:
+    code: int
+    verdict: str
+    readable: int
+    lost: int
+    problems: tuple[str, ...]
+    next: str
+    failure: str
+
+    @property
+    def says_none_lost(self) -> bool:
+        return "none lost" in self.verdict
+
+
+def verify(case: Case, root: Path) -> Verified:
+    run = rmqlog(root, "verify", root, "--output", "json", *_log_words(case, root))
+    if not run.out.strip():
+        return Verified(run.code, "", 0, 0, (), "", run.err.strip())
+    (found,) = json.loads(run.out)
+    problems = tuple(f"{each['severity']}: {each['advice']}" for each in found["problems"])
+    readable, lost = (int(found.get(name) or 0) for name in ("readable", "lostEntries"))
+    return Verified(run.code, found["verdict"], readable, lost, problems, found["next"] or "", "")
+
+
+def _logs(case: Case, root: Path) -> list[str]:
+    return [log.replace(str(case.root), str(root)) for log in case.logs]
+
+
+def _log_words(case: Case, root: Path) -> list[str]:
+    return [word for log in _logs(case, root) for word in ("--commitlog", log)]
+
+
+# ---- laws 1, 2 and 4: the store as it is ------------------------------------------------------------------
+
+
+def breaches(case: Case, verdict: Verdict) -> tuple[Rows, list[Breach]]:
+    """What a read that skips damage gives, and what the product says of a store against what a broker serves
+    of it (`Verdict` of tests.interop.referee).
+    """
+    strict, loose = read(case, case.root, skips=False), read(case, case.root, skips=True)
+    asks = strict.asks or loose.asks
+    if asks:
+        strict = read(case, case.root, skips=False, unfiled="read")
+        loose = read(case, case.root, skips=True, unfiled="read")
+    said = verify(case, case.root)
+    found = [
+        *_first_law(case, verdict, "a read", strict),
+        *_first_law(case, verdict, "a read with DROPMALFORMED", loose),
+        *_second_law(verdict, "a read", strict, asks),
+        *_second_law(verdict, "a read with DROPMALFORMED", loose, asks),
+        *_fourth_law(case, verdict, strict, loose, said),
+    ]
+    if asks and not case.may_ask and not case.is_damaged:
+        found.append(Breach(1, "a read asks about a store without damage", ""))
+    if case.must_ask and not case.is_damaged and not asks:
+        found.append(Breach(1, "a read does not ask whether a topic was deleted", said.verdict))
+    return loose, found
+
+
+def _same(rows: Sequence[tuple[int, Body]], served: Pulled, *, is_batch: bool) -> bool:
+    return len(rows) == 1 and rows[0][0] == served.physical_offset and (is_batch or rows[0][1] == served.body)
+
+
+def _first_law(case: Case, verdict: Verdict, asker: str, rows: Rows) -> Iterator[Breach]:
+    if rows.bug:
+        yield Breach(1, f"{asker} ends with an internal error", rows.bug[:200])
+        return
+    if rows.refusal:
+        damage = case.is_damaged or _hands_out_damage(verdict)
+        if not damage and verdict.messages:
+            yield Breach(1, f"{asker} refuses a store without damage", rows.refusal[:300])
+        return
+    missing, other = [], []
+    bodies = {body for there in rows.at.values() for _, body in there}
+    pending = case.pending if not case.pending & bodies else frozenset()
+    for place, each in verdict.client.items():
+        if each.body in pending:
+            continue
+        there = rows.at.get(place, [])
+        if not there:
+            missing.append(place)
+        elif not _same(there, each, is_batch=place in rows.batches):
+            other.append(f"{shown(place)} gives {there}, a broker {each.physical_offset}")
+    how = "silently" if rows.is_silent else "with a warning"
+    if missing:
+        yield Breach(1, f"{asker} {how} lacks served messages", shown_all(missing, rows))
+    if other:
+        yield Breach(1, f"{asker} {how} gives another message", f"{len(other)}: {other[0]}")
+    gaps = [
+        (*queue, at)
+        for queue, served in verdict.queues.items()
+        for at, each in served.pulled.items()
+        if not each.is_served and (*queue, at) not in rows.at and at >= served.min_offset
+    ]
+    if gaps and rows.is_silent:
+        yield Breach(1, f"{asker} silently leaves out what a broker hands out damaged", shown_all(gaps, rows))
+
+
+def _hands_out_damage(verdict: Verdict) -> bool:
+    return any(
+        not each.is_served for served in verdict.queues.values() for each in served.pulled.values()
+    ) or bool(verdict.failure)
+
+
+def _second_law(verdict: Verdict, asker: str, rows: Rows, asks: bool) -> Iterator[Breach]:
+    twice = [place for place, there in rows.at.items() if len(there) > 1]
+    if twice:
+        yield Breach(2, f"{asker} gives a place twice", shown_all(twice, rows))
+    if verdict.failure or asks or not rows.is_silent:
+        return
+    beyond = [place for place in rows.at if place not in verdict.messages and place not in rows.batches]
+    if beyond:
+        yield Breach(2, f"{asker} silently gives what a broker does not serve", shown_all(beyond, rows))
+
+
+def _fourth_law(case: Case, verdict: Verdict, strict: Rows, loose: Rows, said: Verified) -> Iterator[Breach]:
+    if said.failure:
+        yield Breach(4, "verify checks nothing", f"exit {said.code}: {said.failure[:200]}")
+        return
+    sound = said.verdict.startswith("sound") and said.code == 0
+    if sound and strict.refusal and not strict.asks:
+        yield Breach(
+            4,
+            "verify says sound, a read with default options refuses",
+            f"{said.verdict!r}: {strict.refusal[:160]}",
+        )
+    missing = [
+        place
+        for place, each in verdict.client.items()
+        if place not in loose.at and each.body not in case.pending
+    ]
+    if said.says_none_lost and missing:
+        yield Breach(
+            4,
+            "verify says none lost, and a read lacks served messages",
+            f"{said.verdict!r}: {shown_all(missing, loose)}",
+        )
+    gaps = [] if case.pending and case.is_whole else list(_unclaimed(verdict, loose))
+    if said.says_none_lost and gaps and not strict.asks and not loose.refusal:
+        yield Breach(
+            4,
+            "verify says none lost, and an offset has no message",
+            f"{said.verdict!r}: {shown_all(gaps, loose)}",
+        )
+    units = {there[0][0] for there in loose.at.values()}
+    if not loose.refusal and not strict.refusal and said.readable != len(units):
+        how = "silently " if strict.is_silent else ""
+        more = "more" if said.readable < len(units) else "less"
+        words = f"a read {how}returns {more} than verify counts as readable"
+        yield Breach(4, words, f"{len(units)} and {said.readable}: {said.verdict!r}")
+    if not case.is_damaged and not case.may_ask and not _hands_out_damage(verdict) and said.code:
+        yield Breach(
+            4,
+            "verify finds damage in a store without damage",
+            f"exit {said.code} {said.verdict!r} {list(said.problems)[:2]}",
+        )
+    unserved = [
+        place for place in strict.at if place not in verdict.client and place[0] not in _OF_EVERY_BROKER
+    ]
+    if sound and unserved and not strict.refusal and "warning" not in said.verdict:
+        yield Breach(
+            4,
+            "verify says sound, and no client of a broker gets what a read gives",
+            shown_all(unserved, strict),
+        )
+    if "--cut-after-damage" in said.next and verdict.messages:
+        yield Breach(3, "the next command takes served messages away", said.next)
+
+
+def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
+    """The offsets between a broker's ends of a queue at which a read returns no message."""
+    for queue, served in verdict.queues.items():
+        for at in range(served.min_offset, served.max_offset):
+            if (*queue, at) not in rows.at:
+                yield (*queue, at)
+
+
+# ---- law 3: after the product has changed a copy ----------------------------------------------------------
+
+NOTHING = "nothing to do"
+LEGS = ("recover", "write", "services", "next")
+
+
+def changed(case: Case, copy: Path, leg: str, conf: Path) -> tuple[str, str]:
+    """Lets the product change a copy; returns what it said, and the refusal."""
+    if leg == "write":
+        answer = asked(Answer("a write", Truth()), copy, lambda answer: _written(case, copy, answer))
+        return answer.text, answer.refusal or answer.bug
+    words = _words(case, copy, leg, conf)
+    if not words:
+        return "", NOTHING
+    run = rmqlog(copy, *words)
+    return run.out + run.err, "" if run.code in (0, 1, 3) else run.err.strip()[-300:]
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Every file of a store."""
+    return {str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def _words(case: Case, copy: Path, leg: str, conf: Path) -> list[str]:
+    logs = _log_words(case, copy)
+    if leg == "recover":
+        return ["recover", str(copy), "--apply", "--broker-conf", str(conf), *logs]
+    if leg == "services":
+        return ["services", str(copy), "--apply", "--once", "--broker-conf", str(conf), *logs]
+    words = shlex.split(verify(case, copy).next.replace("STORE", str(copy)))[1:]
+    if words[:1] not in (["recover"], ["append"], ["write"]) or "--into" in words:
+        return []
+    return [*(str(conf) if word == "FILE" else word for word in words), "--apply"]
+
+
+def _written(case: Case, copy: Path, answer: Answer) -> Answer:
+    queues = [("A", 0), ("New", 0)]
+    messages = [
+        Message(
+            topic.encode(), f"new {number} of {topic}".encode(), oracle.encode_properties({"KEYS": "new"}),
+            queue_id, born_timestamp=1_700_000_300_000,
+        )
+        for topic, queue_id in queues
+        for number in range(3)
+    ]  # fmt: skip
+    options = CommitOptions(
+        clock=lambda: 1_700_000_300_000, new_topics={"A": 2, "New": 1}, sync=False,
+        log_directories=tuple(_logs(case, copy)),
+    )  # fmt: skip
+    commit(str(copy), [stage_messages(str(copy), columns_of(messages), options)], options=options)
+    return replace(answer, text="written")
+
+
+def third_law(
+    case: Case, leg: str, before: Verdict, after: Verdict, rows: Rows, rows_after: Rows, text: str
+) -> Iterator[Breach]:
+    """`before` and `after` are what a broker serves of the store and of the changed copy; `rows` what a read
+    gave.
+    """
+    gone = [place for place, each in before.client.items() if not _is_there(after, place, each)]
+    late = [
+        place
+        for place, each in after.messages.items()
+        if place[0] == "SCHEDULE_TOPIC_XXXX"
+        and case.delivery.get(each.uniq_key, each.tags_code) != each.tags_code
+    ]
+    if late:
+        yield Breach(
+            3,
+            f"{leg} changes the time of delivery",
+            f"{len(late)}, the first {shown(late[0])}; {last_line(text)}",
+        )
+    if after.failure and before.client:
+        yield Breach(3, f"{leg}: a broker does not start any more", after.failure[:200])
+    elif gone:
+        yield Breach(
+            3,
+            f"{leg} takes served messages away",
+            f"{len(gone)}, the first {shown(gone[0])}; {last_line(text)}",
+        )
+    if rows_after.refusal and not rows.refusal:
+        yield Breach(3, f"{leg}: a read refuses afterwards", rows_after.refusal[:200])
+        return
+    hidden = [place for place in rows.at if place not in rows_after.at]
+    if hidden and not rows_after.refusal:
+        yield Breach(
+            3,
+            f"{leg} takes messages away that a read gave",
+            f"{len(hidden)}, the first {shown(hidden[0])}; {last_line(text)}",
+        )
+
+
+def _is_there(after: Verdict, place: Place, each: Pulled) -> bool:
+    there = after.messages.get(place)
+    return there is not None and there.body == each.body
+
+
+def last_line(text: str) -> str:
+    lines = [line for line in text.splitlines() if line.strip()]
+    return lines[-1][:160] if lines else ""
+
+
+def shown(place: Place) -> str:
+    return f"{place[0]}-{place[1]} {place[2]}"
+
+
+def shown_all(places: Sequence[Place], rows: Rows) -> str:
+    counts = Counter((topic, queue_id) for topic, queue_id, _ in places)
+    first = ", ".join(shown(place) for place in sorted(places)[:4])
+    said = f"; {rows.warnings[0][:160]}" if rows.warnings else ""
+    return f"{len(places)} in {len(counts)} queues: {first}{said}"
