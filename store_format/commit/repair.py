@@ -543,7 +543,7 @@ def _cut_queues(survey: RecoverySurvey, gone: Sequence[Gone], files: FileWrites)
         sum(each.count for each in gone), len(survey.ahead),
     )  # fmt: skip
     lower_checkpoint(root, log, end)
-    if survey.index is not None:
+    if survey.options.index and not survey.index_problem:
         cut_index(f"{root}/index", end.offset, log.store_timestamp_at, survey.settings.geometry, files)
     for queue, _ in survey.ahead:
         cut_queue(queue.directory, queue.kind, end.offset, files)
