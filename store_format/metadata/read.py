@@ -596,6 +596,16 @@ class BrokerConf:
     given: frozenset[str] = frozenset()
 
     @property
+    def known_delay_levels_ms(self) -> tuple[int, ...] | None:
+        """`message_delay_levels_ms`; None without a file that says which levels the broker has."""
+        return self.message_delay_levels_ms if self.given else None
+
+    def delay_ms(self, level: int) -> int | None:
+        """The delay of a level from 1 on; None for a level that the broker does not deliver."""
+        delays = self.message_delay_levels_ms
+        return delays[level - 1] if 0 < level <= len(delays) else None
+
+    @property
     def disk_warning_percent(self) -> int:
         """Above this use of a disk the broker refuses writes (getDiskSpaceWarningLevelRatio)."""
         return min(max(self.disk_space_warning_level_ratio, 35), 90)

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from store_format import kernels
 from store_format.bookkeeping.journal import StoreState, read_commit_state
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage, UnitRun
 from store_format.consumequeue.files import list_queues
@@ -30,6 +31,7 @@ from store_format.display.units import size_text
 from store_format.errors import CorruptStoreError, OptionError
 from store_format.files.read import all_answered
 from store_format.index.query import Coverage, plan_coverage
+from store_format.layouts import OFFSET_MAX
 from store_format.message import sysflag
 from store_format.message.columns import BODY_SIZE_MAX, DecodeOptions, arrow_schema
 from store_format.message.decode import decode
@@ -37,11 +39,11 @@ from store_format.message.locate import UnitRefs, Units, inner_batches, locate
 from store_format.message.properties import PropertyTable
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
 from store_format.metadata.values import TopicConfig
-from store_format.names import is_light_queue
+from store_format.names import SCHEDULE_TOPIC, is_light_queue
 from store_format.read.choice import MessageChoice
 from store_format.read.chosen_messages import in_time, offsets_in_time, read_chosen, with_body
 from store_format.read.log_reader import without_contradicted, written_refs
-from store_format.read.snapshot import find_log_end
+from store_format.read.snapshot import find_log_end, take_snapshot
 from store_format.read.store import Store
 from store_format.read.tolerance import Tolerance
 from store_format.survey.gone import find_gone, warn_of_gone
@@ -50,9 +52,10 @@ from store_format.survey.right_entries import Contradictions
 # Store host and physical offset in hex (MessageDecoder.createMessageId): 4 or 16 bytes of address, 4 of port,
 # 8 of offset.
 _OFFSET_ID = re.compile(r"(?:[0-9A-Fa-f]{16}|[0-9A-Fa-f]{40})([0-9A-Fa-f]{16})\Z")
-_HELPERS = ("physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
+_HELPERS = ("topic", "queueId", "physicalOffset", "queueOffset", "msgId", "tags", "storeTimestampMs")
 
 _LOOK_SIZE = 8  # total size and magic code of a message, never zero
+_PLACE = ("topic", "queueId", "queueOffset", "physicalOffset", "storeTimestampMs")
 _ORDER_COLUMNS = ("physicalOffset", "queueOffset")
 
 
@@ -170,7 +173,8 @@ def _found(store: Store, choice: MessageChoice, how: How) -> Found:
     elif choice.key is None:
         return _by_queues(store, choice, how)
     found = _by_key(store, choice, replace(how, columns=_names(how, choice)))
-    return replace(found, table=_rows_wanted(found.table, choice).select(_shown(how)))
+    table = _with_queue_times(store, _rows_wanted(found.table, choice))
+    return replace(found, table=table.select(_shown(how)))
 
 
 def bytes_to_scan(store: Store, choice: MessageChoice, how: How) -> int:
@@ -183,8 +187,6 @@ def bytes_to_scan(store: Store, choice: MessageChoice, how: How) -> int:
 
 def _names(how: How, choice: MessageChoice) -> tuple[str, ...]:
     conditions = {
-        "topic": choice.has_topics,
-        "queueId": bool(choice.queue_ids),
         "properties": choice.where is not None,
         "body": choice.body is not None,
     }
@@ -247,7 +249,35 @@ def _at_offset(store: Store, choice: MessageChoice, how: How, offset: int) -> Fo
     if not table.num_rows and not bad:
         return None
     table = _rows_wanted(in_time(table, choice), replace(choice, message_id=None))
-    return Found(table.select(_shown(how)), "offset", Searched((), (), (), 1, (), 0, 0))
+    table = _with_queue_times(store, table).select(_shown(how))
+    return Found(table, "offset", Searched((), (), (), 1, (), 0, 0))
+
+
+def _with_queue_times(store: Store, table: pa.Table) -> pa.Table:
+    """The rows; `tagsCode` of a delayed message, its delivery time, is what its queue says. If the queue is
+    lost, messageDelayLevel of the store counts, as in the view `delayed`.
+    """
+    if "tagsCode" not in table.schema.names or SCHEDULE_TOPIC not in pc.unique(table["topic"]).to_pylist():
+        return table
+    codes, rows = table["tagsCode"].to_pylist(), enumerate(table.select(_PLACE).to_pylist())
+    waiting = {i: row for i, row in rows if row["topic"] == SCHEDULE_TOPIC}
+    taken = take_snapshot(store.path, store.log, store.state, SCHEDULE_TOPIC.__eq__, lambda error: None)
+    filed = {queue.queue_id: queue for queue in store.queues_of(taken)}
+    ranges = [
+        (filed[row["queueId"]], row["queueOffset"], row["queueOffset"] + 1)
+        for row in waiting.values()
+        if row["queueId"] in filed
+    ]
+    times, tolerance = dict[int, int | None](), Tolerance("DROPMALFORMED", fail_on_data_loss=False)
+    for batch in read_chosen(ranges, ("physicalOffset", "tagsCode"), tolerance, MessageChoice()):
+        times |= zip(batch["physicalOffset"].to_pylist(), batch["tagsCode"].to_pylist(), strict=True)
+    conf = broker_conf_of(store.path)
+    for i, row in waiting.items():
+        codes[i], delay = times.get(row["physicalOffset"]), conf.delay_ms(row["queueId"] + 1)
+        if codes[i] is None and delay is not None:
+            codes[i] = min(row["storeTimestampMs"] + delay, OFFSET_MAX)
+    place = table.schema.get_field_index("tagsCode")
+    return table.set_column(place, "tagsCode", pa.array(codes, pa.int64()))
 
 
 # ---- by tags and time --------------------------------------------------------------------------------------

@@ -98,7 +98,7 @@ def _level_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
     for batch in read_queues(queues, _COLUMNS, starts):
         for row in batch.to_pylist():
             # ScheduleMessageService.computeDeliverTimestamp; the consume queue has it as the tags code
-            due, delay = row["tagsCode"], _delay(row["queueId"] + 1, conf)
+            due, delay = row["tagsCode"], conf.delay_ms(row["queueId"] + 1)
             if (due is None or row["queueId"] in scanned) and delay is not None:
                 due = row["storeTimestampMs"] + delay
             # correctDeliverTimestamp: a time that is later than the level allows has come
@@ -107,12 +107,6 @@ def _level_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[o
             if done is not None and due is not None:
                 state = "waiting" if due > now_ms and not is_too_late else "due"
             yield _delayed_row(store, row, "level", state, due, now_ms)
-
-
-def _delay(level: int, conf: BrokerConf) -> int | None:
-    """The delay in ms of a level; None for a level that the broker does not deliver."""
-    delays = conf.message_delay_levels_ms
-    return delays[level - 1] if 0 < level <= len(delays) else None
 
 
 def _timer_rows(store: Store, now_ms: int, conf: BrokerConf) -> Iterator[tuple[object, ...]]:

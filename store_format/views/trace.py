@@ -193,7 +193,8 @@ def _delayed_event(row: _Row, owners: RetryOwners) -> _Event:
     time, real = row["storeTimestampMs"], row[REAL_TOPIC]
     if row["topic"] == SCHEDULE_TOPIC:
         retry = real is not None and is_retry_topic(real)
-        detail = f"level {row['queueId'] + 1} for {real}, due {_iso_or_never(row['tagsCode'])}"
+        due = "at an unknown time" if row["tagsCode"] is None else _iso_or_never(row["tagsCode"])
+        detail = f"level {row['queueId'] + 1} for {real}, due {due}"
         what = f"waits for retry {row['reconsumeTimes']}" if retry else "delayed"
         return _Event(time, what, row, owners.owner(real, row).group if retry else None, detail)
     if row["TIMER_DEL_UNIQKEY"] is not None:

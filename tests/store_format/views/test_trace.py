@@ -5,6 +5,7 @@ brokers wrote.
 from __future__ import annotations
 
 import shutil
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -180,6 +181,29 @@ def test_without_index_and_queues(golden: Golden, tmp_path: Path) -> None:
     assert _short(life(root, FAILED)) == RETRIED
 
 
+@pytest.mark.parametrize("is_filed", [True, False])
+def test_the_queue_says_when_a_delayed_message_is_due(golden: Golden, tmp_path: Path, is_filed: bool) -> None:
+    """ScheduleMessageService reads the time in the queue. The broker had longer levels."""
+    root = Path(shutil.copytree(golden("retry-dlq-5.5.0"), tmp_path / "store"))
+    [waiting] = [row for row in _copies("retry-dlq-5.5.0")[FAILED] if row["topic"] == "SCHEDULE_TOPIC_XXXX"]
+    due = waiting["storeTimestamp"] + 3_610_000
+    queue = root / "consumequeue/SCHEDULE_TOPIC_XXXX" / str(waiting["queueId"])
+    if is_filed:
+        [path] = queue.iterdir()
+        with path.open("r+b") as file:
+            file.seek(20 * waiting["queueOffset"] + 12)
+            file.write(struct.pack(">q", due))
+    else:
+        shutil.rmtree(queue)
+        (root / ".rmqlog").mkdir()
+        (root / ".rmqlog/broker.conf").write_text("messageDelayLevel=1s 5s 3610s")
+    store = MessageStore.open(str(root))
+    assert f"level 3 for %RETRY%CG_fail, due {iso_utc(due)}" in life(root, FAILED)[2]["detail"]
+    for how in ({"message_id": waiting["msgId"]}, {"message_id": FAILED}, {"key": FAILED}):
+        rows = store.find(**how, columns=["topic", "tagsCode"]).table.to_pylist()
+        assert [row["tagsCode"] for row in rows if row["topic"] == waiting["topic"]] == [due]
+
+
 # ---- made up -----------------------------------------------------------------------------------------------
 
 
@@ -243,3 +267,14 @@ def test_a_damaged_copy_is_left_out(golden: Golden, tmp_path: Path) -> None:
     file.write_bytes(data)
     assert ("retry 1", "%RETRY%CG_fail", "CG_fail") not in _short(life(root, FAILED))
     assert ("dead letter", "%DLQ%CG_fail", "CG_fail") in _short(life(root, FAILED))
+
+
+def test_a_delay_level_that_is_no_number_is_unknown(tmp_path: Path) -> None:
+    """A client without this fix appends properties without a separator, and DELAY has two of them."""
+    root = make_store(tmp_path / "store")
+    properties = b"DELAY\x013Pinpoint\x010\x02REAL_TOPIC\x01Orders\x02REAL_QID\x010\x02UNIQ_KEY\x01U1\x02"
+    _append(root, "SCHEDULE_TOPIC_XXXX", [properties], [b"d"], queue_id=20)
+    shutil.rmtree(root / "consumequeue")
+    (batch,) = MessageStore.open(str(root)).scan(["tagsCode"])
+    assert batch["tagsCode"].to_pylist() == [None]
+    assert life(root, "U1")[1]["detail"] == "level 21 for Orders, due at an unknown time"
