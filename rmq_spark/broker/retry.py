@@ -45,7 +45,13 @@ from store_format.commit.unsupported import refuse_full_disk, refuse_store
 from store_format.commitlog.log import CommitLog
 from store_format.commitlog.walk import Damage
 from store_format.display.columns import BOOL, BROKER, INT, LONG, NAMES, TEXT, TIME, ViewColumn, batch_of
-from store_format.errors import CorruptStoreError, IllegalMessageError, OptionError, StoreWriteError
+from store_format.errors import (
+    CorruptStoreError,
+    IllegalMessageError,
+    OptionError,
+    StoreError,
+    StoreWriteError,
+)
 from store_format.files.read import read_bytes
 from store_format.metadata.read import BrokerConf, read_topics
 from store_format.metadata.values import TopicConfig
@@ -243,6 +249,7 @@ class ResendPlan:
     rows: tuple[_Row, ...]
     targets: tuple[str, ...]
     done: frozenset[int]  # physical offsets of dead letters that were stored again before
+    left: tuple[str, ...] = ()  # the dead letters that cannot be stored again, each with the reason
 
     def table(self) -> pa.Table:
         """Returns one row for each dead letter, with `_RESEND_COLUMNS`."""
@@ -335,8 +342,11 @@ def resend(
     where every group reads it, or to the topic `to`. If `to` is the group's retry topic `%RETRY%group`, only
     this group reads the copy. The dead letters themselves stay. `where` selects some of them (default: all).
 
-    Raises OptionError for a group without dead letters, for a topic that does not exist, and for a dead
-    letter without an original topic. Raises IllegalMessageError for a topic that does not allow writes.
+    A dead letter without an original topic, one whose topic was deleted or allows no writes, and one whose
+    body no consumer could read, is in `left`, with the reason. The others are stored.
+
+    Raises OptionError for a group without dead letters, and if the topic `to` does not exist.
+    Raises IllegalMessageError if `to` does not allow writes.
 
     Example::
 
@@ -353,22 +363,41 @@ def resend(
         advice = did_you_mean(group, groups, "groups with dead letters")
         raise OptionError(f"{store.path}: group {group} has no dead letters; {advice}")
     chosen = [row for row in rows if where.matches(row)][: where.limit]
-    targets = tuple(_target(store, row, to) for row in chosen)
-    _refuse_targets(store, group, set(targets))
+    if to is not None:
+        _refuse_targets(store, group, {to})
     done = _read_done(store, group, read_ledger(store.path))
     sent = frozenset(row["physicalOffset"] for row in chosen if done.has(row))
-    return ResendPlan(store, group, tuple(chosen), targets, sent)
+    why = _not_sent(store, group, [row for row in chosen if row["physicalOffset"] not in sent], to)
+    left = tuple(
+        f"{row['topic']}-{row['queueId']}@{row['queueOffset']}: {why[place]}"
+        for row in chosen
+        if (place := row["physicalOffset"]) in why
+    )
+    rows = tuple(row for row in chosen if row["physicalOffset"] not in why)
+    return ResendPlan(store, group, rows, tuple(to or str(row["originTopic"]) for row in rows), sent, left)
 
 
-def _target(store: Store, row: _Row, to: str | None) -> str:
-    if to is not None:
-        return to
-    if row["originTopic"] is None:
-        raise OptionError(
-            f"{store.path}: topic {row['topic']}, queue {row['queueId']}, offset {row['queueOffset']}: "
-            "expected the original topic of the dead letter (RETRY_TOPIC), found none; name a topic with to"
-        )
-    return str(row["originTopic"])
+def _not_sent(store: Store, group: str, rows: Sequence[_Row], to: str | None) -> dict[int, str]:
+    """Physical offset -> why the dead letter there cannot be stored again."""
+    why: dict[int, str] = {}
+    of_target: dict[str | None, str] = (
+        {} if to is not None else {None: "it has no original topic (RETRY_TOPIC); name one with --to (to=)"}
+    )
+    for target in {row["originTopic"] for row in rows} - {None} if to is None else ():
+        try:
+            _refuse_targets(store, group, {target})
+        except StoreError as error:
+            of_target[target] = str(error)
+    why |= {
+        row["physicalOffset"]: of_target[row["originTopic"]]
+        for row in rows
+        if row["originTopic"] in of_target
+    }
+    places = [(str(row["topic"]), int(row["queueId"]), int(row["queueOffset"])) for row in rows]
+    for messages, _ in find_places(store, places).read() if places else ():
+        for place, error in messages.unopened().items():
+            why[int(messages.physical_offsets[place])] = f"no consumer could read its body: {error}"
+    return why
 
 
 def _refuse_others(found: FoundPlaces, rows: Sequence[_Row]) -> None:
@@ -393,11 +422,11 @@ def _refuse_targets(store: Store, group: str, targets: set[str]) -> None:
         if is_system_topic(target) and target != retry_topic(group):
             raise OptionError(
                 f"topic {target}: expected a topic of users, or {retry_topic(group)}, found one of "
-                "RocketMQ's own"
+                "RocketMQ's own; name another with --to (to=)"
             )
         if target not in topics:
             raise OptionError(
-                f"{store.path}: no topic is named {target!r}; create it, or name another with to; "
+                f"{store.path}: no topic is named {target!r}; create it, or name another with --to (to=); "
                 f"{did_you_mean(target, sorted(topics), 'topics')}"
             )
         config = topics[target]

@@ -30,11 +30,13 @@ from store_format.arrays.ranges import flat_bytes, new_array, without_nulls
 from store_format.errors import IllegalMessageError
 from store_format.java.text import utf16_length
 from store_format.layouts import CRC_PROPERTY_SIZE, MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, as_struct
+from store_format.message.columns import BODY_SIZE_MAX
+from store_format.message.compression import DecompressionError, decompress
 from store_format.message.locate import Units
 from store_format.message.one import CRC_MASK, head_offset, head_variant
 from store_format.message.properties import PropertyTable, crc_properties
 from store_format.message.property_encoder import encode_property_columns, without_crc_property
-from store_format.message.sysflag import BORN_HOST_V6, STORE_HOST_V6
+from store_format.message.sysflag import BORN_HOST_V6, COMPRESSED, STORE_HOST_V6
 
 MESSAGE_SIZE_MAX = 4 << 20  # MessageStoreConfig.maxMessageSize
 UNIT_OVERHEAD_MAX = 1 << 16  # MessageExtEncoder: bytes by which a unit may exceed maxMessageSize
@@ -472,6 +474,16 @@ class StoredMessages:
             if value is not None
         }
         return StoredMessages(MessageColumns(**taken))
+
+    def unopened(self) -> dict[int, DecompressionError]:
+        """The messages whose bodies are not compressed as their sysFlag says: the error by place."""
+        found, flags = {}, np.asarray(self.messages.sys_flag, np.int64)
+        for place in np.flatnonzero(flags & COMPRESSED).tolist():
+            try:
+                decompress(self.messages.body[place].as_buffer(), int(flags[place]), size_max=BODY_SIZE_MAX)
+            except DecompressionError as error:
+                found[place] = error
+        return found
 
     def copies(self, **changed: Any) -> MessageColumns:
         """The columns for new messages, arrays too, with some of them replaced."""

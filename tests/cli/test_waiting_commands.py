@@ -14,6 +14,7 @@ from store_format import MessageStore
 from tests.support import goldens
 from tests.support.cli_runs import Runner
 from tests.support.halves import half_store, states, visible
+from tests.support.reads import flip
 from tests.support.writes import held
 
 Golden = Callable[[str], Path]
@@ -204,3 +205,19 @@ def test_a_store_whose_dead_letters_cannot_be_stored_again(rmqlog: Runner, tmp_p
         assert "20 dead letters of CG_fail stored again, then failed: " in done.err
         assert "stop that process first" in done.err
     assert "20 dead letters of CG_fail stored again, 20 were before" in rmqlog(*command).err
+
+
+def test_a_letter_that_cannot_be_sent_does_not_stop_the_others(rmqlog: Runner, tmp_path: Path) -> None:
+    path = goldens.unpack("retry-dlq-5.5.0", tmp_path / "store")
+    offsets = [row["physicalOffset"] for row in rmqlog.rows("dlq", path, "-g", "CG_fail")]
+    flip(path, offsets[0] + 39)  # the bit of the sysFlag: the body is compressed
+    command = ("dlq", path, "-g", "CG_fail", "--resend")
+    for more, said in (
+        ((), "add --apply to store 19 dead letters of CG_fail again"),
+        (("--apply",), "19 dead letters of CG_fail stored again, 0 were before"),
+        (("--key", "none"), "no dead letters match"),
+    ):
+        done = rmqlog(*command, *more)
+        assert said in done.err
+        left = "left out: %DLQ%CG_fail-0@0: no consumer could read its body: expected a body compressed"
+        assert (left in done.err, done.code) == ((False, 1) if "--key" in more else (True, 4))

@@ -204,7 +204,21 @@ def find_decisions(
         if named:
             known[name] = _decision(name, decision, named)
     _refuse_contrary(known)
+    _refuse_unopened(store, [each for each in known.values() if each.is_due and each.decision == COMMIT])
     return known
+
+
+def _refuse_unopened(store: Store, commits: Sequence[TransactionDecision]) -> None:
+    """Raises CorruptStoreError for a half message that no consumer could read once it is committed."""
+    places = sorted((each.row["physicalOffset"], each.row["storeSize"]) for each in commits)
+    halves, _, _ = read_stored(store.log, *np.array(places, np.int64).reshape(-1, 2).T.copy())
+    for place, error in halves.unopened().items():
+        physical = int(halves.physical_offsets[place])
+        where = f"{HALF_TOPIC}-{HALF_QUEUE_ID}@{halves.queue_offsets[place]}"
+        raise CorruptStoreError(
+            f"{store.path}/commitlog", physical, f"{error.expected} in the half message {where}",
+            f"{error.found}; no consumer could read it, so it can only be rolled back",
+        )  # fmt: skip
 
 
 def _decision(name: HalfName, decision: str, named: Sequence[Transaction]) -> TransactionDecision:

@@ -111,6 +111,9 @@ class Timer:
             _enqueue(plan, state, queue)
         if not conf.timer_stop_dequeue and not plan.has_more_new:
             _choose_slots(plan, state, ledger)
+        if plan.lost:
+            told = "%s: %d timer messages that are due are not in the commitlog, where the timerlog has them"
+            _log.warning(told, store.path, plan.lost)
         if plan.changes:
             refuse_timeline(store.path, conf)
             _warn_of_clock(plan)
@@ -135,6 +138,7 @@ class TimerPlan:
     has_more_due: bool = False
     is_far_behind: bool = False
     slots: list[_DueSlot] = field(default_factory=list)
+    lost: int = 0  # units of due slots whose messages the commitlog does not have
     waiting: Counter[str] = field(default_factory=Counter)  # by topic, what the turn adds
 
     @property
@@ -324,7 +328,11 @@ def _choose_slots(plan: TimerPlan, state: TimerState, ledger: Ledger) -> None:
     for slot in state.slots_between(plan.after_ms, plan.clock_ms):
         time_ms = slot.time * precision
         done_until = 0 if plan.slots else _done_until(ledger, time_ms, plan.store)
-        due = _DueSlot.of(time_ms, *state.chain(slot.last), done_until)
+        positions, units = state.chain(slot.last)
+        places = units["physical_offset"].tolist()
+        there = np.array([plan.store.log.has_message_at(place) for place in places], bool)
+        plan.lost += int(np.count_nonzero(~there))
+        due = _DueSlot.of(time_ms, positions[there], units[there], done_until)
         messages, size = messages + len(due.units), size + due.bytes
         if plan.slots and (messages > TURN_MESSAGES_MAX or size > TURN_BYTES_MAX):
             plan.has_more_due, plan.after_ms = True, time_ms

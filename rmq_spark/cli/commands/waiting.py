@@ -168,17 +168,20 @@ def _resend(
         )
         plans.append(retry.resend(store, group, where=where, to=to))
         left = None if left is None else left - len(plans[-1].rows)
+    left_out = [reason for plan in plans for reason in plan.left]
+    for reason in left_out:
+        remark(f"left out: {reason}")
     batches = [batch for plan in plans for batch in plan.table().to_batches()]
     if not show_batches(output, batches, plans[0].table().schema.names, _RESEND):
-        return nothing("no dead letters match")
+        return PARTIAL if left_out else nothing("no dead letters match")
     due, already = sum(plan.due for plan in plans), sum(len(plan.rows) - plan.due for plan in plans)
     if not apply_:
         remark(
             f"nothing was written; add --apply to store {_letters(due)} of {shown(group)} again"
             + (f"; {already} were stored again before" if already else ""),
         )
-        return OK
-    return _apply_all(plans, group)
+        return PARTIAL if left_out else OK
+    return max(_apply_all(plans, group), PARTIAL if left_out else OK)
 
 
 def _apply_all(plans: Sequence[retry.ResendPlan], group: str) -> int:

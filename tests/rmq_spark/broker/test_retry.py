@@ -434,7 +434,37 @@ def test_where_dead_letters_cannot_go(root: str) -> None:
     text = path.read_text()
     start = text.index('"Jobs":')
     path.write_text(text[:start] + text[start:].replace('"perm":6', '"perm":4', 1))
-    with pytest.raises(IllegalMessageError, match="topic Jobs: expected write permission"):
-        retry.resend(root, "CG_fail")
+    plan = retry.resend(root, "CG_fail")
+    assert (plan.due, len(plan.left)) == (0, 20)
+    assert "%DLQ%CG_fail-0@3: " in plan.left[3]
+    assert "topic Jobs: expected write permission" in plan.left[3]
     assert retry.resend(root, "CG_fail", to="Steps").apply().resent == 20
     assert {row["queueId"] for row in resent_rows(root, "Steps")} == {0, 1}
+
+
+def test_letters_that_cannot_be_sent_are_named_and_left_out(root: str) -> None:
+    def dead(properties: bytes, sys_flag: int = 0) -> None:
+        columns = MessageColumns(
+            topic="%DLQ%CG_fail",
+            body=pa.array([b"plain"], pa.binary()),
+            properties=pa.array([properties], pa.binary()),
+            sys_flag=sys_flag,
+        )
+        MessageStore.open(root).append(columns)
+
+    dead(b"KEYS\x01none\x02")
+    dead(b"RETRY_TOPIC\x01Gone\x02")
+    dead(b"RETRY_TOPIC\x01SCHEDULE_TOPIC_XXXX\x02")
+    dead(b"RETRY_TOPIC\x01Jobs\x02", 1)  # the body is not compressed
+    plan = retry.resend(root, "CG_fail")
+    expected = [
+        "%DLQ%CG_fail-0@20: it has no original topic (RETRY_TOPIC); name one with --to (to=)",
+        f"%DLQ%CG_fail-0@21: {root}: no topic is named 'Gone'; create it, or name another with",
+        "%DLQ%CG_fail-0@22: topic SCHEDULE_TOPIC_XXXX: expected a topic of users, or %RETRY%CG_fail",
+        "%DLQ%CG_fail-0@23: no consumer could read its body: expected a body compressed with ZLIB",
+    ]
+    assert [left[: len(text)] for left, text in zip(plan.left, expected, strict=True)] == expected
+    assert plan.apply().resent == 20
+    plan = retry.resend(root, "CG_fail", to="Steps")
+    assert [left.split(":")[0] for left in plan.left] == ["%DLQ%CG_fail-0@23"]
+    assert plan.apply() == retry.ResendResult(3, 20)

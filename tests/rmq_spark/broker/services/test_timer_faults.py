@@ -56,6 +56,21 @@ def test_messages_behind_lost_ones_are_delivered(root: Path, monkeypatch: pytest
     assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in (*range(4), *range(12, 20))}
 
 
+def test_messages_that_are_cut_off_are_not_due(root: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The log was cut behind the records of the timer: it counts as many as the view `delayed` shows."""
+    append(root, timed("T", BEGIN_MS + 60_000, 0, 12))
+    _turn(root, BEGIN_MS)
+    places = [message.physical_offset for message in messages_of(root)]
+    path = root / "commitlog" / f"{0:020d}"
+    path.write_bytes(path.read_bytes()[: places[7]].ljust(path.stat().st_size, b"\0"))
+    now_ms = BEGIN_MS + 90_000
+    plan = run_once(str(root), ["timer"], now_ms, broker_conf=CONF).to_pylist()[0]
+    assert plan["due"] == 7
+    assert "5 timer messages that are due are not in the commitlog" in caplog.text
+    assert _turn(root, now_ms)["done"] == 7
+    assert bodies(root, "T") == {f"message {i} of T".encode(): 1 for i in range(7)}
+
+
 @pytest.mark.parametrize(
     "topic",
     ["x" * 256, "\u00e9" * 64, "%LMQ%x", "Batch", "Compacted", "Lite"],

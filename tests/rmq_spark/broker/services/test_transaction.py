@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from rmq_spark.services import HalfMessage, run_once, transaction
-from store_format.errors import OptionError, UnsupportedFormatError
+from store_format.errors import CorruptStoreError, OptionError, UnsupportedFormatError
 from store_format.metadata.read import BrokerConf
 from store_format.store import MessageStore
 from tests.support.halves import (
@@ -25,6 +25,7 @@ from tests.support.halves import (
     visible,
 )
 from tests.support.produced_batches import MAP
+from tests.support.reads import flip
 from tests.support.writes import numbered_rows, write
 
 MINUTE = 60_000
@@ -163,6 +164,21 @@ def test_a_half_with_a_delay_is_not_committed(tmp_path: Path) -> None:
         plan.apply()
     assert check(root, lambda message: "commit", BORN_MS + MINUTE) == 2
     assert states(root) == {"A": "committed", "D": "pending"}
+
+
+def test_a_half_that_no_consumer_could_read_is_not_committed(tmp_path: Path) -> None:
+    """Its sysFlag says that the body is compressed."""
+    root = half_store(tmp_path / "s", ["A", "B"])
+    (half,) = MessageStore.open(str(root)).find(key="B").table.to_pylist()
+    flip(root, half["physicalOffset"] + 39)  # a bit of its sysFlag
+    expected = (
+        r"compressed with ZLIB in the half message RMQ_SYS_TRANS_HALF_TOPIC-0@1, .* only be rolled back"
+    )
+    with pytest.raises(CorruptStoreError, match=expected):
+        transaction.decide(str(root), commit=["A", "B"])
+    assert visible(root) == []
+    assert decide(root, commit=["A"], rollback=["B"]) == 2
+    assert visible(root) == ["A"]
 
 
 def test_rocksdb_transactions_are_refused(tmp_path: Path) -> None:
