@@ -56,7 +56,7 @@ class HeldStore:
             settings=self.settings,
             is_queue_size_given=is_known,
             batch_queue_file_size=self.conf.batch_queue_file_size,
-            delay_levels_ms=self.conf.message_delay_levels_ms,
+            delay_levels_ms=self.conf.known_delay_levels_ms,
             tag_keys=options.tag_keys,
             clock=options.clock,
         )

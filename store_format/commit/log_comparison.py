@@ -6,9 +6,10 @@ Nothing is changed. A writer compares what it needs to know, `recover` the whole
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 
@@ -26,7 +27,7 @@ from store_format.files.read import list_store_files
 from store_format.index.file import IndexFile, has_entries, list_index_files
 from store_format.layouts import BATCH_CQ_UNIT, CQ_UNIT, OFFSET_MAX
 from store_format.metadata.read import Checkpoint, read_checkpoint, read_topics
-from store_format.names import DELAY_LEVELS_MS, QueueKey
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey
 from store_format.survey.fates import (
     Fate,
     FateDecision,
@@ -50,6 +51,9 @@ from store_format.survey.queues import (
     scan_log,
     within_damage,
 )
+from store_format.survey.right_entries import shown_delays
+
+_log = logging.getLogger(__name__)
 
 _BATCH_FILE_SIZE = 300_000 * 46  # MessageStoreConfig.mapperFileSizeBatchConsumeQueue
 _FILES_LOOKED_AT = 10_000
@@ -70,8 +74,8 @@ class RecoverOptions:
       messages behind damage (`salvage.py`).
     - `settings`: for a store whose files do not show its sizes; `is_queue_size_given` is False if nobody gave
       mappedFileSizeConsumeQueue. `batch_queue_file_size` is mapperFileSizeBatchConsumeQueue.
-    - `delay_levels_ms`: messageDelayLevel. `tag_keys`: whether the broker indexes tags (5.4 and later); None
-      asks the store.
+    - `delay_levels_ms`: messageDelayLevel; None takes the levels that the store's entries show.
+    - `tag_keys`: whether the broker indexes tags (5.4 and later); None asks the store.
     - `threads` scan the log; None: one for each core. `clock` (ms) names index files.
     """
 
@@ -85,7 +89,7 @@ class RecoverOptions:
     settings: StoreSettings | None = None
     is_queue_size_given: bool = True
     batch_queue_file_size: int = _BATCH_FILE_SIZE
-    delay_levels_ms: tuple[int, ...] = tuple(DELAY_LEVELS_MS)
+    delay_levels_ms: tuple[int, ...] | None = tuple(DELAY_LEVELS_MS)
     tag_keys: bool | None = None
     log_directories: tuple[str, ...] = ()
     lock_timeout: float = 0.0
@@ -136,7 +140,9 @@ class LogComparison:
     holes: list[Hole] = field(default_factory=list)
     begins: dict[QueueKey, int] = field(default_factory=dict)
     scan: LogScan = field(default_factory=LogScan, init=False)
+    delays: dict[int, int] | None = field(default=None, init=False)  # of shown delay levels; None: all known
     units: int = field(default=0, init=False)
+    unopened: int = field(default=0, init=False)
     damage: list[Damage] = field(default_factory=list, init=False)
     compared: Mapping[QueueKey, ComparedQueue] = field(default_factory=dict, init=False)
     changes: list[QueueChange] = field(default_factory=list, init=False)
@@ -179,6 +185,7 @@ class LogComparison:
             on_part(part)
         for part in self.parts(self.start):
             self.units += part.units
+            self.unopened += part.unopened
             self.damage += part.damage
             comparison.add(part.queues, part.rows)
             self._add_index(part)
@@ -237,8 +244,12 @@ class LogComparison:
         if tag_keys is None:
             index = IndexCheck.open(root, self.settings.geometry, self.log.min_offset, self.log.stop)
             tag_keys = indexes_tags(root, self.log, index)
-        is_report = self.written is None
-        return LogScan(batch_topics(root), options.delay_levels_ms, options.index, tag_keys, is_report)
+        levels = options.delay_levels_ms
+        if levels is None:
+            self.delays = shown_delays(root, self.log)
+            default, count = DELAY_LEVELS_MS, max(len(DELAY_LEVELS_MS), *self.delays, 0)
+            levels = tuple(self.delays.get(n + 1, default[min(n, len(default) - 1)]) for n in range(count))
+        return LogScan(batch_topics(root), levels, options.index, tag_keys, self.written is None)
 
     def _find(self, batch_topics: frozenset[str]) -> Callable[[QueueKey], StoredQueue | None]:
         """A function that finds the files of a queue, None if the queue is not chosen."""
@@ -323,7 +334,30 @@ class LogComparison:
                 raise self._unknown_size(min(self.past))
         for key, reason in self._not_created([key for key in found if found[key].action == "create"]).items():
             self.left.append(LeftQueue(key, found.pop(key).entries, reason))
+        self._ask_for_levels(found.values())
         self.changes = list(found.values())
+
+    def _ask_for_levels(self, changes: Iterable[QueueChange]) -> None:
+        """Raises if a recovery would make entries of a delay level whose delay nothing shows; a writer, which
+        was not asked to, warns.
+        """
+        made = {each.queue[1] + 1 for each in changes if each.queue[0] == SCHEDULE_TOPIC and each.entries}
+        unknown = sorted(made - self.delays.keys()) if self.delays is not None else []
+        if not unknown:
+            return
+        what = (
+            f"{self.source}: entries of {SCHEDULE_TOPIC} have to be made from the commitlog, with the time "
+            "of delivery, and neither broker.conf nor an entry shows the delay of level "
+            f"{', '.join(map(str, unknown))}"
+        )
+        if self.written is not None:
+            _log.warning("%s: RocketMQ's default counts. Give brokerConf if the broker has another", what)
+            return
+        raise OptionError(
+            f"{what}. Nothing was changed. Give messageDelayLevel of this store's broker with --broker-conf "
+            "FILE. For a broker with the default levels, FILE has one line: "
+            "messageDelayLevel=1s 5s 10s 30s 1m 2m 3m 4m 5m 6m 7m 8m 9m 10m 20m 30m 1h 2h"
+        )
 
     def _unusable(self) -> Iterator[LeftQueue]:
         """The queues whose files cannot be used and that have no message in the log to build them from."""

@@ -139,7 +139,8 @@ class RecoverPlan:
         survey = _survey_of_copy(self.root, target, self.options)
         if survey.refused is not None:
             raise survey.refused
-        if known_queue_file_size(self.root, survey.log, self.options) is None:
+        is_known = known_queue_file_size(self.root, survey.log, self.options) is not None
+        if not is_known or self.options.delay_levels_ms is None:
             survey.compare()  # raises before anything is copied
             survey = _survey_of_copy(self.root, target, self.options)
         is_new = not entry_names(target, missing_ok=True)
@@ -248,7 +249,7 @@ def recover(
         salvage=salvage,
         settings=None if broker_conf is None else StoreSettings(name, *sizes),
         batch_queue_file_size=conf.batch_queue_file_size,
-        delay_levels_ms=conf.message_delay_levels_ms,
+        delay_levels_ms=conf.known_delay_levels_ms,
         log_directories=tuple(map(paths.absolute, commit_log_paths)),
     )
     return RecoverPlan(root, options, name)
@@ -421,6 +422,9 @@ def _log_rows(survey: RecoverySurvey) -> Iterator[_Row]:
         reason = f"{size} damaged bytes, the first at {first.file.path} byte {first.start}: "
         reason += f"expected {first.expected}, found {first.found}"
         yield "commitlog", None, None, "keep", None, len(survey.damage), None, reason
+    if survey.unopened:
+        reason = "messages with a body that is not what the sysFlag says, and that no read can open"
+        yield "commitlog", None, None, "left", None, survey.unopened, None, reason
     for short in survey.short:
         size = survey.log.file_size
         reason = f"{short.path} has {short.size} bytes: a broker starts with files of {size} bytes only"

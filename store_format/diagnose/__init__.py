@@ -12,6 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from store_format.bookkeeping.journal import StoreState, read_commit_state, store_state
+from store_format.bookkeeping.settings import broker_conf_of
 from store_format.commit.log_comparison import RecoverOptions, is_index_size_known, known_queue_file_size
 from store_format.commit.rebuilt_index import indexes_tags
 from store_format.commitlog.log import CommitLog
@@ -135,9 +136,10 @@ def diagnose(
         log_begin=log.min_offset,
         given_up=str(given_up),
         lacks_last_files=queues.lead_behind_files,
-        lacks_sizes=_lacks_sizes(
+        lacks_settings=_lacks_sizes(
             root, log, queues=queues.is_incomplete, index=index is not None and index.is_empty
-        ),
+        )
+        or (queues.lacks_level and broker_conf_of(root).known_delay_levels_ms is None),
     )
 
 

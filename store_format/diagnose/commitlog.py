@@ -7,7 +7,8 @@ ranges of the log are known.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -19,8 +20,10 @@ from store_format.bookkeeping.journal import StoreState
 from store_format.bookkeeping.ledger import FILLER_TOPIC
 from store_format.commitlog.log import CommitLog, first_byte
 from store_format.commitlog.walk import Damage, EndKind, UnitRun, Walk
-from store_format.diagnose.problems import Findings, LogSummary, Severity
+from store_format.consumequeue.dispatch import find_entries
+from store_format.diagnose.problems import BODY_ADVICE, Findings, LogSummary, Severity
 from store_format.layouts import OFFSET_MAX
+from store_format.message.locate import BadUnit, UnitRefs, locate
 from store_format.message.one import UnitKind, check_unit
 from store_format.survey.log_end import ReadableEnd
 from store_format.survey.right_entries import place_of_message
@@ -88,10 +91,14 @@ def check_log(
     can be read, and what a broker that starts would cut. Messages of FILLER_TOPIC in the ranges `fillers` are
     those of a salvage. Lost ranges are added to `lost`.
     """
+    from store_format.message.decode import unopened  # it imports pyarrow.compute
+
     if not log.files:
         return LogSummary()
     walk = log.apart().walk(log.min_offset, verify_crc=True, resync=True)
-    counts, torn_bytes = _CountsBehindEnd(log, readable, fillers), 0
+    counts, torn_bytes, closed = _CountsBehindEnd(log, readable, fillers), 0, 0
+    end = OFFSET_MAX if readable is None else readable.offset
+    threads = ThreadPoolExecutor(len(os.sched_getaffinity(0)), thread_name_prefix="rmqlog-bodies")
     for step in _one_ahead(walk):
         counts.count(step)
         if isinstance(step, Damage):
@@ -108,6 +115,8 @@ def check_log(
                 lost.add(step.file.start + step.start, step.file.start + step.stop)
         else:
             visit(step)
+            closed += _check_bodies(findings, unopened(log.refs_of(step), threads.map), end)
+    threads.shutdown()
     _check_end(findings, log, file_size, state, walk, lost)
     if readable is not None:
         report_cut(findings, log, readable)
@@ -125,7 +134,8 @@ def check_log(
         missing_bytes=sums.missing_bytes,
         log_end=walk.end.offset if walk.end is not None else 0,
         state=state.value,
-        readable=sums.units - counts.hidden,
+        readable=sums.units - counts.hidden - closed,
+        unopened=closed,
         cut_offset=readable.cut if readable is not None and is_cut else None,
         cut_bytes=counts.cut_bytes if is_cut else 0,
         cut_messages=readable.messages if readable is not None and is_cut else 0,
@@ -231,6 +241,26 @@ def report_torn(findings: Findings, log: CommitLog, end: int) -> None:
     if file is not None:
         expected, found = f"zeros behind the log's end, {end}", "a part of a message"
         findings.add("info", file.path, end - file.start, expected, found, _REMAINS_ADVICE)
+
+
+def _check_bodies(findings: Findings, found: Iterable[tuple[UnitRefs, BadUnit]], end: int) -> int:
+    """Reports the messages before the physical offset `end` whose bodies no read can open. Returns their
+    number.
+    """
+    count = 0
+    for refs, unit in found:
+        if refs.physical_offsets[unit.index] < end:
+            entries = find_entries(locate(refs.select(np.array([unit.index])), verify_crc=False)[0])
+            names = [
+                f"{topic}-{queue_id} offset {entries.offset[entries.key == number][0]}"
+                for number, (topic, queue_id) in enumerate(entries.keys)
+            ]
+            what = f"{unit.error.found}, in the message {' and '.join(names) or 'of no queue'}"
+            findings.add(
+                "damage", unit.error.file, unit.error.position, unit.error.expected, what, BODY_ADVICE
+            )
+            count += int(entries.count[0]) if names else 1
+    return count
 
 
 def _check_end(

@@ -46,6 +46,10 @@ EXTENSION_ADVICE = (
     "all tags. Copy the extension back before a broker starts: without it, a broker begins it again, and old "
     "addresses then lead to the tags codes of new messages; with a file that is cut off, it does not start"
 )
+BODY_ADVICE = (
+    "No command puts this right: the stored bytes have their checksum, but they are not what the sysFlag "
+    "says. Reads with mode=DROPMALFORMED leave the message out, and the column rawBody has the stored bytes"
+)
 _SEVERITIES: tuple[Severity, ...] = ("damage", "warning", "info")
 _SHOWN_MAX = 1000  # problems of one kind; the rest is counted
 
@@ -53,6 +57,7 @@ _REFUSES = "broker refuses to start on this store"  # words of the advice for fi
 _LINKS = "Links below the store's root"
 # advice about what a recovery leaves as it is
 _BY_HAND = (
+    BODY_ADVICE,
     EXTENSION_ADVICE,
     "A broker refuses to start on this store",
     "After a crash a broker rescans the log",
@@ -118,7 +123,8 @@ class LogSummary:
     a message at the end of a crashed store. `total_bytes` is the exact sum of the lengths of all files.
     `log_end` is the physical offset at which the log ends. A crash lost `lost_in_crash`
     messages: consume queues of the crashed store point to them, behind the log's end.
-    A batch is one of `units`; `batched` counts the other messages of the batches.
+    A batch is one of `units`; `batched` counts the other messages of the batches. The bodies of `unopened`
+    messages are whole, and no read can open them.
     """
 
     files: int = 0
@@ -140,6 +146,7 @@ class LogSummary:
     lost_entries: int = 0
     lost_in_crash: int = 0
     batched: int = 0
+    unopened: int = 0
 
     @property
     def total_bytes(self) -> int:
@@ -160,8 +167,9 @@ class Diagnosis(list[Problem]):
     the messages are in a DLedger commitlog, which is not checked; `has_more` is True if a broker serves
     messages from other files, too. With a `lost_log` only the configuration is checked. The log begins at
     `log_begin`; `given_up` says what recoveries gave up before. `lacks_last_files` is True if queues lead
-    behind the last commitlog file of a store that was shut down cleanly. `lacks_sizes` is True if consume
-    queues or the index have to be built, and the store does not show the sizes of their files. `refusal` is
+    behind the last commitlog file of a store that was shut down cleanly. `lacks_settings` is True if
+    consume queues or the index have to be built, and the store does not show the sizes of their files, or
+    the delay of a level. `refusal` is
     the error with which all other commands refuse the files of the commitlog.
     """
 
@@ -174,7 +182,7 @@ class Diagnosis(list[Problem]):
     log_begin: int = 0
     given_up: str = ""
     lacks_last_files: bool = False
-    lacks_sizes: bool = False
+    lacks_settings: bool = False
     refusal: CorruptStoreError | None = None
 
     def __post_init__(self, problems: Iterable[Problem]) -> None:
@@ -274,10 +282,13 @@ def _sentence(diagnosis: Diagnosis) -> tuple[str, NextStep]:
         gone = summary.damage_bytes - summary.torn_bytes + summary.missing_bytes
         gone += summary.unplaced_bytes - summary.stray_bytes
         lost = "" if crash or diagnosis.given_up else ", none lost"  # damage of queues and index files
-        if summary.lost_entries:
-            lost = f", {summary.lost_entries:,} {_messages(summary.lost_entries)} lost"
+        if count := summary.lost_entries + summary.unopened:
+            lost = f", {count:,} {_messages(count)} lost"
         elif gone:
             lost = f", messages in {gone:,} damaged or missing bytes are lost"
+        if summary.unopened:
+            them = f", {summary.unopened:,} of them with a" if summary.lost_entries else ", with a"
+            lost += f"{them} body that no read can open"
         is_salvage = bool(gone or summary.lost_entries or summary.cut_messages)
         step = NextStep.SALVAGE if is_salvage else _recovery(diagnosis)
         if diagnosis.lacks_last_files:

@@ -110,6 +110,7 @@ class QueueCheck:
         self.lead_behind_files = False  # whether entries lead behind the last file of the log
         self.ahead = 0  # entries that lead behind the log's end
         self.is_incomplete = False  # whether the files of a queue are lost
+        self.lacks_level = False  # whether those of a delay level are
         self.contradicted = 0  # messages with a wrong topic
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         self._stored: dict[QueueKey, StoredQueue] = {}
@@ -258,6 +259,7 @@ class QueueCheck:
                 self._findings.add("info", place, 0, expected, found, advice)
                 continue
             self.is_incomplete = True
+            self.lacks_level |= key[0] == SCHEDULE_TOPIC
             # readers find lost queues by topics.json
             lost_advice = _LIGHT_ADVICE if is_light else _LOST_ADVICE if has_topics else QUEUE_ADVICE
             advice = _UNKNOWN_ADVICE if fate is Fate.UNKNOWN else lost_advice

@@ -12,7 +12,7 @@ as the source of a stream, decodes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -31,7 +31,7 @@ from store_format.message import sysflag
 from store_format.message.columns import TIMESTAMP_TYPE, DecodeOptions, arrow_schema
 from store_format.message.compression import DecompressionError, decompress
 from store_format.message.hosts import format_hosts, offset_msg_ids
-from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate
+from store_format.message.locate import BadUnit, UnitRefs, Units, inner_batches, locate, stored_field
 from store_format.message.properties import PropertyTable, tags_codes
 from store_format.names import (
     INNER_MULTI_DISPATCH,
@@ -53,7 +53,10 @@ _STRING = pa.string()
 _CONSTANT_ROWS = 1 << 16
 
 _Ints = NDArray[np.int64]
+Bad = tuple[UnitRefs, BadUnit]
 
+_OPENED_AT_ONCE = 256  # bodies that one thread opens for a check
+_INNER = sysflag.INNER_BATCH | sysflag.NEED_UNWRAP
 _WIRE_HEAD_SIZE = WIRE_MESSAGE_HEAD.itemsize
 _WIRE_HEAD = as_struct(WIRE_MESSAGE_HEAD)
 _WIRE_SIZE_MIN = _WIRE_HEAD_SIZE + 2  # no body, no properties
@@ -85,6 +88,23 @@ def decode_parts(
     half = len(refs) // 2
     yield from decode_parts(refs.select(np.arange(half)), options, broker_name)
     yield from decode_parts(refs.select(np.arange(half, len(refs))), options, broker_name)
+
+
+def unopened(refs: UnitRefs, each: Callable[..., Iterable[list[Bad]]] = map) -> list[Bad]:
+    """Returns (part of `refs`, bad unit) for the units whose bodies no read can open.
+
+    A body is not compressed as the sysFlag says, or an inner batch cannot be split. `each` is `map`, or that
+    of threads: zlib and zstd work without the interpreter lock.
+    """
+
+    def bad_of(rows: _Ints) -> list[Bad]:
+        parts = decode_parts(refs.select(rows), DecodeOptions(("body",), verify_crc=False), "")
+        return [(part, unit) for part, _, bad in parts for unit in bad]
+
+    flags = stored_field(refs.buffer, refs.positions, "sys_flag")
+    rows = np.flatnonzero(flags & sysflag.COMPRESSED | ((flags & _INNER) == _INNER))
+    parts = np.split(rows, range(_OPENED_AT_ONCE, len(rows), _OPENED_AT_ONCE)) if len(rows) else []
+    return [found for bad in each(bad_of, parts) for found in bad]
 
 
 def _decode(
@@ -221,6 +241,7 @@ class _UnitRows:
     # ---- units left out ------------------------------------------------------------------------------------
 
     def _reject(self, units: Units, i: int, position: int, expected: str, found: str) -> None:
+        position += units.refs.place(i) - int(units.refs.positions[i])  # in the file, not in the buffer
         self.bad.append(
             BadUnit(int(self._origin[i]), CorruptStoreError(units.refs.path, position, expected, found))
         )

@@ -169,15 +169,16 @@ class PartArrays:
 
 def stored_sizes(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
     """Returns the total size stored at each position; 0, which `locate` refuses, outside the buffer."""
-    return _stored(buffer, positions, "total_size")
+    return stored_field(buffer, positions, "total_size")
 
 
 def stored_offsets(buffer: NDArray[np.uint8], positions: _Ints) -> _Ints:
     """Returns the physical offset stored in the unit at each position; 0 outside the buffer."""
-    return _stored(buffer, positions, "physical_offset")
+    return stored_field(buffer, positions, "physical_offset")
 
 
-def _stored(buffer: NDArray[np.uint8], positions: _Ints, field: str) -> _Ints:
+def stored_field(buffer: NDArray[np.uint8], positions: _Ints, field: str) -> _Ints:
+    """Returns the head field that the unit at each position stores; 0 outside the buffer."""
     found, kind = np.zeros(len(positions), np.int64), MESSAGE_HEADS[0][field]
     at = positions + head_offset(field)
     inside = (positions >= 0) & (at <= len(buffer) - kind.itemsize)

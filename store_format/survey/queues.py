@@ -585,7 +585,8 @@ class LogPart:
     """The entries of the messages that begin in one part of the log, in the order of the log.
 
     `rows` are ENTRY_ROW records whose `queue` is a place in `queues`. The first message begins at `first`,
-    the last one ends at `stop`; both are -1 without messages. `units` counts the messages.
+    the last one ends at `stop`; both are -1 without messages. `units` counts the messages; the bodies of
+    `unopened` ones are whole, and no read can open them.
     """
 
     first: int
@@ -595,6 +596,7 @@ class LogPart:
     rows: NDArray[np.void]
     index: IndexBatch | None
     damage: list[Damage]
+    unopened: int = 0
 
 
 def scan_log(
@@ -638,12 +640,22 @@ def scan_part(scan: LogScan, log: CommitLog, start: int, stop: int) -> LogPart:
         dispatch.add(run, log)
         if scan.index:
             indexed.append(index_batch(log.refs_of(run), tag_keys=scan.tag_keys))
+    closed = 0
     if scan.check_bodies and start < stop:
-        walk = log.walk(start, stop, verify_crc=True, resync=True)
-        damage, units = [step for step in walk if isinstance(step, Damage)], walk.sums.units
+        from store_format.message.decode import unopened  # it imports pyarrow.compute
+
+        walk, damage = log.walk(start, stop, verify_crc=True, resync=True), []
+        for step in walk:
+            if isinstance(step, Damage):
+                damage.append(step)
+            else:
+                closed += len(unopened(log.refs_of(step)))
+        units = walk.sums.units
     queues, rows = dispatch.take_rows()
     units += int((rows["batch_size"][~within_damage(rows["physical"], damage)] - 1).sum())
-    return LogPart(first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage)
+    return LogPart(
+        first, end, units, queues, rows, _joined_batches(indexed) if scan.index else None, damage, closed
+    )
 
 
 def within_damage(physical: _Ints, damage: Sequence[Damage]) -> _Mask:

@@ -27,6 +27,7 @@ from store_format.commitlog.walk import Damage
 from store_format.consumequeue.dispatch import Dispatch, MissingEntries, find_entries
 from store_format.consumequeue.files import DISORDER, list_queues
 from store_format.consumequeue.slices import QueueRange, QueueSlice, read_slice
+from store_format.consumequeue.units import queue_bounds, read_units
 from store_format.display.text import shown
 from store_format.errors import CorruptStoreError, StoreError
 from store_format.files.read import StoreFile
@@ -35,7 +36,7 @@ from store_format.java.text import decode_utf8
 from store_format.layouts import MAGIC_V1, MAGIC_V2, MESSAGE_HEADS, MESSAGE_SIZE_MIN, OFFSET_MAX
 from store_format.message.locate import Units
 from store_format.message.one import LENGTH_MAX, TOPIC_LENGTH_MAX_V1, find_parts, head_variant, read_head
-from store_format.names import DELAY_LEVELS_MS, QueueKey, is_light_queue
+from store_format.names import DELAY_LEVELS_MS, SCHEDULE_TOPIC, QueueKey, is_light_queue
 from store_format.survey.log_end import entry_at
 
 _log = logging.getLogger(__name__)
@@ -350,6 +351,28 @@ def _nearest_own(log: CommitLog, run: QueueSlice, steps: range) -> int | None:
             if is_own(log, (queue.topic, queue.queue_id), int(offsets[i]), place):
                 return place[0]
     return None
+
+
+def shown_delays(root: str, log: CommitLog) -> dict[int, int]:
+    """Delay level (from 1) -> delay in ms, as the newest entries of SCHEDULE_TOPIC_XXXX show them.
+
+    The tags code of an entry is the delivery time, which is the store time of the message and the delay
+    (DefaultMessageStore.computeDeliverTimestamp). No message has the delay.
+    """
+    found = {}
+    for topic, queue_id, directory, kind in list_queues(root, SCHEDULE_TOPIC.__eq__, lambda _: None):
+        with suppress(StoreError, OSError):  # a queue that cannot be read shows nothing
+            bounds = queue_bounds(kind, directory, topic, queue_id, log.min_offset)
+            start, stop = (0, 0) if bounds is None else (bounds.min_offset, bounds.max_offset)
+            start = max(start, stop - _NEIGHBOURS)
+            units = [] if bounds is None else read_units(bounds, start, stop).tolist()
+            delays = [
+                code - log.store_timestamp_at(physical)
+                for offset, (physical, size, code) in enumerate(units, start)
+                if code > 0 and is_own(log, (topic, queue_id), offset, (physical, size))
+            ]
+            found |= {queue_id + 1: delay for delay in sorted(delays, key=delays.count)[-1:]}  # noqa: B035
+    return found
 
 
 # ---- messages whose topic the consume queues contradict ----------------------------------------------------

@@ -122,7 +122,10 @@ def _verdict(rows: Sequence[Mapping[str, Any]], *, is_done: bool) -> str:
     """What the table of a recovery comes to, in one sentence."""
     messages = sum(row["entries"] or 0 for row in rows if row["action"] == "end")
     damaged = sum(row["entries"] for row in rows if row["action"] in ("keep", "salvage"))
-    whole = _counted(messages, "whole message")
+    closed = sum(row["entries"] for row in rows if (row["part"], row["action"]) == ("commitlog", "left"))
+    whole = _counted(messages - closed, "whole message")
+    if closed:
+        whole += f", and {closed:,} with a body that no read can open"
     if damaged:
         whole += f", and {_counted(damaged, 'damaged place')} in the commitlog"
     cut = sum(row["entries"] for row in rows if row["action"] == "cut")

@@ -123,7 +123,7 @@ def _verdict(root: str, diagnosis: Diagnosis) -> Verdict:
 
     text, step = verdict(diagnosis)
     store = shlex.quote(shown(root))
-    conf = " --broker-conf FILE" if diagnosis.lacks_sizes else ""  # the broker's configuration
+    conf = " --broker-conf FILE" if diagnosis.lacks_settings else ""  # the broker's configuration
     beside = paths.base_name(root) if paths.is_remote(root) else beside_cluster(root)
     target = shlex.quote(shown(f"{beside}-recovered"))  # of a store on object storage, in this directory
     salvage = f"rmqlog recover {store} --into {target} --salvage{conf}"

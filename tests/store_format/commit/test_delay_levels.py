@@ -11,10 +11,13 @@ from store_format import MessageStore
 from store_format.commit.append import recover
 from store_format.commit.options import CommitOptions
 from store_format.commit.recover import recover as plan_recovery
+from store_format.diagnose import diagnose
+from store_format.errors import OptionError
 from store_format.files.write import FileWrites
 from store_format.metadata.group_offsets import write_delay_offsets
 from store_format.metadata.read import BrokerConf, read_delay_offsets
 from store_format.names import SCHEDULE_TOPIC
+from store_format.survey.right_entries import shown_delays
 from tests.support.staged import columns_of, make_store
 from tests.support.waiting import BEGIN_MS, append, delayed
 
@@ -62,6 +65,55 @@ def test_rebuilt_queues_have_the_delivery_time(store: Path, lost: str) -> None:
     options = CommitOptions(unfiled_queues="read", clock=lambda: BEGIN_MS)
     MessageStore.open(str(store)).append(columns_of(delayed("T", 1, 7, 1)), options=options)
     assert _times(store) == wanted | {1: [2_000]}
+
+
+@pytest.fixture
+def foreign(store: Path) -> Path:
+    """The store with five more messages of level 2, and without settings: as that of a broker."""
+    append(store, delayed("T", 2, 2, 5))
+    shutil.rmtree(store / ".rmqlog")
+    return store
+
+
+def test_no_entry_gets_a_time_of_levels_that_nothing_shows(foreign: Path, tmp_path: Path) -> None:
+    """A broker that rebuilds the queue takes its own messageDelayLevel (ConsumeQueue has no other)."""
+    wanted = _times(foreign)
+    shutil.rmtree(foreign / "consumequeue" / SCHEDULE_TOPIC / "1")
+    expected = r"neither broker.conf nor an entry shows the delay of level 2\. .* --broker-conf FILE"
+    assert diagnose(str(foreign)).lacks_settings
+    for act in (plan_recovery(str(foreign)).table, plan_recovery(str(foreign)).apply):
+        with pytest.raises(OptionError, match=expected):
+            act()
+    with pytest.raises(OptionError, match=expected):
+        plan_recovery(str(foreign), into=str(tmp_path / "copy")).apply()
+    assert not (tmp_path / "copy").exists()
+    assert not (foreign / "consumequeue" / SCHEDULE_TOPIC / "1").exists()
+    conf = tmp_path / "broker.conf"
+    conf.write_text(f"messageDelayLevel={_LEVELS}")
+    plan_recovery(str(foreign), broker_conf=str(conf)).apply()
+    assert _times(foreign) == wanted
+
+
+def test_a_write_that_takes_the_default_levels_says_so(
+    foreign: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    shutil.rmtree(foreign / "consumequeue" / SCHEDULE_TOPIC / "1")
+    options = CommitOptions(unfiled_queues="read", clock=lambda: BEGIN_MS)
+    MessageStore.open(str(foreign)).append(columns_of(delayed("T", 2, 7, 1)), options=options)
+    assert "shows the delay of level 2: RocketMQ's default counts. Give brokerConf" in caplog.text
+
+
+@pytest.mark.parametrize("lost", [range(2, 6), range(1, 4)])
+@pytest.mark.parametrize("into", [True, False])
+def test_entries_show_the_levels(foreign: Path, tmp_path: Path, lost: range, into: bool) -> None:
+    wanted = _times(foreign)
+    [path] = (foreign / "consumequeue" / SCHEDULE_TOPIC / "1").iterdir()
+    units = path.read_bytes()
+    path.write_bytes(units[: 20 * lost[0]] + bytes(20 * len(lost)) + units[20 * (lost[-1] + 1) :])
+    target = tmp_path / "copy" if into else foreign
+    assert shown_delays(str(foreign), MessageStore.open(str(foreign)).log)[2] == _SECOND_LEVEL_MS
+    plan_recovery(str(foreign), into=str(target) if into else None).apply()
+    assert _times(target) == wanted
 
 
 def test_a_crashed_store_is_read_and_repaired_with_the_delivery_time(store: Path) -> None:
