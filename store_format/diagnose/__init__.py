@@ -111,7 +111,7 @@ def diagnose(
         stray_bytes=stray_bytes,
         lost_entries=lost_entries,
         lost_in_crash=queues.ahead if is_last_crash else 0,
-        readable=summary.readable - queues.contradicted + queues.batched,
+        readable=summary.readable - queues.contradicted - queues.unread + queues.batched,
         batched=queues.batched,
     )
     check_topics(findings, root, queues.topics)

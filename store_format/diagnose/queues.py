@@ -112,6 +112,7 @@ class QueueCheck:
         self.is_incomplete = False  # whether the files of a queue are lost
         self.lacks_level = False  # whether those of a delay level are
         self.contradicted = 0  # messages with a wrong topic
+        self.unread = 0  # messages of deleted topics, and of queues about which a reader asks
         self.batched = 0  # messages of batches less the batches, each of which is one record of the log
         self._stored: dict[QueueKey, StoredQueue] = {}
         for topic, queue_id, directory, kind in queue_directories(findings, root):
@@ -254,6 +255,7 @@ class QueueCheck:
             expected = f"consume queue files of {key[0]}-{key[1]}"
             found = f"none for {count} messages, the first at commitlog {queue.begin}; {evidence}"
             is_light = is_light_queue(key[0])
+            self.unread += queue.places.entries if fate in (Fate.DELETED, Fate.UNKNOWN) else 0
             if fate is Fate.DELETED or (is_light and not has_light):
                 advice = _DELETED_ADVICE if fate is Fate.DELETED else _NO_LIGHT_ADVICE
                 self._findings.add("info", place, 0, expected, found, advice)

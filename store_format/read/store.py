@@ -33,6 +33,7 @@ from store_format.display.text import first_names, shown
 from store_format.errors import (
     CorruptStoreError,
     OffsetOutOfRangeError,
+    OptionError,
     StoreError,
     StorePermissionError,
     UnsupportedFormatError,
@@ -51,7 +52,8 @@ from store_format.read.snapshot import Snapshot, find_log_end, take_snapshot
 from store_format.read.store_root import broker_name_of, has_queue_files, log_directories, warn_of_other_files
 from store_format.read.tolerance import Tolerance
 from store_format.read.unfiled_queues import UnfiledQueues
-from store_format.survey.fates import LogQueue, Unfiled, deleted_until
+from store_format.survey.fates import Fate, LogQueue, Unfiled, decide, deleted_until
+from store_format.survey.fates import question as question_of
 from store_format.survey.gone import find_gone, given_up_places, gone_by_ledger, warn_of_gone
 from store_format.survey.right_entries import Contradictions
 
@@ -179,17 +181,21 @@ class Store:
         self._warn_of_gone(taken)
         lost, question = self._lost.among(self, taken, select)
         if question is not None:
-            if self.fail_on_unknown:
-                raise question
-            if self.fail_on_unknown is None:
-                self.pass_over([question])
-            else:
-                self._lost.warn(str(question), "%s These messages are left out", question)
+            self._ask(question)
         left_out = lost.keys() | self._lost.deleted_in(taken)
         if not left_out:
             return taken
         queues = {key: queue for key, queue in taken.queues.items() if key not in left_out}
         return replace(taken, queues=queues, damaged=taken.damaged | lost, lost=frozenset(lost))
+
+    def _ask(self, question: OptionError) -> None:
+        """Raises the question, or leaves the queues out with a warning."""
+        if self.fail_on_unknown:
+            raise question
+        if self.fail_on_unknown is None:
+            self.pass_over([question])
+        else:
+            self._lost.warn(str(question), "%s These messages are left out", question)
 
     def look_again_for(self, keys: Collection[QueueKey] | None) -> None:
         """Says that these queues have messages, None: that any may have: one that has no files at the next
@@ -273,6 +279,17 @@ class Store:
         self._lost.warn_of_hidden(self, found.queues)
         return found
 
+    def _surveyed(self, select: Callable[[str], bool], cut_bytes: int = 64 << 20) -> LogSurvey:
+        """`survey`; of a store without queue files without those of an unknown fate, which it asks about."""
+        found = self.survey(select, cut_bytes=cut_bytes)
+        if self.has_consume_queues or self.state is StoreState.LIVE or self.unfiled_queues == "read":
+            return found
+        fates = decide(self.path, found.log, found.queues, found.queues)
+        unknown = {key: found.queues[key] for key, each in fates.items() if each.fate is Fate.UNKNOWN}
+        if unknown and self.unfiled_queues is None:
+            self._ask(question_of(self.path, unknown))
+        return replace(found, queues={key: found.queues[key] for key in found.queues.keys() - unknown})
+
     def topics(self) -> list[str]:
         """Returns the names of the topics that have queues, sorted; system topics included."""
         return sorted({queue.topic for queue in self.queues()})
@@ -282,7 +299,7 @@ class Store:
         """Returns every queue of the selected topics, sorted by topic and queue id."""
         if not self.has_consume_queues:
             self._lost.warn_of_none(self)
-            return self._scanned(self.survey(select))
+            return self._scanned(self._surveyed(select))
         taken = self._snapshot(select)
         if not taken.damaged:
             return sorted(self.queues_of(taken), key=_KEY)
@@ -314,14 +331,14 @@ class Store:
                 raise OffsetOutOfRangeError(f"{self.path} has no queue {topic}-{queue_id}; {have}")
         else:
             self._lost.warn_of_none(self)
-        for scanned in self._scanned(self.survey(topic.__eq__)):
+        for scanned in self._scanned(self._surveyed(topic.__eq__)):
             if scanned.queue_id == queue_id:
                 return scanned
         raise OffsetOutOfRangeError(f"{self.path} has no message of queue {topic}-{queue_id}")
 
     def scanned_queues(self, select: Callable[[str], bool], cut_bytes: int) -> tuple[list[Queue], list[int]]:
         """The queues that `survey` finds, and the physical offsets at which a scan may be split."""
-        found = self.survey(select, cut_bytes=cut_bytes)
+        found = self._surveyed(select, cut_bytes)
         return self._scanned(found), found.cuts
 
     def configured_topics(self) -> frozenset[str]:

@@ -35,13 +35,19 @@ from store_format.bookkeeping.ledger import (
     read_ledger,
 )
 from store_format.commitlog.log import CommitLog
-from store_format.consumequeue.files import FOLDERS, QueueKind, can_be_queue, list_queues
+from store_format.consumequeue.files import (
+    FOLDERS,
+    QueueKind,
+    can_be_queue,
+    has_rocksdb_queues,
+    list_queues,
+)
 from store_format.consumequeue.slices import QueueRange
 from store_format.consumequeue.units import queue_bounds
 from store_format.display.text import first_names, shown
 from store_format.errors import CorruptStoreError, OptionError, StoreError
 from store_format.files import paths
-from store_format.files.read import entry_names, list_store_files, stat_identity
+from store_format.files.read import entry_names, is_directory, list_store_files, stat_identity
 from store_format.layouts import OFFSET_MAX
 from store_format.metadata.group_offsets import read_broker_offsets, read_committed
 from store_format.metadata.read import config_path, known_topics, read_subscription_groups, read_topics
@@ -270,7 +276,6 @@ _SYSTEM = FateDecision(Fate.LOST, "a broker does not delete the topic")
 _COMMITTED = FateDecision(
     Fate.LOST, "the ledger has a commit that created the topic, and topics.json is from before this commit"
 )
-_NONE_FILED = FateDecision(Fate.LOST, "no consume queue of the store has a file")
 _SIBLING = FateDecision(Fate.LOST, "another queue of the topic has an earlier message")
 _UNKNOWN = FateDecision(
     Fate.UNKNOWN,
@@ -302,7 +307,7 @@ def decide(
         else:
             open_keys.append(key)
     if not open_keys or not has_queue_files(root):
-        return found | dict.fromkeys(open_keys, _NONE_FILED)
+        return found | dict.fromkeys(open_keys, _if_none_filed(root))
     begins = _begins(root, {topic for topic, _ in open_keys}.__contains__, seen, log.min_offset)
     known, kept = committed_ends(root), kept_topics(root)
     for key in open_keys:
@@ -322,6 +327,19 @@ def decide(
         else:
             found[key] = _UNKNOWN
     return found
+
+
+def _if_none_filed(root: str) -> FateDecision:
+    """The fate of the queues of a store of which no queue has a file. A broker that starts builds all of them
+    from the log: it dispatches the messages behind the newest one of all queues (CommitLog.recoverNormally,
+    DefaultMessageStore.recover). But deleting the last topic leaves an empty directory, too.
+    """
+    if has_rocksdb_queues(root):
+        return FateDecision(Fate.LOST, "RocksDB keeps the consume queues")
+    if not is_directory(f"{root}/{FOLDERS['simple']}"):  # on object storage no directory is empty
+        return FateDecision(Fate.LOST, "the store has no consume queue directory, which no broker deletes")
+    known = committed_ends(root)
+    return FateDecision(Fate.LOST, known[min(known)].evidence) if known else _UNKNOWN
 
 
 def _begins(

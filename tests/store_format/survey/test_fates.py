@@ -8,16 +8,19 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from store_format import MessageStore
 from store_format.bookkeeping.journal import read_journal
 from store_format.commit.options import CommitOptions
+from store_format.diagnose import diagnose
 from store_format.errors import OptionError
 from store_format.layouts import OFFSET_MAX
 from store_format.names import QueueKey
 from store_format.read.log_reader import survey
+from store_format.read.store import Store
 from store_format.survey.fates import Fate, Unfiled, decide, deleted_until
 from tests.support.fork_server import ForkServer
 from tests.support.kills import killed_stores
@@ -90,6 +93,58 @@ def test_a_topic_that_topics_json_lacks_is_deleted(two: Path) -> None:
 def test_without_any_queue_file_all_are_lost(two: Path) -> None:
     shutil.rmtree(two / "consumequeue")
     assert _fates(two, ("T", 0), ("Other", 0)) == [Fate.LOST] * 2
+
+
+def _emptied(root: Path) -> None:
+    """The directories of queues are gone from `consumequeue`: lost, or their topics created again."""
+    for path in (root / "consumequeue").iterdir():
+        shutil.rmtree(path)
+
+
+def test_an_emptied_directory_of_queues_shows_nothing(two: Path) -> None:
+    """DefaultMessageStore.deleteTopics leaves the directory when the last topic is deleted. Real 5.5.0 and
+    4.9.7 that start without any queue file build the queues of all messages from the log's begin.
+    """
+    _emptied(two)
+    assert _fates(two, ("T", 0), ("Other", 0)) == [Fate.UNKNOWN] * 2
+    _commit(two, "T", 1)  # a broker removes the offsets of a deleted topic
+    assert _fates(two, ("T", 0), ("Other", 0)) == [Fate.LOST] * 2
+
+
+@pytest.mark.parametrize("leaves_directory", [False, True])
+def test_the_only_topic_is_deleted_and_created_again(tmp_path: Path, leaves_directory: bool) -> None:
+    """Reads, `verify` and a write ask, as where another topic has queue files."""
+    root = make_store(tmp_path / "store")
+    append(root, numbered("T", 0, 40, queues=2))
+    text = (root / "config/topics.json").read_text()
+    deleted_topic(root, "T")
+    if leaves_directory:
+        (root / "consumequeue/T").mkdir(parents=True)
+    assert _readable(root) == 0
+    assert MessageStore.open(str(root)).queues() == []
+    (root / "config/topics.json").write_text(text)
+    assert _readable(root) == 0
+    for ask in (
+        lambda: MessageStore.open(str(root)).queues(),
+        lambda: MessageStore.open(str(root)).queue("T", 1),
+        lambda: append(root, numbered("T", 40, 1)),
+    ):
+        with pytest.raises(OptionError, match=r"40 messages of 2 queues.*unfiledQueues=skip"):
+            ask()
+    told = {answer: Store.open(str(root), unfiled_queues=answer).queues() for answer in get_args(Unfiled)}
+    assert {answer: sum(len(queue.to_table()) for queue in queues) for answer, queues in told.items()} == {
+        "read": 40,
+        "skip": 0,
+    }
+    append(root, numbered("T", 40, 2, queues=2), options=CommitOptions(unfiled_queues="skip"))
+    assert {queue.key: queue.max_offset for queue in MessageStore.open(str(root)).queues()} == {
+        ("T", 0): 1,
+        ("T", 1): 1,
+    }
+
+
+def _readable(root: Path) -> int:
+    return diagnose(str(root)).summary.readable
 
 
 def test_offsets_that_begin_again_show_a_new_topic(two: Path) -> None:
