@@ -50,7 +50,7 @@ class Pulled:
     claims: bool  # this topic, queue and offset
     body: tuple[int, int]  # CRC and length of the body as a client gets it
     uniq_key: str
-    tags_code: int  # of the entry
+    entry: tuple[int, int]  # physical offset and tags code of the queue's entry
 
     @property
     def is_served(self) -> bool:
@@ -65,6 +65,7 @@ class Served:
     min_offset: int
     max_offset: int
     pulled: dict[int, Pulled]  # what is got at each offset; damage too
+    expired: frozenset[int] = frozenset()  # offsets whose entries lead before the commitlog's begin
 
     @property
     def messages(self) -> dict[int, Pulled]:
@@ -91,19 +92,23 @@ class Verdict:
 
     @property
     def client(self) -> dict[tuple[str, int, int], Pulled]:
-        """Those that a client gets: of a topic that topics.json has, in a queue that it reads."""
-        topics = self.topics or {}
+        """Those that a client gets."""
         return {
-            place: each
-            for place, each in self.messages.items()
-            if self.topics is not None
-            and (place[0].startswith("%LMQ%") or _is_read(topics.get(place[0], (0, 0)), place[1]))
+            (*queue, at): each
+            for queue, served in self.client_queues.items()
+            for at, each in served.messages.items()
         }
 
+    @property
+    def client_queues(self) -> dict[QueueKey, Served]:
+        """The queues that clients read: of a topic that topics.json has, below its readQueueNums."""
+        return {queue: served for queue, served in self.queues.items() if self._is_read(*queue)}
 
-def _is_read(topic: tuple[int, int], queue_id: int) -> bool:
-    read_queues, perm = topic
-    return queue_id < read_queues and bool(perm & 4)
+    def _is_read(self, topic: str, queue_id: int) -> bool:
+        if self.topics is None:
+            return False
+        read_queues, perm = (1, 4) if topic.startswith("%LMQ%") else self.topics.get(topic, (0, 0))
+        return queue_id < read_queues and bool(perm & 4)
 
 
 class Referee:
@@ -187,24 +192,26 @@ def verdict_of(answer: dict[str, Any]) -> Verdict:
         failure = "DefaultMessageStore.load() answers false"
     if answer.get("behind"):
         failure = f"{answer['behind']} bytes of the commitlog are never dispatched: a broker does not start"
+    log = tuple(answer.get("log", (0, 0)))
     queues = {
-        (queue["topic"], queue["queueId"]): Served(
-            queue["min"],
-            queue["max"],
-            {
-                each["at"]: _pulled(queue["topic"], queue["queueId"], each)
-                for each in queue["messages"]
-                if "size" in each
-            },
-        )
-        for queue in answer.get("queues", ())
+        (queue["topic"], queue["queueId"]): _served(queue, log[0]) for queue in answer.get("queues", ())
     }
     topics = answer.get("topics")
     return Verdict(
         failure,
-        tuple(answer.get("log", (0, 0))),
+        (log[0], log[1]),
         {} if failure else queues,
         None if topics is None else {name: (table[0], table[1]) for name, table in topics.items()},
+    )
+
+
+def _served(queue: dict[str, Any], log_begin: int) -> Served:
+    messages = queue["messages"]
+    return Served(
+        queue["min"],
+        queue["max"],
+        {each["at"]: _pulled(queue["topic"], queue["queueId"], each) for each in messages if "size" in each},
+        frozenset(each["at"] for each in messages if each["entry"] and each["entry"][0] < log_begin),
     )
 
 
@@ -218,7 +225,7 @@ def _pulled(topic: str, queue_id: int, each: dict[str, Any]) -> Pulled:
         each["decodes"] and _claims(topic, queue_id, each),
         (each.get("body", 0), each.get("bodyLength", 0)),
         each.get("UNIQ_KEY", ""),
-        each["tagsCode"],
+        (entry[0], entry[1]) if (entry := each["entry"]) else (each["physicalOffset"], 0),
     )
 
 

@@ -12,6 +12,7 @@ import shutil
 import sys
 import tempfile
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -48,7 +49,7 @@ class Judge:
 
     def judge(self, seed: str, number: int, keep: Path | None = None) -> tuple[Case, list[Breach]]:
         """One store, with the leg of law 3 that is its turn."""
-        directory = self.place / "case"
+        directory = self.place / f"{seed}-{number}"  # a process knows stores by their paths
         directory.mkdir()
         try:
             case = self.generator.make(f"{seed}/{number}", directory)
@@ -74,7 +75,7 @@ class Judge:
         return [*found, *self._third(case, verdict, leg, rows)]
 
     def _third(self, case: Case, verdict: Verdict, leg: str, rows: Rows) -> Iterator[Breach]:
-        copy = self.place / "changed"
+        copy = case.root.with_name("changed")
         conf = self.place / "case.conf"
         conf.write_text("".join(f"{key}={value}\n" for key, value in case.conf.items()))
         shutil.copytree(case.root, copy, symlinks=True)
@@ -114,8 +115,14 @@ def main(words: list[str]) -> int:
         for number in range(options.first, options.first + options.count):
             if options.seconds and time.monotonic() - began > options.seconds:
                 break
-            case, found = judge.judge(options.seed, number, options.keep)
             stores += 1
+            try:
+                case, found = judge.judge(options.seed, number, options.keep)
+            except Exception as error:  # the run goes on with the next store
+                traceback.print_exc()
+                counts[0, f"the referee fails with {type(error).__name__}"] += 1
+                print(f"{options.seed}/{number} the referee fails: {error}", flush=True)
+                continue
             for breach in found:
                 counts[breach.law, breach.kind] += 1
                 told = "; ".join(case.told).replace(str(place), "")

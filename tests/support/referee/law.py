@@ -154,6 +154,8 @@ def breaches(case: Case, verdict: Verdict) -> tuple[Rows, list[Breach]]:
     if asks:
         strict = read(case, case.root, skips=False, unfiled="read")
         loose = read(case, case.root, skips=True, unfiled="read")
+    # a process warns once of each state of a file
+    loose = replace(loose, warnings=(*loose.warnings, *strict.warnings))
     said = verify(case, case.root)
     found = [
         *_first_law(case, verdict, "a read", strict),
@@ -200,18 +202,20 @@ def _first_law(case: Case, verdict: Verdict, asker: str, rows: Rows) -> Iterator
         yield Breach(1, f"{asker} {how} gives another message", f"{len(other)}: {other[0]}")
     gaps = [
         (*queue, at)
-        for queue, served in verdict.queues.items()
+        for queue, served in verdict.client_queues.items()
         for at, each in served.pulled.items()
-        if not each.is_served and (*queue, at) not in rows.at and at >= served.min_offset
+        if not each.is_served and (*queue, at) not in rows.at and at not in served.expired
     ]
-    if gaps and rows.is_silent:
+    if gaps and rows.is_silent and not pending:
         yield Breach(1, f"{asker} silently leaves out what a broker hands out damaged", shown_all(gaps, rows))
 
 
 def _hands_out_damage(verdict: Verdict) -> bool:
-    return any(
-        not each.is_served for served in verdict.queues.values() for each in served.pulled.values()
-    ) or bool(verdict.failure)
+    return bool(verdict.failure) or any(
+        not each.is_served and at not in served.expired
+        for served in verdict.queues.values()
+        for at, each in served.pulled.items()
+    )
 
 
 def _second_law(verdict: Verdict, asker: str, rows: Rows, asks: bool) -> Iterator[Breach]:
@@ -281,9 +285,9 @@ def _fourth_law(case: Case, verdict: Verdict, strict: Rows, loose: Rows, said: V
 
 def _unclaimed(verdict: Verdict, rows: Rows) -> Iterator[Place]:
     """The offsets between a broker's ends of a queue at which a read returns no message."""
-    for queue, served in verdict.queues.items():
+    for queue, served in verdict.client_queues.items():
         for at in range(served.min_offset, served.max_offset):
-            if (*queue, at) not in rows.at:
+            if (*queue, at) not in rows.at and at not in served.expired:
                 yield (*queue, at)
 
 
@@ -351,7 +355,7 @@ def third_law(
         place
         for place, each in after.messages.items()
         if place[0] == "SCHEDULE_TOPIC_XXXX"
-        and case.delivery.get(each.uniq_key, each.tags_code) != each.tags_code
+        and case.delivery.get(each.uniq_key, each.entry[1]) != each.entry[1]
     ]
     if late:
         yield Breach(

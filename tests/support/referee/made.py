@@ -57,7 +57,11 @@ class BrokerStore:
 
     def topic(self, name: str, queues: int = 2, attributes: Mapping[str, str] | None = None) -> None:
         """Creates it in topics.json."""
-        self.topics[name] = {
+        self.topics[name] = self._topic(name, queues, attributes)
+
+    @staticmethod
+    def _topic(name: str, queues: int, attributes: Mapping[str, str] | None = None) -> dict[str, object]:
+        return {
             "attributes": dict(attributes or {}),
             "order": False,
             "perm": 6,
@@ -96,8 +100,9 @@ class BrokerStore:
         """Appends a message that claims the next offset of its queue, or `offset`; `count` is that of an
         inner batch. Without `files` only the log has it: a broker was killed before it dispatched.
         """
-        if topic not in self.topics and not topic.startswith("%LMQ%"):
-            self.topic(topic, queue_id + 1)
+        known = self.topics.setdefault(topic, self._topic(topic, 1))
+        for name in ("readQueueNums", "writeQueueNums"):
+            known[name] = max(queue_id + 1, int(str(known[name])))
         queue = (topic, queue_id)
         at = self._next.get(queue, 0) if offset is None else offset
         self._next[queue] = at + count

@@ -135,10 +135,10 @@ public final class Referee {
             }
             if (!result.getMessageBufferList().isEmpty()) {
                 Map<String, Object> message = message(offset, result.getMessageBufferList().get(0));
-                message.put("tagsCode", tagsCode(store, topic, queueId, offset));
+                message.put("entry", entry(store, topic, queueId, offset));
                 messages.add(message);
             } else {
-                messages.add(Map.of("at", offset, "status", result.getStatus().toString()));
+                messages.add(Map.of("at", offset, "status", result.getStatus().toString(), "entry", entry(store, topic, queueId, offset)));
             }
             result.release();
         }
@@ -151,13 +151,15 @@ public final class Referee {
         return line;
     }
 
-    private static long tagsCode(DefaultMessageStore store, String topic, int queueId, long offset) {
+    /** Physical offset and tags code of the entry: what a pull gets may be another one's message. */
+    private static List<Long> entry(DefaultMessageStore store, String topic, int queueId, long offset) {
         if (!(((Map<?, ?>) store.getConsumeQueueTable().get(topic)).get(queueId) instanceof ConsumeQueue queue)) {
-            return 0; // a batch queue
+            return List.of(); // a batch queue
         }
         SelectMappedBufferResult units = queue.getIndexBuffer(offset);
         try {
-            return units.getByteBuffer().getLong(units.getByteBuffer().position() + 12);
+            ByteBuffer unit = units.getByteBuffer();
+            return List.of(unit.getLong(unit.position()), unit.getLong(unit.position() + 12));
         } finally {
             units.release();
         }
