@@ -8,6 +8,7 @@ of the commitlog, without threads and without waiting.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import shutil
@@ -20,13 +21,14 @@ from pathlib import Path
 from typing import Any, Self
 from zlib import crc32
 
-from tests.interop.programs import Program
+from tests.interop.programs import Program, ProgramError
 
 QueueKey = tuple[str, int]
 
 TABLES = ("offsets", "topics", "groups", "delays")
 
 _ANSWER_SECONDS_MAX = 60.0
+_MAGIC = (0xDAA320A7 - (1 << 32), 0xDAA320AB - (1 << 32))
 # Neither the store's age nor the machine's disk is a reason to delete files.
 _SETTINGS = {
     "fileReservedTime": "1000000",
@@ -48,6 +50,8 @@ class Pulled:
     decodes: bool
     crc: bool
     claims: bool  # this topic, queue and offset
+    # Its size, magic code and physical offset are those of its place: a client does not look at them.
+    is_whole: bool
     body: tuple[int, int]  # CRC and length of the body as a client gets it
     uniq_key: str
     entry: tuple[int, int]  # physical offset and tags code of the queue's entry
@@ -115,8 +119,13 @@ class Referee:
     """The JVM. `place` takes its home and the copies. Use as a context manager."""
 
     def __init__(self, version: str, place: Path, *, loud: bool = False) -> None:
-        self.version, self.place = version, place
-        self.program = Program(version, "Referee", ["loud"] if loud else [], place / "program")
+        self.version, self.place, self.loud = version, place, loud
+        self._numbers = itertools.count()
+        self.program = self._started()
+
+    def _started(self) -> Program:
+        directory = self.place / f"program-{next(self._numbers)}"
+        return Program(self.version, "Referee", ["loud"] if self.loud else [], directory)
 
     def __enter__(self) -> Self:
         return self
@@ -154,8 +163,13 @@ class Referee:
         return answer["table"] if answer.get("load") else None
 
     def _ask(self, *words: object) -> dict[str, Any]:
-        self.program.say(*words)
-        return self.program.line(_ANSWER_SECONDS_MAX)
+        try:
+            self.program.say(*words)
+            return self.program.line(_ANSWER_SECONDS_MAX)
+        except ProgramError:
+            self.program.kill()
+            self.program = self._started()  # for the next store
+            raise
 
     @contextmanager
     def _copy(self, root: Path, part: str = "") -> Iterator[Path]:
@@ -223,6 +237,9 @@ def _pulled(topic: str, queue_id: int, each: dict[str, Any]) -> Pulled:
         each["decodes"],
         each.get("crc", False),
         each["decodes"] and _claims(topic, queue_id, each),
+        each["storedSize"] == each["size"]
+        and each["magic"] in _MAGIC
+        and (not each["entry"] or each["entry"][0] == each["physicalOffset"]),
         (each.get("body", 0), each.get("bodyLength", 0)),
         each.get("UNIQ_KEY", ""),
         (entry[0], entry[1]) if (entry := each["entry"]) else (each["physicalOffset"], 0),
@@ -290,7 +307,7 @@ def main(words: list[str]) -> int:
                 said = _shown(referee.serve(root, conf))
             print(json.dumps(said, indent=1, ensure_ascii=True))
         if options.log:
-            print((Path(place) / "program/log").read_text(), file=sys.stderr)
+            print((Path(place) / "program-0/log").read_text(), file=sys.stderr)
     return 0
 
 

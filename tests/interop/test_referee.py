@@ -49,7 +49,9 @@ def _judged(
     """Judges so many stores, or those that the time is enough for, and prints how many."""
     began, stores, wrong = time.monotonic(), 0, list[str]()
     while stores < count and time.monotonic() - began < seconds_max:
-        case, found = judge.judge(seed, stores)
+        judged = judge.judge(seed, stores)
+        assert judged is not None
+        case, found = judged
         wrong += [f"{seed}/{stores} [{case.name}] {breach}" for breach in found]
         stores += 1
     with capsys.disabled():

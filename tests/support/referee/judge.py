@@ -47,12 +47,16 @@ class Judge:
     def __exit__(self, *_: object) -> None:
         self.referee.__exit__()
 
-    def judge(self, seed: str, number: int, keep: Path | None = None) -> tuple[Case, list[Breach]]:
-        """One store, with the leg of law 3 that is its turn."""
+    def judge(
+        self, seed: str, number: int, keep: Path | None = None, only: str = ""
+    ) -> tuple[Case, list[Breach]] | None:
+        """One store, with the leg of law 3 that is its turn; None if its kind has not the words `only`."""
         directory = self.place / f"{seed}-{number}"  # a process knows stores by their paths
         directory.mkdir()
         try:
             case = self.generator.make(f"{seed}/{number}", directory)
+            if only not in case.name:
+                return None
             found = self.judged(case, law.LEGS[number % len(law.LEGS)])
             found += self.configuration(Random(f"configuration/{seed}/{number}"), directory / "files")
             if found and keep is not None:
@@ -104,6 +108,7 @@ def main(words: list[str]) -> int:
     parser.add_argument("--count", type=int, default=100)
     parser.add_argument("--from", type=int, default=0, dest="first")
     parser.add_argument("--seconds", type=float, default=0, help="at most so long")
+    parser.add_argument("--only", default="", metavar="WORDS", help="stores whose kind has these words")
     parser.add_argument("--keep", type=Path)
     options = parser.parse_args(words)
     began, counts, stores = time.monotonic(), Counter[tuple[int, str]](), 0
@@ -115,14 +120,17 @@ def main(words: list[str]) -> int:
         for number in range(options.first, options.first + options.count):
             if options.seconds and time.monotonic() - began > options.seconds:
                 break
-            stores += 1
             try:
-                case, found = judge.judge(options.seed, number, options.keep)
+                judged = judge.judge(options.seed, number, options.keep, options.only)
             except Exception as error:  # the run goes on with the next store
                 traceback.print_exc()
                 counts[0, f"the referee fails with {type(error).__name__}"] += 1
                 print(f"{options.seed}/{number} the referee fails: {error}", flush=True)
                 continue
+            if judged is None:
+                continue
+            case, found = judged
+            stores += 1
             for breach in found:
                 counts[breach.law, breach.kind] += 1
                 told = "; ".join(case.told).replace(str(place), "")

@@ -42,6 +42,7 @@ import org.apache.rocketmq.store.stats.BrokerStatsManager;
 public final class Referee {
     private static final int SYS_FLAG_POSITION = 36; // MessageDecoder.SYSFLAG_POSITION, which is not the same in both versions
     private static final String GROUP = "referee";
+    private static final int OFFSETS_MAX = 4096; // at each end of a queue: a flipped bit may make it very long
 
     /** One for all stores: each one has threads of its own. */
     private static final BrokerStatsManager STATISTICS = new BrokerStatsManager(GROUP, false);
@@ -129,6 +130,9 @@ public final class Referee {
         long stop = store.getMaxOffsetInQueue(topic, queueId);
         List<Object> messages = new ArrayList<>();
         for (long offset = start; offset < stop; offset++) {
+            if (offset == start + OFFSETS_MAX) {
+                offset = Math.max(offset, stop - OFFSETS_MAX);
+            }
             GetMessageResult result = store.getMessage(GROUP, topic, queueId, offset, 1, null);
             if (result == null) {
                 continue;
@@ -171,6 +175,8 @@ public final class Referee {
         line.put("at", offset);
         line.put("physicalOffset", unit.getLong(unit.position() + 28));
         line.put("size", unit.remaining());
+        line.put("storedSize", unit.getInt(unit.position()));
+        line.put("magic", unit.getInt(unit.position() + 4));
         MessageExt stored = decoded(unit, false);
         MessageExt message = decoded(unit, true);
         line.put("decodes", stored != null && message != null);
